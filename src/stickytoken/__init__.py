@@ -1,0 +1,45 @@
+"""Find, prove and measure sticky tokens in text embedding models.
+
+Importing this package is cheap: torch is loaded when a model is.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from stickytoken.errors import StickyTokenError
+
+if TYPE_CHECKING:
+    from stickytoken.encoders import analyze_vocabulary, load_encoder, load_tokenizer
+    from stickytoken.runs import detect, open_run
+    from stickytoken.sentences import load_sentences
+
+__all__ = [
+    "StickyTokenError",
+    "analyze_vocabulary",
+    "detect",
+    "load_encoder",
+    "load_sentences",
+    "load_tokenizer",
+    "open_run",
+]
+
+_HOMES = {
+    "analyze_vocabulary": "stickytoken.encoders",
+    "detect": "stickytoken.runs",
+    "load_encoder": "stickytoken.encoders",
+    "load_sentences": "stickytoken.sentences",
+    "load_tokenizer": "stickytoken.encoders",
+    "open_run": "stickytoken.runs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'stickytoken' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,87 @@
+"""Arguments and options that commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from stickytoken.insertion import Insertion
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class Method(StrEnum):
+    """Detection methods."""
+
+    STD = "std"
+
+
+Model: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        help="Folder or name; a name is sought in the hub cache, the packaged model, the hub.",
+        show_default=False,
+    ),
+]
+OutputFormat: TypeAlias = Annotated[
+    Format, typer.Option("--format", "-f", help="json: one document on stdout, progress on stderr.")
+]
+Device: TypeAlias = Annotated[
+    str | None, typer.Option(help="cpu, cuda, cuda:1, mps. Default: the best there is.", show_default=False)
+]
+Dtype: TypeAlias = Annotated[str, typer.Option(help="Precision of the weights: float32, float16, bfloat16.")]
+Prompt: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Text put in front of every input. Default: the model's own.", show_default=False),
+]
+PromptName: TypeAlias = Annotated[
+    str | None, typer.Option(help="Name of one of the model's own prompts.", show_default=False)
+]
+Revision: TypeAlias = Annotated[
+    str | None, typer.Option(help="Branch, tag or commit on the hub.", show_default=False)
+]
+TrustRemoteCode: TypeAlias = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Let the repository's own Python code run.")
+]
+TokenBudget: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Tokens of a batch. Default: by device.", show_default=False)
+]
+SentenceSource: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--sentences",
+        help="txt, csv, tsv, jsonl, parquet file; hub:REPOSITORY[@SPLIT]; paper. Default: bundled.",
+        show_default=False,
+    ),
+]
+Column: TypeAlias = Annotated[
+    str | None, typer.Option(help="Column of --sentences that holds them.", show_default=False)
+]
+PairsFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--pairs",
+        help="File of pairs (sentence1, sentence2, similarity) in place of sampled ones.",
+        show_default=False,
+    ),
+]
+Seed: TypeAlias = Annotated[int, typer.Option(min=0, help="Of all sampling; 42 replays the published runs.")]
+InsertionMode: TypeAlias = Annotated[
+    Insertion, typer.Option(help="text: copies join the string. ids: the model sees exactly n copies.")
+]
+Copies: TypeAlias = Annotated[int, typer.Option(min=1, help="Probes hold 1 to this many copies.")]
+SentenceCount: TypeAlias = Annotated[
+    int, typer.Option("--sentence-count", min=2, help="Sentences sampled from the corpus.")
+]
+PairCount: TypeAlias = Annotated[
+    int, typer.Option("--pair-count", min=1, help="Pairs sampled from them, evenly over similarity.")
+]
+ValidationPairs: TypeAlias = Annotated[int, typer.Option(min=1, help="Pairs that validate a token.")]

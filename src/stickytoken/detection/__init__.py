@@ -1,0 +1,1 @@
+"""Detection methods: frozen plans, scores and verdicts, in pure NumPy."""

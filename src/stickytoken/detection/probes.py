@@ -1,0 +1,163 @@
+"""Which texts a token is probed with: every carrier, placement and number of copies."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from stickytoken.errors import InputError
+from stickytoken.insertion import (
+    Placement,
+    Probe,
+    Token,
+    TokenizedText,
+    insert_as_ids,
+    insert_as_text,
+)
+
+Carrier: TypeAlias = str | TokenizedText
+Path: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ProbeGrid:
+    """Carriers x placements x counts, for any token.
+
+    Attributes:
+        carriers: texts (text insertion) or tokenized texts (ids insertion).
+        placements: where copies go.
+        counts: probes hold 1, 2, ..., counts copies.
+        paths: for random placement, one path a carrier.
+    """
+
+    carriers: tuple[Carrier, ...]
+    placements: tuple[Placement, ...]
+    counts: int
+    paths: PathSource
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(carriers, placements, counts)."""
+        return len(self.carriers), len(self.placements), self.counts
+
+    def probes(self, token: Token) -> list[Probe]:
+        """All probes of one token, counts fastest, carriers slowest."""
+        paths = self.paths.of(token) if Placement.RANDOM in self.placements else ()
+        return [
+            probe
+            for place, carrier in enumerate(self.carriers)
+            for placement in self.placements
+            for probe in self._insert(token, carrier, placement, paths[place] if paths else ())
+        ]
+
+    def alone(self, token: Token) -> Probe:
+        """The token by itself, behind the prompt."""
+        carrier = self.carriers[0]
+        return token.text if isinstance(carrier, str) else (*carrier.head, token.id)
+
+    def _insert(self, token: Token, carrier: Carrier, placement: Placement, path: Path) -> Sequence[Probe]:
+        if isinstance(carrier, str):
+            return insert_as_text(token, carrier, placement, self.counts, path)
+        return insert_as_ids(token, carrier, placement, self.counts, path)
+
+
+def word_count(carrier: Carrier) -> int:
+    """Number of whitespace-separated words."""
+    return len(carrier.split()) if isinstance(carrier, str) else len(carrier.words)
+
+
+@dataclass(frozen=True)
+class KeyedPaths:
+    """Paths of random placement from a generator keyed by (seed, key, token, carrier).
+
+    What is drawn for one token depends on nothing but that token.
+
+    Attributes:
+        seed: the run's seed.
+        key: keeps stages of one run apart.
+        words: words of each carrier.
+        counts: steps.
+    """
+
+    seed: int
+    key: int
+    words: tuple[int, ...]
+    counts: int
+
+    def of(self, token: Token) -> list[Path]:
+        """One path a carrier."""
+        return [
+            tuple(
+                int(generator.integers(0, gaps + 1))
+                for gaps in _gaps(words, _words_added(token), self.counts)
+            )
+            for place, words in enumerate(self.words)
+            for generator in [np.random.default_rng([self.seed, self.key, token.id, place])]
+        ]
+
+
+@dataclass(frozen=True)
+class WalkedPaths:
+    """Paths of random placement from one stream that walks the whole vocabulary.
+
+    Attributes:
+        paths: by token id, one path a carrier.
+    """
+
+    paths: Mapping[int, tuple[Path, ...]]
+
+    def of(self, token: Token) -> Sequence[Path]:
+        """One path a carrier."""
+        if token.id not in self.paths:
+            raise InputError(f"token {token.id} ({token.text!r}) is not in the vocabulary that was walked")
+        return self.paths[token.id]
+
+
+PathSource: TypeAlias = KeyedPaths | WalkedPaths
+
+
+def walk_vocabulary(
+    seed: int, vocabulary: Sequence[Token], wanted: Sequence[Token], words: Sequence[int], counts: int
+) -> WalkedPaths:
+    """Replay the random stream of the published runs.
+
+    They drew all gaps from one ``random.Random(42)``, token by token in order of id, so
+    what a token got depends on the tokens before it. Walking the stream up front makes it
+    a function of seed, vocabulary and carriers alone: the order of computation, a resume
+    and the number of workers change nothing.
+
+    Args:
+        seed: 42 replays the published runs.
+        vocabulary: all available tokens by ascending id, as they were walked.
+        wanted: tokens whose paths are kept.
+        words: words of each carrier.
+        counts: steps.
+    """
+    stream = random.Random(seed)
+    keep = {token.id for token in wanted}
+    last = max(keep, default=-1)
+    found: dict[int, tuple[Path, ...]] = {}
+    for token in vocabulary:
+        if token.id > last:
+            break
+        added = _words_added(token)
+        paths = tuple(
+            tuple(stream.randint(0, gaps) for gaps in _gaps(start, added, counts)) for start in words
+        )
+        if token.id in keep:
+            found[token.id] = paths
+    return WalkedPaths(found)
+
+
+def _words_added(token: Token) -> int:
+    """Words that one copy becomes once the sentence is split again."""
+    return len(token.text.split())
+
+
+def _gaps(words: int, added: int, counts: int) -> Iterator[int]:
+    """Words in the sentence at each step, which is the largest gap index."""
+    return (words + step * added for step in range(counts))

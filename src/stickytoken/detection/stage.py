@@ -1,0 +1,56 @@
+"""What an engine executes without knowing the method: probes in, one row a token out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.insertion import Probe, Token
+
+
+class Stage(Protocol):
+    """One pass over tokens. Pure: all that it needs is in it."""
+
+    @property
+    def name(self) -> str:
+        """Names the stage's shards."""
+        ...
+
+    @property
+    def probes_per_token(self) -> int:
+        """Texts that one token costs."""
+        ...
+
+    def probes(self, token: Token) -> Sequence[Probe]:
+        """What the encoder reads for one token: all texts, or all id tuples."""
+        ...
+
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
+        """The token's numbers, from the vectors of its probes in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A slice of a stage, computed and committed whole.
+
+    Attributes:
+        index: position in the stage.
+        tokens: what it covers.
+    """
+
+    index: int
+    tokens: tuple[Token, ...]
+
+
+def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard]:
+    """Cut tokens into shards of about ``shard_probes`` texts, at least one token each."""
+    size = max(1, shard_probes // max(1, probes_per_token))
+    return [
+        Shard(index, tuple(tokens[start : start + size]))
+        for index, start in enumerate(range(0, len(tokens), size))
+    ]

@@ -1,0 +1,1 @@
+"""The paper's method: score every token on five pairs, validate the top, find outliers."""

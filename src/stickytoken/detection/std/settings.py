@@ -1,0 +1,102 @@
+"""Settings of the paper's method, with the published values as defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion, Placement
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementWeights:
+    """Weights over placements; they sum to 1."""
+
+    prefix: float
+    suffix: float
+    random: float
+
+    def __post_init__(self) -> None:
+        values = (self.prefix, self.suffix, self.random)
+        if min(values) < 0 or abs(sum(values) - 1) > 1e-9:
+            raise InputError(f"placement weights {values} must not be negative and must sum to 1")
+
+    def of(self, placement: Placement) -> float:
+        """The weight of one placement."""
+        return {
+            Placement.PREFIX: self.prefix,
+            Placement.SUFFIX: self.suffix,
+            Placement.RANDOM: self.random,
+        }[placement]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreConstants:
+    """Constants of the sticky score (Chen et al. 2025, equation 3).
+
+    Attributes:
+        alpha: weight of one fall.
+        beta: weight of one rise.
+        gamma: keeps the denominator above 0.
+    """
+
+    alpha: float
+    beta: float
+    gamma: float
+
+    def __post_init__(self) -> None:
+        if min(self.alpha, self.beta) < 0 or self.gamma <= 0:
+            raise InputError(f"score constants need alpha, beta >= 0 and gamma > 0, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class StdSettings:
+    """Settings of the paper's method.
+
+    Attributes:
+        sentences: sentences sampled from the corpus.
+        pairs: pairs sampled from them, evenly over similarity.
+        scoring_pairs: pairs below the mean similarity that score a token.
+        validation_pairs: pairs below the mean similarity that validate a candidate.
+        copies: probes hold 1 to this many copies.
+        insertion: copies as text or as token ids.
+        candidate_share: share of the tokens, best score first, that is validated.
+        outlier_range: a candidate is sticky above Q3 + this x IQR of all rates.
+        seed: of the sentence sample and of random placement; 42 replays the published
+            stream of random placement.
+        scoring_weights: placements in the score.
+        validation_weights: placements in the validation rate.
+        angular: score constants for cosine and Euclidean distance.
+        manhattan: score constants for Manhattan distance.
+    """
+
+    sentences: int = 1000
+    pairs: int = 1000
+    scoring_pairs: int = 5
+    validation_pairs: int = 250
+    copies: int = 8
+    insertion: Insertion = Insertion.TEXT
+    candidate_share: float = 0.02
+    outlier_range: float = 0.7
+    seed: int = 42
+    scoring_weights: PlacementWeights = field(default=PlacementWeights(0.35, 0.35, 0.30))
+    validation_weights: PlacementWeights = field(default=PlacementWeights(4 / 11, 4 / 11, 3 / 11))
+    angular: ScoreConstants = field(default=ScoreConstants(0.1, 0.05, 0.01))
+    manhattan: ScoreConstants = field(default=ScoreConstants(1.0, 0.5, 0.1))
+
+    def __post_init__(self) -> None:
+        counts = {
+            "sentences": (self.sentences, 2),
+            "pairs": (self.pairs, 1),
+            "scoring_pairs": (self.scoring_pairs, 1),
+            "validation_pairs": (self.validation_pairs, 1),
+            "copies": (self.copies, 1),
+            "seed": (self.seed, 0),
+        }
+        for name, (value, least) in counts.items():
+            if value < least:
+                raise InputError(f"{name} is {value}: it must be at least {least}")
+        if not 0 < self.candidate_share <= 1:
+            raise InputError(f"candidate_share is {self.candidate_share}: it must be above 0 and at most 1")
+        if self.outlier_range < 0:
+            raise InputError(f"outlier_range is {self.outlier_range}: it must not be negative")

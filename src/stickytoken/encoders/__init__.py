@@ -1,0 +1,15 @@
+"""Text or token ids to vectors: one protocol, thin adapters, names resolved to models."""
+
+from stickytoken.encoders.loading import analyze_vocabulary, load_encoder, load_tokenizer
+from stickytoken.encoders.mean_similarity import MeanSimilarity, mean_similarity
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity
+
+__all__ = [
+    "Encoder",
+    "EncoderIdentity",
+    "MeanSimilarity",
+    "analyze_vocabulary",
+    "load_encoder",
+    "load_tokenizer",
+    "mean_similarity",
+]

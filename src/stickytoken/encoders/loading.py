@@ -1,0 +1,200 @@
+"""Load encoders and tokenizers by name, folder or object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.resolution import ModelSource, Origin, has_weights, resolve_model
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
+from stickytoken.errors import InputError, ModelError
+from stickytoken.vocabulary import Vocabulary, categorize
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+_DTYPES = ("float32", "float16", "bfloat16")
+_SHOWN_REASON = 300
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+)
+
+
+def load_encoder(
+    model: str | Path | SentenceTransformer,
+    *,
+    device: str | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+    dtype: str = "float32",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    token_budget: int | None = None,
+) -> Encoder:
+    """Load a text embedding model.
+
+    Args:
+        model: a folder, a name, or a loaded SentenceTransformer. A name is looked for as
+            a local folder, in the hub cache, as the packaged model and on the hub, in
+            that order.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; None takes the best there is. A
+            loaded model stays where it is.
+        prompt: text put in front of every input; None is the model's default prompt.
+        prompt_name: name of one of the model's own prompts, instead of ``prompt``.
+        dtype: precision of the weights: ``float32``, ``float16`` or ``bfloat16``. A
+            loaded model keeps its own.
+        revision: branch, tag or commit on the hub.
+        trust_remote_code: let the repository's own Python code run.
+        token_budget: tokens of a batch; None chooses by device.
+
+    Raises:
+        ModelError: the model cannot be found, reached or used.
+        InputError: the prompt name or the precision is unknown.
+    """
+    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+
+    if isinstance(model, (str, Path)):
+        if dtype not in _DTYPES:
+            raise InputError(f"dtype {dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
+        source = resolve_model(str(model), revision)
+        name = str(model)
+        loaded = _load_sentence_transformer(source, device, dtype, revision, trust_remote_code)
+    else:
+        name, loaded = _name_of(model), model
+        if device is not None and str(loaded.device).split(":")[0] != device.split(":")[0]:
+            raise InputError(f"the model is on {loaded.device}, not {device}: move it first with model.to()")
+    if prompt_name is not None:
+        prompt = _named_prompt(loaded, prompt_name, name)
+    return SentenceTransformerEncoder(loaded, name, prompt=prompt, token_budget=token_budget)
+
+
+def load_tokenizer(
+    model: str | Path, *, revision: str | None = None, trust_remote_code: bool = False
+) -> HuggingFaceTokenizer:
+    """Load a model's tokenizer alone; the folder needs no weights.
+
+    Raises:
+        ModelError: there is no tokenizer, or it cannot be reached.
+    """
+    from tokenizers import Tokenizer
+    from transformers import AutoTokenizer
+
+    source = resolve_model(str(model), revision)
+    location = source.location
+    if source.origin in (Origin.FOLDER, Origin.PACKAGED):
+        folder = _tokenizer_folder(Path(location), source.name)
+        location = str(folder)
+        files = {path.name for path in folder.iterdir()}
+        if "tokenizer.json" in files and not files & {"tokenizer_config.json", "config.json"}:
+            with _explained(source, "tokenizer"):
+                return HuggingFaceTokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")))
+    with _explained(source, "tokenizer"):
+        return HuggingFaceTokenizer(
+            AutoTokenizer.from_pretrained(
+                location,
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+                local_files_only=source.origin is not Origin.HUB,
+            )
+        )
+
+
+def analyze_vocabulary(encoder: Encoder | HuggingFaceTokenizer) -> Vocabulary:
+    """Categorize every vocabulary entry of an encoder or a tokenizer."""
+    return categorize(encoder if isinstance(encoder, HuggingFaceTokenizer) else encoder.tokenizer)
+
+
+def _load_sentence_transformer(
+    source: ModelSource, device: str | None, dtype: str, revision: str | None, trust_remote_code: bool
+) -> SentenceTransformer:
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    if source.origin is Origin.FOLDER:
+        _require_model(Path(source.location), source.name)
+    with _explained(source, "model"):
+        return SentenceTransformer(
+            source.location,
+            device=device,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            local_files_only=source.origin is not Origin.HUB,
+            model_kwargs={"dtype": getattr(torch, dtype)},
+        )
+
+
+@contextmanager
+def _explained(source: ModelSource, part: str) -> Iterator[None]:
+    """Turn what the loading libraries raise into one line that names the model."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        ImportError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        SafetensorError,
+    ) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if len(reason) > _SHOWN_REASON:
+            reason = reason[: _SHOWN_REASON - 1] + "…"
+        if source.origin is Origin.HUB:
+            message = (
+                f"no {part} {source.name!r}: no such folder, not in the hub cache, not packaged, "
+                f"and the hub did not deliver it ({reason})"
+            )
+        else:
+            message = f"the {part} {source.name!r} ({source.origin.value}) cannot be loaded: {reason}"
+        raise ModelError(message) from error
+
+
+def _require_model(folder: Path, name: str) -> None:
+    if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
+        if any((folder / file).is_file() for file in _TOKENIZER_FILES):
+            raise ModelError(f"{name!r} holds a tokenizer but no model: detection needs the weights")
+        raise ModelError(f"{name!r} holds no model: no modules.json and no config.json in it")
+    if not has_weights(folder):
+        raise ModelError(f"{name!r} holds no weights (*.safetensors or *.bin): detection needs them")
+
+
+def _tokenizer_folder(folder: Path, name: str) -> Path:
+    """The folder itself, or that of the first module listed in modules.json."""
+    places = [folder]
+    modules = folder / "modules.json"
+    if modules.is_file():
+        try:
+            places += [folder / entry["path"] for entry in json.loads(modules.read_text("utf-8"))]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelError(f"{modules} is not a list of modules: {error}") from error
+    for place in places:
+        if any((place / file).is_file() for file in _TOKENIZER_FILES):
+            return place
+    raise ModelError(f"{name!r} holds no tokenizer: none of {', '.join(_TOKENIZER_FILES)} in it")
+
+
+def _named_prompt(model: SentenceTransformer, prompt_name: str, name: str) -> str:
+    prompts: dict[str, Any] = model.prompts
+    if prompt_name not in prompts:
+        known = ", ".join(sorted(prompts)) or "none"
+        raise InputError(f"{name} has no prompt named {prompt_name!r}: it has {known}")
+    return str(prompts[prompt_name] or "")
+
+
+def _name_of(model: SentenceTransformer) -> str:
+    config = getattr(getattr(model[0], "config", None), "_name_or_path", None) if len(model) else None
+    return Path(config).name if config else "model"

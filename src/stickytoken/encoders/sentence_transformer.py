@@ -1,0 +1,230 @@
+"""A SentenceTransformer as an encoder: equal-length batches through all its modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stickytoken.encoders.batching import equal_length_batches
+from stickytoken.encoders.fingerprint import modules_fingerprint, weights_fingerprint
+from stickytoken.encoders.protocol import EncoderIdentity
+from stickytoken.encoders.template import read_template
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
+from stickytoken.errors import EncodingError, ModelError
+from stickytoken.insertion import TokenizedText
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+# Measured on all-MiniLM-L6-v2 (benchmarks/throughput.py): below it the calls cost, above it the cache.
+_TOKEN_BUDGET = {"cpu": 4096}
+_ACCELERATOR_TOKEN_BUDGET = 65536
+_SHOWN_CHARACTERS = 80
+
+
+class SentenceTransformerEncoder:
+    """Encodes through a loaded SentenceTransformer, which is left as it was.
+
+    Args:
+        model: the model, on its device.
+        name: how messages call it.
+        prompt: text put in front of every input; None is the model's default prompt.
+        token_budget: tokens of a batch; None chooses by device.
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        name: str,
+        *,
+        prompt: str | None = None,
+        token_budget: int | None = None,
+    ) -> None:
+        if len(model) == 0 or getattr(model, "tokenizer", None) is None:
+            raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
+        self.name = name
+        self.prompt = _default_prompt(model) if prompt is None else prompt
+        self._model = model
+        self._tokenizer = HuggingFaceTokenizer(model.tokenizer)
+        self._template = read_template(model, self._tokenizer, self.prompt, name)
+        self._max_length = _maximum_length(model)
+        self._rows = _embedding_rows(model)
+        device = torch.device(model.device)
+        self._token_budget = token_budget or _TOKEN_BUDGET.get(device.type, _ACCELERATOR_TOKEN_BUDGET)
+
+    @property
+    def device(self) -> str:
+        """Where the model computes."""
+        return str(self._model.device)
+
+    @property
+    def tokenizer(self) -> HuggingFaceTokenizer:
+        """The tokenizer, for the vocabulary."""
+        return self._tokenizer
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters of the model."""
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    @cached_property
+    def identity(self) -> EncoderIdentity:
+        """What can change the vectors."""
+        return EncoderIdentity(
+            weights=weights_fingerprint(self._model),
+            tokenizer=self._tokenizer.fingerprint,
+            modules=modules_fingerprint(self._model),
+            prompt=self.prompt,
+            dtype=str(next(self._model.parameters()).dtype).removeprefix("torch."),
+            max_length=self._max_length,
+            dimension=self._probe_dimension(),
+        )
+
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Content ids of each text (prompt in the head), without special tokens."""
+        return self._tokenizer.tokenize(texts, self.prompt)
+
+    def fits(self, ids: Sequence[int]) -> bool:
+        """Whether content ids, special tokens added, stay within the maximum length."""
+        return self._max_length is None or len(ids) + self._template.overhead <= self._max_length
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Encode texts, the prompt put in front; see `Encoder.encode`."""
+        ids = self._tokenizer.encode_many([self.prompt + text for text in texts])
+        return self._encode(ids, texts, allow_zero=False)
+
+    def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
+        """Encode lists of content ids; see `Encoder.encode_ids`."""
+        return self._encode(ids, None, allow_zero=allow_zero)
+
+    def _encode(
+        self, ids: Sequence[Sequence[int]], texts: Sequence[str] | None, *, allow_zero: bool
+    ) -> NDArray[np.float32]:
+        # Equal inputs share one row: less work, and exactly equal vectors.
+        rows: dict[tuple[int, ...], int] = {}
+        places = [rows.setdefault(tuple(content), len(rows)) for content in ids]
+        contents = list(rows)
+        first = dict(zip(reversed(places), reversed(range(len(places))), strict=True))
+
+        def label(row: int) -> str:
+            return _shown(texts[first[row]] if texts else self._tokenizer.decode_many([contents[row]])[0])
+
+        for row, content in enumerate(contents):
+            self._check_input(content, row, label)
+        vectors = self._forward_all(contents)
+        self._check_vectors(vectors, label, allow_zero=allow_zero)
+        return vectors[places]
+
+    def _forward_all(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
+        batches = equal_length_batches(
+            [len(content) + self._template.overhead for content in contents], self._token_budget
+        )
+        vectors: NDArray[np.float32] | None = None
+        with _evaluating(self._model), torch.inference_mode():
+            for batch in batches:
+                found = self._forward([contents[row] for row in batch])
+                if vectors is None:
+                    vectors = np.empty((len(contents), found.shape[1]), dtype=np.float32)
+                vectors[batch] = found
+        return np.empty((0, self.identity.dimension), np.float32) if vectors is None else vectors
+
+    def _forward(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
+        features = self._features(contents)
+        found = self._model(features)["sentence_embedding"].float()
+        if self._model.truncate_dim is not None:
+            found = found[:, : self._model.truncate_dim]
+        array: NDArray[np.float32] = found.cpu().numpy()
+        return array
+
+    def _features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+        """Model input for contents of one length."""
+        template, device = self._template, self._model.device
+        rows = [[*template.before, *content, *template.after] for content in contents]
+        ids = torch.tensor(rows, dtype=torch.long, device=device)
+        features: dict[str, Any] = dict(template.features)
+        if template.flat:
+            features["input_ids"] = ids.reshape(-1)
+            features["offsets"] = torch.arange(0, ids.numel(), ids.shape[1], device=device)
+            return features
+        features["input_ids"] = ids
+        features["attention_mask"] = torch.ones_like(ids)
+        if template.token_types:
+            features["token_type_ids"] = torch.zeros_like(ids)
+        return features
+
+    def _probe_dimension(self) -> int:
+        entry = next(token_id for token_id in self._tokenizer.entries if token_id < (self._rows or np.inf))
+        with _evaluating(self._model), torch.inference_mode():
+            return int(self._forward([(entry,)]).shape[1])
+
+    def _check_input(self, content: tuple[int, ...], row: int, label: Any) -> None:
+        length = len(content) + self._template.overhead
+        if length == 0:
+            raise EncodingError(f"{self.name}: the text {label(row)} has no tokens")
+        if not self.fits(content):
+            raise EncodingError(
+                f"{self.name}: the text {label(row)} has {length} tokens, the model reads "
+                f"{self._max_length}: use shorter sentences or fewer copies"
+            )
+        if self._rows is not None and max(content, default=0) >= self._rows:
+            raise EncodingError(
+                f"{self.name}: the text {label(row)} has token id {max(content)}, "
+                f"but the model embeds only ids below {self._rows}"
+            )
+
+    def _check_vectors(self, vectors: NDArray[np.float32], label: Any, *, allow_zero: bool) -> None:
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
+            row = int(np.flatnonzero(~finite)[0])
+            raise EncodingError(
+                f"{self.name}: the vector of the text {label(row)} is not finite: "
+                "the weights are damaged or the precision is too low"
+            )
+        if not allow_zero and not (nonzero := vectors.any(axis=1)).all():
+            row = int(np.flatnonzero(~nonzero)[0])
+            raise EncodingError(
+                f"{self.name}: the vector of the text {label(row)} is zero: it has no similarity to anything"
+            )
+
+
+@contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Switch dropout off, and back on for the modules that had it on."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _default_prompt(model: SentenceTransformer) -> str:
+    name = model.default_prompt_name
+    return "" if name is None else str(model.prompts.get(name) or "")
+
+
+def _maximum_length(model: SentenceTransformer) -> int | None:
+    length = model.max_seq_length
+    # Tokenizers write "no limit" as a huge integer or as infinity.
+    return int(length) if length is not None and length < 10**9 else None
+
+
+def _embedding_rows(model: SentenceTransformer) -> int | None:
+    module: Any = model[0]
+    if hasattr(module, "num_embeddings"):
+        return int(module.num_embeddings)
+    backbone = getattr(module, "model", None)
+    if backbone is None or not hasattr(backbone, "get_input_embeddings"):
+        return None
+    return getattr(backbone.get_input_embeddings(), "num_embeddings", None)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…")

@@ -1,0 +1,32 @@
+"""Every error that stickytoken raises on purpose: one root, a few children.
+
+A message says what was passed, what is wrong with it and what to do. The command
+line prints these without a traceback; anything else is a defect and keeps its own.
+"""
+
+
+class StickyTokenError(Exception):
+    """Root of all errors that a user can cause and mend."""
+
+
+class InputError(StickyTokenError):
+    """A sentence file, pair file, token or setting that cannot be used."""
+
+
+class ModelError(StickyTokenError):
+    """A model or tokenizer that cannot be found, reached or used."""
+
+
+class EncodingError(StickyTokenError):
+    """A text that the model cannot turn into a usable vector."""
+
+
+class RunError(StickyTokenError):
+    """A run folder that cannot be read, written or continued."""
+
+
+class MissingExtraError(StickyTokenError):
+    """An optional dependency that is not installed."""
+
+    def __init__(self, purpose: str, extra: str) -> None:
+        super().__init__(f"{purpose} needs an optional package: pip install 'stickytoken[{extra}]'")

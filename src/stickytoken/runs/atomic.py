@@ -1,0 +1,70 @@
+"""Write files whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from stickytoken.errors import RunError
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Write beside ``path``, flush to disk, then rename over it.
+
+    A reader sees the old file or the new one. Whatever interrupts, the temporary file is
+    removed, except by a kill, after which `remove_leftovers` does it.
+
+    Args:
+        path: the final place; its folder exists.
+        write: writes the content.
+
+    Raises:
+        RunError: the disk is full or the folder cannot be written.
+    """
+    temporary: Path | None = None
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        temporary = Path(name)
+        with os.fdopen(descriptor, "wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+        temporary = None
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise RunError(_reason(path, error)) from error
+    finally:
+        if temporary is not None:
+            with suppress(OSError):
+                temporary.unlink()
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete temporary files that a killed writer left; only the lock holder may call it."""
+    for leftover in folder.glob(".*.tmp"):
+        leftover.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _reason(path: Path, error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"no space left to write {path}: free some and run the same command again, "
+            "it continues where it stopped"
+        )
+    return f"{path} cannot be written: {error.strerror or error}"

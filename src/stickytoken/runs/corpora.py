@@ -1,0 +1,57 @@
+"""What a run draws its pairs from: a corpus of sentences, or pairs that the user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stickytoken.detection.pairs import SentencePair
+from stickytoken.errors import InputError
+from stickytoken.runs.identity import pairs_fingerprint
+from stickytoken.runs.schema import CorpusRecord
+from stickytoken.sentences import Sentences, load_sentences, pairs_from_file
+
+
+@dataclass(frozen=True)
+class PairCorpus:
+    """Pairs given by the user, in place of sampled ones.
+
+    Attributes:
+        pairs: the pairs, with the similarity under the model.
+        source: where they came from.
+    """
+
+    pairs: tuple[SentencePair, ...]
+    source: str
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over the pairs in order."""
+        return pairs_fingerprint(self.pairs)
+
+
+def corpus_record(corpus: Sentences | PairCorpus) -> CorpusRecord:
+    """Describe a corpus for run.json."""
+    if isinstance(corpus, PairCorpus):
+        return CorpusRecord(source=corpus.source, sentences=None)
+    return CorpusRecord(
+        source=corpus.source, sentences=len(corpus), blank=corpus.blank, duplicates=corpus.duplicates
+    )
+
+
+def choose_corpus(
+    sentences: Sentences | str | Path | None, pairs: Sequence[SentencePair] | str | Path | None
+) -> Sentences | PairCorpus:
+    """Load what was passed; pairs replace sentences, neither is the bundled corpus.
+
+    Raises:
+        InputError: both are given, or one cannot be read.
+    """
+    if pairs is None:
+        return sentences if isinstance(sentences, Sentences) else load_sentences(sentences)
+    if sentences is not None:
+        raise InputError("sentences and pairs are both given: pairs replace the sentences, pass one of them")
+    if isinstance(pairs, (str, Path)):
+        return PairCorpus(tuple(pairs_from_file(Path(pairs).expanduser())), str(pairs))
+    return PairCorpus(tuple(pairs), "given pairs")

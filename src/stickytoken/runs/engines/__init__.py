@@ -1,0 +1,1 @@
+"""Engines execute plan items through an encoder and commit shards."""

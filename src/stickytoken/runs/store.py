@@ -1,0 +1,181 @@
+"""The run folder: one writer, a file a shard, existence is the commit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+
+import polars as pl
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ValidationError
+
+from stickytoken.errors import RunError
+from stickytoken.runs.atomic import remove_leftovers, write_atomically
+from stickytoken.runs.schema import SCHEMA_VERSION, RunRecord
+
+Record = TypeVar("Record", bound=BaseModel)
+
+RUN_FILE = "run.json"
+PLAN_FILE = "plan.json"
+VOCABULARY_FILE = "vocabulary.parquet"
+TOKENS_FILE = "tokens.parquet"
+_SHARDS = "shards"
+_LOCK = ".lock"
+
+
+class ShardCost(NamedTuple):
+    """What a committed shard took."""
+
+    seconds: float
+    sequences: int
+
+
+class RunFolder:
+    """Reads and writes the files of one run.
+
+    Args:
+        path: the folder; it need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for writing; the lock ends with the process, however it ends.
+
+        Raises:
+            RunError: another process holds it, or it cannot be made.
+        """
+        try:
+            (self.path / _SHARDS).mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / _LOCK)
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise RunError(
+                f"{self.path} is being written by another process: wait for it, or choose another folder"
+            ) from error
+        except OSError as error:
+            raise RunError(
+                f"{self.path} cannot be used as a run folder: {error.strerror or error}"
+            ) from error
+        try:
+            remove_leftovers(self.path)
+            remove_leftovers(self.path / _SHARDS)
+            yield
+        finally:
+            lock.release()
+
+    def holds_run(self) -> bool:
+        """Whether there is a run.json."""
+        return (self.path / RUN_FILE).is_file()
+
+    def holds_other_files(self) -> bool:
+        """Whether the folder has content without being a run."""
+        if not self.path.is_dir():
+            return self.path.exists()
+        ours = {_LOCK, _SHARDS}
+        return not self.holds_run() and any(entry.name not in ours for entry in self.path.iterdir())
+
+    def read_run(self) -> RunRecord:
+        """Read run.json.
+
+        Raises:
+            RunError: it is missing, damaged or of a newer schema.
+        """
+        if not self.holds_run():
+            raise RunError(f"{self.path} is not a run folder: it has no {RUN_FILE}")
+        path = self.path / RUN_FILE
+        raw = _read_json(path)
+        version = raw.get("schema_version") if isinstance(raw, Mapping) else None
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise RunError(
+                f"{path} has schema version {version}, this stickytoken reads up to {SCHEMA_VERSION}: "
+                "upgrade it"
+            )
+        return _validated(RunRecord, raw, path)
+
+    def read_plan(self, kind: type[Record]) -> Record | None:
+        """Read plan.json; None where it was not written yet."""
+        path = self.path / PLAN_FILE
+        return _validated(kind, _read_json(path), path) if path.is_file() else None
+
+    def write_record(self, name: str, record: BaseModel) -> None:
+        """Write run.json or plan.json."""
+        content = record.model_dump_json(indent=2).encode() + b"\n"
+        write_atomically(self.path / name, lambda stream: _write(stream, content))
+
+    def write_table(self, name: str, frame: pl.DataFrame) -> None:
+        """Write a Parquet file of the run."""
+        write_atomically(self.path / name, frame.write_parquet)
+
+    def read_table(self, name: str) -> pl.DataFrame:
+        """Read a Parquet file of the run.
+
+        Raises:
+            RunError: it is missing or damaged.
+        """
+        path = self.path / name
+        if not path.is_file():
+            raise RunError(f"{self.path} has no {name}: the run is not finished, run the same command again")
+        try:
+            return pl.read_parquet(path)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise RunError(f"{path} is damaged: delete it and run the same command again") from error
+
+    def write_shard(self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost) -> None:
+        """Commit one shard."""
+        frame = pl.DataFrame(list(rows), infer_schema_length=None)
+        metadata = {"seconds": f"{cost.seconds:.3f}", "sequences": str(cost.sequences)}
+        write_atomically(
+            self._shard(stage, index), lambda stream: frame.write_parquet(stream, metadata=metadata)
+        )
+
+    def read_shard(self, stage: str, index: int, token_ids: Sequence[int]) -> pl.DataFrame | None:
+        """A committed shard; None where there is none, or where it is damaged."""
+        path = self._shard(stage, index)
+        if not path.is_file():
+            return None
+        try:
+            frame = pl.read_parquet(path)
+        except (pl.exceptions.PolarsError, OSError):
+            return None
+        whole = "token_id" in frame.columns and frame["token_id"].to_list() == list(token_ids)
+        return frame if whole else None
+
+    def total_cost(self) -> ShardCost:
+        """What all committed shards took together."""
+        costs = [pl.read_parquet_metadata(path) for path in sorted((self.path / _SHARDS).glob("*.parquet"))]
+        return ShardCost(
+            seconds=sum(float(cost.get("seconds", 0)) for cost in costs),
+            sequences=sum(int(cost.get("sequences", 0)) for cost in costs),
+        )
+
+    def _shard(self, stage: str, index: int) -> Path:
+        return self.path / _SHARDS / f"{stage}-{index:06d}.parquet"
+
+
+def _write(stream: BinaryIO, content: bytes) -> None:
+    stream.write(content)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}. Delete the folder and start the run again") from error
+
+
+def _validated(kind: type[Record], raw: Any, path: Path) -> Record:
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise RunError(
+            f"{path} is not what a run writes ({where}: {first['msg']}): "
+            "delete the folder and start the run again"
+        ) from error

@@ -1,0 +1,203 @@
+"""What each vocabulary entry is, and whether text can reach it.
+
+The category of an entry comes from a round trip: decode its id, encode the result,
+compare (Land and Bartolo, "Fishing for Magikarp", 2024, section 2; Chen et al. 2025,
+section 3.1). Pure: a tokenizer is anything that satisfies `RoundTripTokenizer`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+import polars as pl
+
+from stickytoken.insertion import Token
+
+_ANCHORS = ("«", "»", "¿", "#", ":", "a", "b")
+_REPLACEMENT_CHARACTER = "\ufffd"
+
+
+class Category(StrEnum):
+    """What the round trip says about an entry."""
+
+    OK = "OK"
+    """Text can produce it."""
+    OK_SPECIAL = "OK_SPECIAL"
+    """A special token that text can produce."""
+    MEANINGLESS = "MEANINGLESS"
+    """Decodes to nothing or white space."""
+    UNREACHABLE_SPECIAL = "UNREACHABLE_SPECIAL"
+    """Looks like a special token (<...> or [...]), but text does not produce it."""
+    UNDECODEABLE = "UNDECODEABLE"
+    """Not valid UTF-8 on its own."""
+    UNREACHABLE_SINGLE_TOKEN = "UNREACHABLE_SINGLE_TOKEN"
+    """Its text encodes to one other entry."""
+    UNREACHABLE_MULTI_TOKEN = "UNREACHABLE_MULTI_TOKEN"
+    """Its text encodes to several entries."""
+
+    @property
+    def available(self) -> bool:
+        """Whether the entry can occur in text."""
+        return self in (Category.OK, Category.OK_SPECIAL)
+
+
+class RoundTripTokenizer(Protocol):
+    """What `categorize` needs of a tokenizer. All calls are batched."""
+
+    @property
+    def entries(self) -> Mapping[int, str]:
+        """Vocabulary strings by id, ids ascending."""
+        ...
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids with the role of a special token, the sequence-start (cls) role aside."""
+        ...
+
+    def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Decode each list of ids, special tokens kept, nothing cleaned up."""
+        ...
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode each text without special tokens, padding or truncation."""
+        ...
+
+
+class RoundTrip(NamedTuple):
+    """One entry's way through text and back."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """All entries of a tokenizer with their categories.
+
+    Attributes:
+        ids: token ids, ascending.
+        tokens: the vocabulary strings, as the tokenizer stores them.
+        decoded: the text of each entry, with its leading space if it has one.
+        categories: what each entry is.
+    """
+
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    decoded: tuple[str, ...]
+    categories: tuple[Category, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def available(self) -> list[Token]:
+        """Entries that can occur in text, by ascending id."""
+        return [
+            Token(token_id, text)
+            for token_id, text, category in zip(self.ids, self.decoded, self.categories, strict=True)
+            if category.available
+        ]
+
+    def counts(self) -> dict[str, int]:
+        """Number of entries of every category, absent ones as 0."""
+        found = Counter(self.categories)
+        return {category.value: found[category] for category in Category}
+
+    def frame(self) -> pl.DataFrame:
+        """One row an entry: token_id, token, decoded, category."""
+        return pl.DataFrame(
+            {
+                "token_id": pl.Series(self.ids, dtype=pl.Int64),
+                "token": pl.Series(self.tokens, dtype=pl.String),
+                "decoded": pl.Series(self.decoded, dtype=pl.String),
+                "category": pl.Series([category.value for category in self.categories], dtype=pl.String),
+            }
+        )
+
+
+def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
+    """Categorize every entry of a tokenizer by its decode-encode round trip."""
+    entries = tokenizer.entries
+    trips = _round_trips(tokenizer, list(entries))
+    return Vocabulary(
+        ids=tuple(entries),
+        tokens=tuple(entries.values()),
+        decoded=tuple(trip.text for trip in trips),
+        categories=tuple(
+            _category(token_id, trip, tokenizer.special_ids)
+            for token_id, trip in zip(entries, trips, strict=True)
+        ),
+    )
+
+
+def _category(token_id: int, trip: RoundTrip, special_ids: frozenset[int]) -> Category:
+    if not trip.text.strip():
+        return Category.MEANINGLESS
+    if trip.ids == (token_id,):
+        return Category.OK_SPECIAL if token_id in special_ids else Category.OK
+    if _looks_special(trip.text):
+        return Category.UNREACHABLE_SPECIAL
+    if _REPLACEMENT_CHARACTER in trip.text:
+        return Category.UNDECODEABLE
+    if len(trip.ids) == 1:
+        return Category.UNREACHABLE_SINGLE_TOKEN
+    return Category.UNREACHABLE_MULTI_TOKEN
+
+
+def _looks_special(text: str) -> bool:
+    bracketed = len(text) >= 3 and text[0] in "[<" and text[-1] in "]>"
+    return bracketed and any(character.isalpha() for character in text)
+
+
+def _round_trips(tokenizer: RoundTripTokenizer, ids: list[int]) -> list[RoundTrip]:
+    """Send every id through text and back, behind an anchor where the tokenizer adds a space.
+
+    A tokenizer that puts a space before the first word makes "tip" and " tip" look
+    alike at the start of a text. Behind an anchor character they differ. An entry that
+    merges with one anchor is tried behind the next, and bare as the last resort.
+    """
+    anchors = _anchors(tokenizer) if _adds_leading_space(tokenizer) else []
+    trips: dict[int, RoundTrip] = {}
+    for anchor, anchor_ids in [*anchors, ("", ())]:
+        waiting = [token_id for token_id in ids if token_id not in trips]
+        if not waiting:
+            break
+        trips.update(_behind_anchor(tokenizer, waiting, anchor, anchor_ids))
+    return [trips[token_id] for token_id in ids]
+
+
+def _behind_anchor(
+    tokenizer: RoundTripTokenizer, ids: Iterable[int], anchor: str, anchor_ids: tuple[int, ...]
+) -> dict[int, RoundTrip]:
+    ids = list(ids)
+    texts = tokenizer.decode_many([[*anchor_ids, token_id] for token_id in ids])
+    if anchor:
+        texts = [text.removeprefix(" ") for text in texts]
+    kept = [(token_id, text) for token_id, text in zip(ids, texts, strict=True) if text.startswith(anchor)]
+    encoded = tokenizer.encode_many([text for _, text in kept])
+    size = len(anchor_ids)
+    return {
+        token_id: RoundTrip(text.removeprefix(anchor), tuple(found[size:]))
+        for (token_id, text), found in zip(kept, encoded, strict=True)
+        if tuple(found[:size]) == anchor_ids
+    }
+
+
+def _adds_leading_space(tokenizer: RoundTripTokenizer) -> bool:
+    first = tokenizer.encode_many(["test"])[0][:1]
+    return bool(first) and tokenizer.entries.get(first[0], "").startswith((" ", "▁", "_", "Ġ"))
+
+
+def _anchors(tokenizer: RoundTripTokenizer) -> list[tuple[str, tuple[int, ...]]]:
+    """Characters that come back from a round trip as themselves, with their ids."""
+    encoded = tokenizer.encode_many(_ANCHORS)
+    decoded = tokenizer.decode_many(encoded)
+    return [
+        (anchor, tuple(ids))
+        for anchor, ids, text in zip(_ANCHORS, encoded, decoded, strict=True)
+        if text.removeprefix(" ") == anchor
+    ]

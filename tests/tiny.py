@@ -1,0 +1,93 @@
+"""Tiny real models and tokenizers, built in memory from a configuration and a seed."""
+
+from pathlib import Path
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+WORDS = (
+    "the a of and to in is was on with river stone bird winter market song letter engine green old quick "
+    "quiet walks sings falls opens builds carries night morning paper glass copper garden window road "
+    "teacher farmer sailor doctor baker hides finds breaks mends paints counts near under over behind"
+).split()
+PIECES = ["##s", "##ing", "##ed", "##er", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def wordpiece_tokenizer(max_length: int = 64) -> PreTrainedTokenizerFast:
+    """A BERT tokenizer over a few dozen words and all letters."""
+    entries = [
+        *SPECIALS,
+        "[unused0]",
+        *"abcdefghijklmnopqrstuvwxyz.,!?0123456789",
+        *(word for word in WORDS if len(word) > 1),
+        *PIECES,
+    ]
+    vocabulary = {entry: place for place, entry in enumerate(dict.fromkeys(entries))}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        pad_token="[PAD]",
+        mask_token="[MASK]",
+        model_max_length=max_length,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+
+
+def save_backbone(folder: Path, model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast) -> Path:
+    """Save a transformers model and its tokenizer into a folder."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def bert_backbone(folder: Path, *, max_length: int = 64, seed: int = 0) -> Path:
+    """Save a random two-layer BERT of 32 dimensions."""
+    tokenizer = wordpiece_tokenizer(max_length)
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=max_length,
+        initializer_range=0.4,
+    )
+    return save_backbone(folder, BertModel(config), tokenizer)
+
+
+def sentence_transformer(
+    backbone: Path, *, pooling: str = "mean", normalize: bool = False, **options
+) -> SentenceTransformer:
+    """Stack pooling, and normalisation if asked, on a saved backbone."""
+    transformer = Transformer(str(backbone))
+    modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)]
+    if normalize:
+        modules.append(Normalize())
+    return SentenceTransformer(modules=modules, device="cpu", **options)
+
+
+def sentences(count: int, seed: int = 0) -> list[str]:
+    """Distinct sentences of 3 to 9 known words."""
+    generator = torch.Generator().manual_seed(seed)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        size = int(torch.randint(3, 10, (1,), generator=generator))
+        places = torch.randint(len(WORDS), (size,), generator=generator).tolist()
+        found[" ".join(WORDS[place] for place in places) + "."] = None
+    return list(found)
