@@ -9,6 +9,10 @@ class StickyTokenError(Exception):
     """Root of all errors that a user can cause and mend."""
 
 
+class StickyTokenWarning(UserWarning):
+    """Something that a user should know about results that can still be used."""
+
+
 class InputError(StickyTokenError):
     """A sentence file, pair file, token or setting that cannot be used."""
 

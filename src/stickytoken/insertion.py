@@ -2,7 +2,7 @@
 
 Pure: no model, no tokenizer, no random state. Random placement takes a *path*, one
 gap index a step, drawn by the caller: step k inserts one more copy into the sentence
-of step k - 1 (Chen et al. 2025, section 3.2).
+of step k - 1 (Chen et al. 2025).
 """
 
 from __future__ import annotations

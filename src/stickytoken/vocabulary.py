@@ -1,8 +1,8 @@
 """What each vocabulary entry is, and whether text can reach it.
 
 The category of an entry comes from a round trip: decode its id, encode the result,
-compare (Land and Bartolo, "Fishing for Magikarp", 2024, section 2; Chen et al. 2025,
-section 3.1). Pure: a tokenizer is anything that satisfies `RoundTripTokenizer`.
+compare (Land and Bartolo, "Fishing for Magikarp", 2024; Chen et al. 2025, step 2 of
+the Sticky Token Detector). Pure: a tokenizer is anything that satisfies `RoundTripTokenizer`.
 """
 
 from __future__ import annotations

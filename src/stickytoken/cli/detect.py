@@ -11,6 +11,7 @@ from stickytoken.cli import options as o
 from stickytoken.cli.errors import reported
 from stickytoken.cli.output import print_json, status
 from stickytoken.cli.progress import progress_bar
+from stickytoken.cli.quiet import quiet_libraries
 from stickytoken.cli.results import print_run
 from stickytoken.insertion import Insertion
 
@@ -78,6 +79,7 @@ def detect(
         seed=seed,
     )
     corpus = None if pairs and not sentences else load_sentences(sentences, column)
+    quiet_libraries()
     with status(f"loading {model}"):
         encoder = load_encoder(
             model,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Annotated
 
 import typer
 
 from stickytoken.cli.detect import detect
 from stickytoken.cli.probe import probe
+from stickytoken.cli.quiet import quiet_warnings
 from stickytoken.cli.show import show
 from stickytoken.cli.tokens import tokens
 
@@ -43,5 +43,5 @@ def _root(
 
 def main() -> None:
     """Run the command line, without the chatter of the libraries underneath."""
-    warnings.simplefilter("ignore")
+    quiet_warnings()
     app()

@@ -11,6 +11,7 @@ from stickytoken.cli import options as o
 from stickytoken.cli.errors import reported
 from stickytoken.cli.output import print_json, print_table, say, status
 from stickytoken.cli.progress import progress_bar
+from stickytoken.cli.quiet import quiet_libraries
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 
@@ -64,6 +65,7 @@ def probe(
     )
     numbers = [_token_id(token) for token in tokens] if ids else []
     corpus = None if pairs and not sentences else load_sentences(sentences, column)
+    quiet_libraries()
     with status(f"loading {model}"):
         encoder = load_encoder(
             model,

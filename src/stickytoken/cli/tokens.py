@@ -9,6 +9,7 @@ import typer
 from stickytoken.cli.errors import reported
 from stickytoken.cli.options import Format, Model, OutputFormat, Revision, TrustRemoteCode
 from stickytoken.cli.output import print_json, print_table, say, status
+from stickytoken.cli.quiet import quiet_libraries
 from stickytoken.errors import InputError
 
 
@@ -33,6 +34,7 @@ def tokens(
     known = [each.value for each in Category]
     if category is not None and category.upper() not in known:
         raise InputError(f"category {category!r} is unknown: use one of {', '.join(known)}")
+    quiet_libraries()
     with status(f"reading the tokenizer of {model}"):
         vocabulary = analyze_vocabulary(
             load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)

@@ -1,6 +1,6 @@
 """Sentence pairs: sampled evenly over similarity, then chosen below the mean similarity.
 
-Step 1 of the paper's method (Chen et al. 2025, section 3.2).
+Step 1 of the Sticky Token Detector (Chen et al. 2025).
 """
 
 from __future__ import annotations

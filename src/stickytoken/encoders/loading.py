@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.encoders.resolution import ModelSource, Origin, has_weights, resolve_model
 from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
-from stickytoken.errors import InputError, ModelError
+from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.vocabulary import Vocabulary, categorize
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def load_encoder(
     dtype: str = "float32",
     revision: str | None = None,
     trust_remote_code: bool = False,
+    max_length: int | None = None,
     token_budget: int | None = None,
 ) -> Encoder:
     """Load a text embedding model.
@@ -55,6 +57,8 @@ def load_encoder(
             loaded model keeps its own.
         revision: branch, tag or commit on the hub.
         trust_remote_code: let the repository's own Python code run.
+        max_length: longest input in tokens, special tokens included; None is the model's
+            own. A loaded model keeps its own.
         token_budget: tokens of a batch; None chooses by device.
 
     Raises:
@@ -69,6 +73,8 @@ def load_encoder(
         source = resolve_model(str(model), revision)
         name = str(model)
         loaded = _load_sentence_transformer(source, device, dtype, revision, trust_remote_code)
+        if max_length is not None:
+            loaded.max_seq_length = max_length
     else:
         name, loaded = _name_of(model), model
         if device is not None and str(loaded.device).split(":")[0] != device.split(":")[0]:
@@ -121,7 +127,14 @@ def _load_sentence_transformer(
     from sentence_transformers import SentenceTransformer
 
     if source.origin is Origin.FOLDER:
-        _require_model(Path(source.location), source.name)
+        folder = Path(source.location)
+        _require_model(folder, source.name)
+        if not (folder / "modules.json").is_file():
+            warnings.warn(
+                f"{source.name!r} has no modules.json, so how it pools is a guess: the mean over its tokens",
+                StickyTokenWarning,
+                stacklevel=3,
+            )
     with _explained(source, "model"):
         return SentenceTransformer(
             source.location,
@@ -138,18 +151,11 @@ def _explained(source: ModelSource, part: str) -> Iterator[None]:
     """Turn what the loading libraries raise into one line that names the model."""
     from safetensors import SafetensorError
 
+    # What transformers, tokenizers and the hub client raise for damaged, partial or absent files.
+    damaged = (OSError, ValueError, RuntimeError, ImportError, LookupError, TypeError, AttributeError)
     try:
         yield
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-        ImportError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        SafetensorError,
-    ) as error:
+    except (*damaged, SafetensorError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         if len(reason) > _SHOWN_REASON:
             reason = reason[: _SHOWN_REASON - 1] + "…"

@@ -32,7 +32,7 @@ def mean_similarity(encoder: Encoder, progress: Callable[[int, int], None] | Non
     """Compute u: the mean cosine over all ordered pairs of vocabulary embeddings.
 
     Every vocabulary string is encoded as a text, as the published values were
-    (Chen et al. 2025, section 3). The mean over all V x V pairs, each entry with itself
+    (Chen et al. 2025). The mean over all V x V pairs, each entry with itself
     included, is the squared norm of the mean unit vector: O(V d) time, O(d) memory.
 
     Args:

@@ -46,7 +46,7 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
     Args:
         name: a folder, ``organisation/model``, or a short name, for which
             ``sentence-transformers/`` is tried as well.
-        revision: branch, tag or commit on the hub.
+        revision: branch, tag or commit on the hub; the packaged model has none.
 
     Raises:
         ModelError: the name is a file or a path that does not exist, or the packaged
@@ -63,7 +63,7 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
     for repository in candidates:
         if _is_cached(repository, revision):
             return ModelSource(name, repository, Origin.CACHE)
-    if name in _PACKAGED_NAMES and (folder := _packaged_folder()) is not None:
+    if revision is None and name in _PACKAGED_NAMES and (folder := _packaged_folder()) is not None:
         return ModelSource(name, str(folder), Origin.PACKAGED)
     return ModelSource(name, name, Origin.HUB)
 
@@ -85,12 +85,8 @@ def _is_cached(repository: str, revision: str | None) -> bool:
 
 def has_weights(folder: Path) -> bool:
     """Whether a folder, or a module folder in it, holds a weight file."""
-    return any(
-        True
-        for pattern in _WEIGHT_PATTERNS
-        for place in (pattern, f"*/{pattern}")
-        for _ in folder.glob(place)
-    )
+    places = [place for pattern in _WEIGHT_PATTERNS for place in (pattern, f"*/{pattern}")]
+    return any(next(folder.glob(place), None) is not None for place in places)
 
 
 def _packaged_folder() -> Path | None:

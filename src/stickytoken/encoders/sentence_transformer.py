@@ -22,7 +22,7 @@ from stickytoken.insertion import TokenizedText
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Measured on all-MiniLM-L6-v2 (benchmarks/throughput.py): below it the calls cost, above it the cache.
+# On all-MiniLM-L6-v2 and 2 cores, throughput is flat from 2048 tokens a batch on.
 _TOKEN_BUDGET = {"cpu": 4096}
 _ACCELERATOR_TOKEN_BUDGET = 65536
 _SHOWN_CHARACTERS = 80

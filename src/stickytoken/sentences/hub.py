@@ -10,7 +10,7 @@ from stickytoken.sentences.files import text_columns
 from stickytoken.sentences.tables import text_column
 
 PAPER_NAME = "paper"
-# Chen et al. 2025, section 4.1; the English configuration where there are several languages.
+# The data sets of the published runs; of several languages the English configuration is read.
 PAPER_DATASETS = (
     "mteb/sts13-sts",
     "mteb/sts22-crosslingual-sts",

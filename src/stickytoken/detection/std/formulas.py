@@ -19,7 +19,7 @@ def sticky_score(
     score = (sum of falls + alpha * number of falls + 0.1 t)
             / (sum of rises + beta * number of rises + gamma)
 
-    (Chen et al. 2025, equation 3.)
+    (Chen et al. 2025, step 3 of the Sticky Token Detector.)
 
     Args:
         distances: shape (..., n + 1), for 0, 1, ..., n copies.
@@ -61,7 +61,8 @@ def candidate_threshold(scores: Sequence[float], share: float) -> float:
 def outlier_threshold(rates: Sequence[float], outlier_range: float) -> float:
     """Q3 + outlier_range x IQR of the validation rates (linear quantiles).
 
-    A candidate is sticky when its rate lies above (Chen et al. 2025, section 3.2).
+    A candidate is sticky when its rate lies above (Chen et al. 2025, step 4 of the
+    Sticky Token Detector).
     """
     if not len(rates):
         raise InputError("no candidate was validated")

@@ -32,7 +32,7 @@ class PlacementWeights:
 
 @dataclass(frozen=True, slots=True)
 class ScoreConstants:
-    """Constants of the sticky score (Chen et al. 2025, equation 3).
+    """Constants of the sticky score (Chen et al. 2025, step 3 of the Sticky Token Detector).
 
     Attributes:
         alpha: weight of one fall.

@@ -1,0 +1,5 @@
+"""python -m stickytoken."""
+
+from stickytoken.cli.main import main
+
+main()
