@@ -35,7 +35,7 @@ def progress_bar() -> Iterator[ProgressCallback]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("eta"),
-        TimeRemainingColumn(elapsed_when_finished=True),
+        TimeRemainingColumn(),
         TextColumn("{task.fields[rate]}"),
     )
     with Bars(*columns, console=console, speed_estimate_period=600) as bars:

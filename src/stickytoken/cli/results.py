@@ -58,6 +58,11 @@ def _notes(run: Run) -> list[str]:
             f"the verdict is an outlier rule, and {run.result.candidates} candidates are few for it: "
             "look at more tokens before you rely on it"
         )
+    if run.result.rate_threshold >= 1:
+        notes.append(
+            "no rate can exceed the threshold: the candidates' rates are too spread for the outlier rule to "
+            "single one out"
+        )
     if run.plan.left_out:
         notes.append(
             f"{run.plan.left_out} sentences or pairs were left out: with the copies in, "

@@ -79,7 +79,8 @@ def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: i
         InputError: no pair lies below u.
     """
     below = sorted(
-        (pair for pair in pairs if pair.similarity < mean_similarity), key=lambda pair: pair.similarity
+        (pair for pair in pairs if pair.similarity < mean_similarity),
+        key=lambda pair: (pair.similarity, *pair.sentences),
     )
     if not below:
         raise InputError(

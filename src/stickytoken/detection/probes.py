@@ -11,6 +11,7 @@ import numpy as np
 
 from stickytoken.errors import InputError
 from stickytoken.insertion import (
+    Insertion,
     Placement,
     Probe,
     Token,
@@ -81,19 +82,21 @@ class KeyedPaths:
         key: keeps stages of one run apart.
         words: words of each carrier.
         counts: steps.
+        insertion: among ids a copy is one word, whatever its text.
     """
 
     seed: int
     key: int
     words: tuple[int, ...]
     counts: int
+    insertion: Insertion = Insertion.TEXT
 
     def of(self, token: Token) -> list[Path]:
         """One path a carrier."""
         return [
             tuple(
                 int(generator.integers(0, gaps + 1))
-                for gaps in _gaps(words, _words_added(token), self.counts)
+                for gaps in _gaps(words, _words_added(token, self.insertion), self.counts)
             )
             for place, words in enumerate(self.words)
             for generator in [np.random.default_rng([self.seed, self.key, token.id, place])]
@@ -121,7 +124,12 @@ PathSource: TypeAlias = KeyedPaths | WalkedPaths
 
 
 def walk_vocabulary(
-    seed: int, vocabulary: Sequence[Token], wanted: Sequence[Token], words: Sequence[int], counts: int
+    seed: int,
+    vocabulary: Sequence[Token],
+    wanted: Sequence[Token],
+    words: Sequence[int],
+    counts: int,
+    insertion: Insertion = Insertion.TEXT,
 ) -> WalkedPaths:
     """Replay the random stream of the published runs.
 
@@ -136,6 +144,7 @@ def walk_vocabulary(
         wanted: tokens whose paths are kept.
         words: words of each carrier.
         counts: steps.
+        insertion: among ids a copy is one word, whatever its text.
     """
     stream = random.Random(seed)
     keep = {token.id for token in wanted}
@@ -144,7 +153,7 @@ def walk_vocabulary(
     for token in vocabulary:
         if token.id > last:
             break
-        added = _words_added(token)
+        added = _words_added(token, insertion)
         paths = tuple(
             tuple(stream.randint(0, gaps) for gaps in _gaps(start, added, counts)) for start in words
         )
@@ -153,9 +162,9 @@ def walk_vocabulary(
     return WalkedPaths(found)
 
 
-def _words_added(token: Token) -> int:
-    """Words that one copy becomes once the sentence is split again."""
-    return len(token.text.split())
+def _words_added(token: Token, insertion: Insertion) -> int:
+    """Words that one copy becomes: one id, or what its text is once split again."""
+    return 1 if insertion is Insertion.IDS else len(token.text.split())
 
 
 def _gaps(words: int, added: int, counts: int) -> Iterator[int]:

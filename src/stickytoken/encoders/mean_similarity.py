@@ -37,7 +37,7 @@ def mean_similarity(encoder: Encoder, progress: Callable[[int, int], None] | Non
 
     Args:
         encoder: the model.
-        progress: called with entries done and entries in all.
+        progress: called with entries done and entries in all, first with 0 done.
 
     Raises:
         EncodingError: no entry can be encoded.
@@ -45,6 +45,8 @@ def mean_similarity(encoder: Encoder, progress: Callable[[int, int], None] | Non
     strings = list(encoder.tokenizer.entries.values())
     total = np.zeros(encoder.identity.dimension)
     used = 0
+    if progress is not None:
+        progress(0, len(strings))
     for start in range(0, len(strings), _CHUNK):
         ids = [text.ids for text in encoder.tokenize(strings[start : start + _CHUNK])]
         usable = [row for row in ids if row and encoder.fits(row)]

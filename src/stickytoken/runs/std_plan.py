@@ -118,7 +118,7 @@ def scoring_stage(
     """The pass that scores tokens; random placement replays the published stream."""
     carriers = _carriers(encoder, settings, plan.scoring)
     words = [word_count(carrier) for carrier in carriers]
-    paths = walk_vocabulary(settings.seed, vocabulary, tokens, words, settings.copies)
+    paths = walk_vocabulary(settings.seed, vocabulary, tokens, words, settings.copies, settings.insertion)
     return ScoringStage(_pair_probes(encoder, settings, plan.scoring, carriers, paths), settings)
 
 
@@ -126,7 +126,7 @@ def validation_stage(encoder: Encoder, settings: StdSettings, plan: StdPlanRecor
     """The pass that validates candidates."""
     carriers = _carriers(encoder, settings, plan.validation)
     words = tuple(word_count(carrier) for carrier in carriers)
-    paths = KeyedPaths(settings.seed, _VALIDATION_KEY, words, settings.copies)
+    paths = KeyedPaths(settings.seed, _VALIDATION_KEY, words, settings.copies, settings.insertion)
     return ValidationStage(_pair_probes(encoder, settings, plan.validation, carriers, paths), settings)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import polars as pl
@@ -34,7 +35,7 @@ def sentences_from_file(path: Path, column: str | None = None) -> Sentences:
         raise InputError(f"{path} has the ending {suffix!r}: use .txt, {', '.join(TABLE_SUFFIXES)}")
     if column is not None:
         raise InputError(f"{path} is a text file without columns: leave the column out")
-    return collect_sentences(decode(read_bytes(path), path).splitlines(), str(path))
+    return collect_sentences(io.StringIO(decode(read_bytes(path), path), newline=None), str(path))
 
 
 def text_columns(frame: pl.DataFrame, path: str) -> tuple[str, ...]:
@@ -46,10 +47,18 @@ def text_columns(frame: pl.DataFrame, path: str) -> tuple[str, ...]:
     for names in _USUAL_COLUMNS:
         if all(name in frame.columns for name in names):
             return names
-    strings = [name for name, dtype in frame.schema.items() if dtype == pl.String]
+    strings = [
+        name for name, dtype in frame.schema.items() if dtype == pl.String and not _numeric(frame[name])
+    ]
     if len(strings) == 1:
         return (strings[0],)
     raise InputError(
         f"which column of {path} holds the sentences? It has {', '.join(frame.columns) or 'none'}: "
         "name one with the column option"
     )
+
+
+def _numeric(values: pl.Series) -> bool:
+    """Whether a column of text, as csv gives it, holds numbers only."""
+    present = values.drop_nulls()
+    return len(present) > 0 and present.str.strip_chars().cast(pl.Float64, strict=False).null_count() == 0

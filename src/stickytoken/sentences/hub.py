@@ -42,6 +42,10 @@ def sentences_from_hub(names: tuple[str, ...], column: str | None = None, split:
     texts: list[str | None] = []
     for name in names:
         repository, _, own_split = name.partition("@")
+        if not repository.strip():
+            raise InputError(
+                f"{'hub:' + name!r} names no data set: pass hub:REPOSITORY, or hub:REPOSITORY@SPLIT"
+            )
         frame = _load(repository, own_split or split)
         columns = (column,) if column else text_columns(frame, name)
         texts += [text for each in columns for text in text_column(frame, each, name)]
@@ -52,14 +56,15 @@ def sentences_from_hub(names: tuple[str, ...], column: str | None = None, split:
 def _load(repository: str, split: str) -> pl.DataFrame:
     try:
         import datasets
+        from datasets.exceptions import DatasetsError
     except ImportError as error:
         raise MissingExtraError(f"reading {repository} from the hub", "hub") from error
     try:
         configurations = datasets.get_dataset_config_names(repository)
         wanted = next((name for name in _ENGLISH_CONFIGURATIONS if name in configurations), None)
         loaded = datasets.load_dataset(repository, wanted, split=split)
-    except (OSError, ValueError, LookupError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
+    except (OSError, ValueError, LookupError, RuntimeError, DatasetsError) as error:
+        reason = " ".join(str(error.__cause__ or error).split())[:200]
         raise InputError(f"the data set {repository!r} (split {split!r}) cannot be read: {reason}") from error
     frame = pl.from_arrow(loaded.data.table)
     if not isinstance(frame, pl.DataFrame):

@@ -31,7 +31,7 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
         )
     first = text_column(frame, "sentence1", str(path))
     second = text_column(frame, "sentence2", str(path))
-    similarities = frame["similarity"].cast(pl.Float64, strict=False).to_list()
+    similarities = _numbers(frame["similarity"], path)
     pairs = []
     for row, (left, right, similarity) in enumerate(zip(first, second, similarities, strict=True), start=1):
         if not (left or "").strip() or not (right or "").strip():
@@ -43,3 +43,11 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
     if not pairs:
         raise InputError(f"{path} holds no pair")
     return pairs
+
+
+def _numbers(values: pl.Series, path: Path) -> list[float | None]:
+    if values.dtype == pl.String:
+        values = values.str.strip_chars()
+    elif not values.dtype.is_numeric() and values.dtype != pl.Null:
+        raise InputError(f"column 'similarity' of {path} holds {values.dtype}, not numbers")
+    return values.cast(pl.Float64, strict=False).to_list()

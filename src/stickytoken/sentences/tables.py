@@ -22,7 +22,7 @@ def read_table(path: Path) -> pl.DataFrame:
     content = read_bytes(path)
     suffix = path.suffix.lower()
     if suffix != ".parquet":
-        decode(content, path)
+        content = decode(content, path).encode()
     try:
         if suffix == ".parquet":
             return pl.read_parquet(content)
@@ -30,7 +30,7 @@ def read_table(path: Path) -> pl.DataFrame:
             return pl.read_ndjson(content, infer_schema_length=None)
         separator = "\t" if suffix == ".tsv" else ","
         return pl.read_csv(content, separator=separator, infer_schema=False)
-    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:_SHOWN_REASON]
         raise InputError(f"{path} is not a readable {suffix.lstrip('.')} file: {reason}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from stickytoken.errors import InputError
@@ -18,7 +19,7 @@ class PlacementWeights:
 
     def __post_init__(self) -> None:
         values = (self.prefix, self.suffix, self.random)
-        if min(values) < 0 or abs(sum(values) - 1) > 1e-9:
+        if not (min(values) >= 0 and abs(sum(values) - 1) <= 1e-9):
             raise InputError(f"placement weights {values} must not be negative and must sum to 1")
 
     def of(self, placement: Placement) -> float:
@@ -45,7 +46,8 @@ class ScoreConstants:
     gamma: float
 
     def __post_init__(self) -> None:
-        if min(self.alpha, self.beta) < 0 or self.gamma <= 0:
+        values = (self.alpha, self.beta, self.gamma)
+        if not all(map(math.isfinite, values)) or min(values) < 0 or self.gamma == 0:
             raise InputError(f"score constants need alpha, beta >= 0 and gamma > 0, got {self}")
 
 
@@ -98,5 +100,8 @@ class StdSettings:
                 raise InputError(f"{name} is {value}: it must be at least {least}")
         if not 0 < self.candidate_share <= 1:
             raise InputError(f"candidate_share is {self.candidate_share}: it must be above 0 and at most 1")
-        if self.outlier_range < 0:
-            raise InputError(f"outlier_range is {self.outlier_range}: it must not be negative")
+        if not 0 <= self.outlier_range < math.inf:
+            raise InputError(f"outlier_range is {self.outlier_range}: it must be a number from 0")
+        if self.insertion not in tuple(Insertion):
+            raise InputError(f"insertion is {self.insertion!r}: it must be {' or '.join(Insertion)}")
+        object.__setattr__(self, "insertion", Insertion(self.insertion))

@@ -1,0 +1,402 @@
+"""Tiny random models of many architectures, each with the kind of tokenizer that it comes with."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer.modules import (
+    Normalize,
+    Pooling,
+    StaticEmbedding,
+    Transformer,
+)
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+import tiny
+
+MAX_LENGTH = 96
+DIMENSION = 32
+_SIZES = {
+    "hidden_size": DIMENSION,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "initializer_range": 0.2,
+}
+_Pieces: TypeAlias = tuple[dict[str, int], list[tuple[str, str]]]
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_SIGNS = ".,!?:'0123456789"
+_CAUSAL_POOLINGS = ("mean", "lasttoken")
+_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+HOSTILE_TEXTS = (
+    "",
+    " ",
+    "   \t ",
+    " the river ",
+    "the  river   sings",
+    "the\nriver\r\nsings\n",
+    "the\x00river\x07 sings\x1b[31m",
+    "river\u200bstone \ufeffbird\u00ad",
+    "\u0301 \u0308",
+    "cafe\u0301 café",
+    "👩‍👩‍👧‍👦 🙂",
+    "река 川 نهر नदी river",
+    "ﬁnancial ① ½ Ａ",
+    "river" * 9,
+    "[CLS] [PAD] <s> </s> <pad> <unk> <|endoftext|> <bos> <eos>",
+    "<b>&amp;</b> {{river}} %s \\n",
+    "\ufffd \ud7ff \ue000 \U0010fffe",
+)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One kind of model.
+
+    Attributes:
+        name: what tests call it.
+        save: saves a tiny random backbone with its tokenizer into a folder.
+        absolute_positions: padding on the left moves the positions of the text, so that the
+            library's own padded batches differ from its single texts.
+        poolings: the pooling modes that make sense on it; a causal model's first token has
+            seen nothing of the text.
+        empty: whether nothing at all is left of the empty text.
+    """
+
+    name: str
+    save: Callable[[Path], Path]
+    absolute_positions: bool = False
+    poolings: tuple[str, ...] = ("mean", "cls", "lasttoken")
+    empty: bool = False
+
+
+def unigram_pieces(specials: list[str], last: tuple[str, ...] = ()) -> list[tuple[str, float]]:
+    """SentencePiece unigram entries with scores: words, word ends, letters and signs."""
+    words = [f"▁{word}" for word in tiny.WORDS if len(word) > 1]
+    ends = ["s", "ing", "er", "en", "in", "ou", "st"]
+    scores = {**dict.fromkeys(specials, 0.0), "▁": -3.0}
+    scores |= {word: -4.0 - 0.01 * place for place, word in enumerate(words)}
+    scores |= {f"▁{letter}": -6.0 - 0.01 * place for place, letter in enumerate(_LETTERS)}
+    scores |= {end: -5.0 - 0.01 * place for place, end in enumerate(ends)}
+    scores |= {
+        sign: -7.0 - 0.01 * place for place, sign in enumerate(_LETTERS + _SIGNS) if sign not in scores
+    }
+    return [*scores.items(), *((piece, 0.0) for piece in last)]
+
+
+def byte_pieces(specials: list[str]) -> _Pieces:
+    """Vocabulary and merges of a byte-level BPE trained on tiny sentences, special entries first."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    return _trained(tokenizer, specials, alphabet, size=400)
+
+
+def sentencepiece_pieces(specials: list[str]) -> _Pieces:
+    """Vocabulary and merges of a SentencePiece BPE with one entry a byte, special entries first."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    return _trained(tokenizer, [*specials, *_BYTES], ["▁", *_LETTERS, *_SIGNS], size=200)
+
+
+def _trained(tokenizer: Tokenizer, first: list[str], alphabet: list[str], size: int) -> _Pieces:
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(tiny.sentences(300), trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    return (
+        {piece: place for place, piece in enumerate(dict.fromkeys([*first, *pieces]))},
+        [(left, right) for left, right in model["merges"]],
+    )
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, *roles: str) -> dict[str, int]:
+    return {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in roles}
+
+
+def _save(
+    folder: Path,
+    kind: str,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    seed: int,
+    roles: tuple[str, ...] = ("pad", "bos", "eos"),
+    model: str = "Model",
+    **settings,
+) -> Path:
+    """Save a random model of a kind that transformers knows, such as Bert, and its tokenizer."""
+    config_class, model_class = (
+        getattr(transformers, f"{kind}Config"),
+        getattr(transformers, f"{kind}{model}"),
+    )
+    torch.manual_seed(seed)
+    backbone = model_class(config_class(vocab_size=len(tokenizer), **_ids(tokenizer, *roles), **settings))
+    # A fresh model has a zero row for its padding; a trained one that also closes its texts with it has not.
+    torch.nn.init.normal_(backbone.get_input_embeddings().weight, std=0.2)
+    return tiny.save_backbone(folder, backbone, tokenizer)
+
+
+def bert_tokenizer() -> transformers.BertTokenizer:
+    """WordPiece, [CLS] and [SEP] around the text."""
+    vocabulary = tiny.wordpiece_tokenizer().get_vocab()
+    return transformers.BertTokenizer(vocab=vocabulary, model_max_length=MAX_LENGTH)
+
+
+def mpnet_tokenizer() -> transformers.MPNetTokenizer:
+    """WordPiece, <s> and </s> around the text; the model insists on 1 for the padding."""
+    found = tiny.wordpiece_tokenizer().get_vocab()
+    pieces = [entry for entry in sorted(found, key=found.__getitem__) if entry not in tiny.SPECIALS]
+    entries = ["<s>", "<pad>", "</s>", "[UNK]", *pieces, "<mask>"]
+    vocabulary = {entry: place for place, entry in enumerate(entries)}
+    return transformers.MPNetTokenizer(vocab=vocabulary, model_max_length=MAX_LENGTH)
+
+
+def roberta_tokenizer() -> transformers.RobertaTokenizer:
+    """Byte-level BPE, <s> and </s> around the text."""
+    vocabulary, merges = byte_pieces(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    return transformers.RobertaTokenizer(vocab=vocabulary, merges=merges, model_max_length=MAX_LENGTH)
+
+
+def xlm_roberta_tokenizer() -> transformers.XLMRobertaTokenizer:
+    """Unigram, <s> and </s> around the text."""
+    pieces = unigram_pieces(["<s>", "<pad>", "</s>", "<unk>"], ("<mask>",))
+    return transformers.XLMRobertaTokenizer(vocab=pieces, model_max_length=MAX_LENGTH)
+
+
+def t5_tokenizer() -> transformers.T5Tokenizer:
+    """Unigram, </s> behind the text."""
+    extra = tuple(f"<extra_id_{number}>" for number in range(2, -1, -1))
+    pieces = unigram_pieces(["<pad>", "</s>", "<unk>"], extra)
+    return transformers.T5Tokenizer(vocab=pieces, extra_ids=3, model_max_length=MAX_LENGTH)
+
+
+def modernbert_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE of the bare class, [CLS] and [SEP] around the text."""
+    vocabulary, merges = byte_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        pad_token="[PAD]",
+        mask_token="[MASK]",
+        model_max_length=MAX_LENGTH,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def qwen_tokenizer(*, closing: bool) -> transformers.Qwen2Tokenizer:
+    """Byte-level BPE, nothing or <|endoftext|> behind the text; that is also the padding."""
+    vocabulary, merges = byte_pieces(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tokenizer = transformers.Qwen2Tokenizer(vocab=vocabulary, merges=merges, model_max_length=MAX_LENGTH)
+    if closing:
+        template = processors.TemplateProcessing("$A <|endoftext|>", special_tokens=[("<|endoftext|>", 0)])
+        tokenizer.backend_tokenizer.post_processor = template
+    return tokenizer
+
+
+def mistral_tokenizer() -> transformers.LlamaTokenizer:
+    """SentencePiece BPE with bytes, a blank put in front, <s> and </s> around the text."""
+    vocabulary, merges = sentencepiece_pieces(["<unk>", "<s>", "</s>"])
+    return transformers.LlamaTokenizer(
+        vocab=vocabulary,
+        merges=merges,
+        pad_token="</s>",
+        add_bos_token=True,
+        add_eos_token=True,
+        model_max_length=MAX_LENGTH,
+    )
+
+
+def gemma_tokenizer() -> transformers.GemmaTokenizer:
+    """SentencePiece BPE with bytes, no blank put in front, <bos> before the text."""
+    vocabulary, merges = sentencepiece_pieces(["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"])
+    return transformers.GemmaTokenizer(
+        vocab=vocabulary, merges=merges, add_bos_token=True, model_max_length=MAX_LENGTH
+    )
+
+
+def byt5_tokenizer() -> transformers.ByT5Tokenizer:
+    """Bytes; written in Python, so without offsets."""
+    return transformers.ByT5Tokenizer(extra_ids=3, model_max_length=MAX_LENGTH)
+
+
+def bert(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
+    """BERT: learned absolute positions, token types."""
+    settings = {"max_position_embeddings": MAX_LENGTH, **_SIZES}
+    return _save(folder, "Bert", tokenizer or bert_tokenizer(), seed=1, roles=("pad",), **settings)
+
+
+def distilbert(folder: Path) -> Path:
+    """DistilBERT: learned absolute positions, no token types."""
+    sizes = {"dim": DIMENSION, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "initializer_range": 0.2}
+    settings = {"max_position_embeddings": MAX_LENGTH, **sizes}
+    return _save(folder, "DistilBert", bert_tokenizer(), seed=2, roles=("pad",), **settings)
+
+
+# RoBERTa and its kin count positions from behind the padding, whose id is 1.
+_SHIFTED = {"max_position_embeddings": MAX_LENGTH + 2, **_SIZES}
+
+
+def mpnet(folder: Path) -> Path:
+    """MPNet: shifted positions and relative attention bias."""
+    return _save(folder, "MPNet", mpnet_tokenizer(), seed=3, **_SHIFTED)
+
+
+def roberta(folder: Path) -> Path:
+    """RoBERTa: shifted positions."""
+    return _save(folder, "Roberta", roberta_tokenizer(), seed=4, type_vocab_size=1, **_SHIFTED)
+
+
+def xlm_roberta(folder: Path) -> Path:
+    """XLM-R: shifted positions."""
+    return _save(folder, "XLMRoberta", xlm_roberta_tokenizer(), seed=5, type_vocab_size=1, **_SHIFTED)
+
+
+def modernbert(folder: Path) -> Path:
+    """ModernBERT: rotary positions, a sliding window in the second layer."""
+    settings = {
+        "max_position_embeddings": MAX_LENGTH,
+        "local_attention": 8,
+        "global_attn_every_n_layers": 2,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **_SIZES,
+    }
+    return _save(
+        folder, "ModernBert", modernbert_tokenizer(), seed=6, roles=("pad", "cls", "sep"), **settings
+    )
+
+
+def t5(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
+    """T5: the encoder half, relative attention bias."""
+    sizes = {"d_model": DIMENSION, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+    settings = {"relative_attention_num_buckets": 8, "initializer_factor": 0.5, "decoder_start_token_id": 0}
+    kind = {"kind": "T5", "model": "EncoderModel", "tokenizer": tokenizer or t5_tokenizer()}
+    return _save(folder, seed=7, roles=("pad", "eos"), **kind, **sizes, **settings)
+
+
+def byt5(folder: Path) -> Path:
+    """ByT5: T5 on bytes."""
+    return t5(folder, byt5_tokenizer())
+
+
+_DECODER = {"num_key_value_heads": 2, "max_position_embeddings": MAX_LENGTH, **_SIZES}
+
+
+def qwen2(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
+    """Qwen2: causal attention, no special tokens."""
+    return _save(folder, "Qwen2", tokenizer or qwen_tokenizer(closing=False), seed=8, **_DECODER)
+
+
+def qwen2_chat(folder: Path) -> Path:
+    """Qwen2 with a chat template, which the library then puts around every text."""
+    tokenizer = qwen_tokenizer(closing=False)
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.chat_template = (
+        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+        "{{ message['content'] if message['content'] is string else message['content'][0]['text'] }}"
+        "<|im_end|>\n{% endfor %}"
+    )
+    return qwen2(folder, tokenizer)
+
+
+def qwen3(folder: Path) -> Path:
+    """Qwen3: causal attention, one special token behind the text."""
+    return _save(folder, "Qwen3", qwen_tokenizer(closing=True), seed=9, head_dim=8, **_DECODER)
+
+
+def mistral(folder: Path) -> Path:
+    """Mistral: causal attention in a sliding window."""
+    return _save(folder, "Mistral", mistral_tokenizer(), seed=10, sliding_window=16, **_DECODER)
+
+
+def gemma2(folder: Path) -> Path:
+    """Gemma 2: causal attention, sliding windows, soft capping."""
+    settings = {"head_dim": 8, "sliding_window": 16, "query_pre_attn_scalar": 8, **_DECODER}
+    return _save(folder, "Gemma2", gemma_tokenizer(), seed=11, **settings)
+
+
+ARCHITECTURES = (
+    Architecture("bert", bert, absolute_positions=True),
+    Architecture("distilbert", distilbert, absolute_positions=True),
+    Architecture("mpnet", mpnet),
+    Architecture("roberta", roberta),
+    Architecture("xlm-roberta", xlm_roberta),
+    Architecture("modernbert", modernbert),
+    Architecture("t5", t5),
+    Architecture("byt5", byt5, poolings=("mean",)),
+    Architecture("qwen2", qwen2, poolings=_CAUSAL_POOLINGS, empty=True),
+    Architecture("qwen2-chat", qwen2_chat, poolings=("lasttoken",)),
+    Architecture("qwen3", qwen3, poolings=_CAUSAL_POOLINGS),
+    Architecture("mistral", mistral, poolings=_CAUSAL_POOLINGS),
+    Architecture("gemma2", gemma2, poolings=_CAUSAL_POOLINGS),
+)
+
+
+def stacked(
+    backbone: Path,
+    *,
+    pooling: str = "mean",
+    padding_side: str | None = None,
+    include_prompt: bool = True,
+    dense: int | None = None,
+    normalize: bool = False,
+    **options,
+) -> SentenceTransformer:
+    """Pooling, and a dense layer or normalisation if asked, on a saved backbone."""
+    transformer = Transformer(
+        str(backbone), processor_kwargs={} if padding_side is None else {"padding_side": padding_side}
+    )
+    width = transformer.get_embedding_dimension()
+    modules = [transformer, Pooling(width, pooling_mode=pooling, include_prompt=include_prompt)]
+    if dense is not None:
+        torch.manual_seed(21)
+        modules.append(Dense(width, dense))
+    if normalize:
+        modules.append(Normalize())
+    return SentenceTransformer(modules=modules, device="cpu", **options)
+
+
+def static_model(dimension: int = DIMENSION, **options) -> SentenceTransformer:
+    """A bag of word vectors: no special tokens, no longest input."""
+    tokenizer = Tokenizer.from_str(tiny.wordpiece_tokenizer().backend_tokenizer.to_str())
+    tokenizer.no_truncation()
+    generator = torch.Generator().manual_seed(22)
+    weights = torch.randn((tokenizer.get_vocab_size(), dimension), generator=generator)
+    module = StaticEmbedding(tokenizer, embedding_weights=weights)
+    return SentenceTransformer(modules=[module], device="cpu", **options)
+
+
+def saved(model: SentenceTransformer, folder: Path) -> Path:
+    """Save a model without its card."""
+    model.save(str(folder), create_model_card=False)
+    return folder
+
+
+def static_in_a_folder(folder: Path) -> Path:
+    """Save a static model with its files in a folder of its module, as published ones have them."""
+    saved(static_model(), folder)
+    module = folder / "0_StaticEmbedding"
+    module.mkdir()
+    for name in ("model.safetensors", "tokenizer.json"):
+        (folder / name).rename(module / name)
+    modules = json.loads((folder / "modules.json").read_text("utf-8"))
+    modules[0]["path"] = module.name
+    (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
+    return folder
