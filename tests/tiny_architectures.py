@@ -80,10 +80,9 @@ class Architecture:
 
 def unigram_pieces(specials: list[str], last: tuple[str, ...] = ()) -> list[tuple[str, float]]:
     """SentencePiece unigram entries with scores: words, word ends, letters and signs."""
-    words = [f"▁{word}" for word in tiny.WORDS if len(word) > 1]
-    ends = ["s", "ing", "er", "en", "in", "ou", "st"]
     scores = {**dict.fromkeys(specials, 0.0), "▁": -3.0}
-    scores |= {word: -4.0 - 0.01 * place for place, word in enumerate(words)}
+    words, ends = (word for word in tiny.WORDS if len(word) > 1), ("s", "ing", "er", "en", "in", "ou", "st")
+    scores |= {f"▁{word}": -4.0 - 0.01 * place for place, word in enumerate(words)}
     scores |= {f"▁{letter}": -6.0 - 0.01 * place for place, letter in enumerate(_LETTERS)}
     scores |= {end: -5.0 - 0.01 * place for place, end in enumerate(ends)}
     scores |= {
@@ -146,8 +145,7 @@ def _save(
 
 def bert_tokenizer() -> transformers.BertTokenizer:
     """WordPiece, [CLS] and [SEP] around the text."""
-    vocabulary = tiny.wordpiece_tokenizer().get_vocab()
-    return transformers.BertTokenizer(vocab=vocabulary, model_max_length=MAX_LENGTH)
+    return transformers.BertTokenizer(tiny.wordpiece_tokenizer().get_vocab(), model_max_length=MAX_LENGTH)
 
 
 def mpnet_tokenizer() -> transformers.MPNetTokenizer:
@@ -168,7 +166,7 @@ def roberta_tokenizer() -> transformers.RobertaTokenizer:
 def xlm_roberta_tokenizer() -> transformers.XLMRobertaTokenizer:
     """Unigram, <s> and </s> around the text."""
     pieces = unigram_pieces(["<s>", "<pad>", "</s>", "<unk>"], ("<mask>",))
-    return transformers.XLMRobertaTokenizer(vocab=pieces, model_max_length=MAX_LENGTH)
+    return transformers.XLMRobertaTokenizer(pieces, model_max_length=MAX_LENGTH)
 
 
 def t5_tokenizer() -> transformers.T5Tokenizer:

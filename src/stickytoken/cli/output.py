@@ -30,7 +30,7 @@ def print_json(document: Any) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table; numbers to the right, text escaped and never read as markup."""
-    table = Table(title=Text(title), title_justify="left", header_style="bold")
+    table = Table(title=Text(visible(title)), title_justify="left", header_style="bold")
     body = [list(row) for row in rows]
     for place, column in enumerate(columns):
         numeric = all(isinstance(row[place], (int, float)) or row[place] is None for row in body)
@@ -42,7 +42,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]
 
 def say(message: str) -> None:
     """Print a line on stdout, as it is."""
-    stdout().print(Text(message), soft_wrap=True)
+    stdout().print(Text(visible(message)), soft_wrap=True)
 
 
 def tell(message: str) -> None:
@@ -59,7 +59,7 @@ def stdout() -> Console:
 @contextmanager
 def status(message: str) -> Iterator[None]:
     """Show on stderr that something is going on."""
-    with Console(stderr=True).status(Text(message)):
+    with Console(stderr=True).status(Text(visible(message))):
         yield
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from stickytoken.cli.categories import known_category
 from stickytoken.cli.errors import reported
 from stickytoken.cli.options import Format, OutputFormat
 from stickytoken.cli.output import print_json
@@ -59,18 +60,19 @@ def show(
 
     from stickytoken.runs import open_run
 
+    category = known_category(category)
     found = open_run(run)
-    if not any((token, verdict, category, contains, validated, sort)):
+    if not any((token is not None, verdict, category, contains, validated, sort)):
         if output_format is Format.JSON:
             print_json(found.summary())
         else:
             print_run(found)
         return
-    rows = found.token(token) if token else found.tokens
+    rows = found.token(token) if token is not None else found.tokens
     if verdict:
         rows = rows.filter(verdict=verdict.value)
     if category:
-        rows = rows.filter(category=category.upper())
+        rows = rows.filter(category=category)
     if contains:
         rows = rows.filter(pl.col("decoded").str.contains(contains, literal=True))
     if validated:

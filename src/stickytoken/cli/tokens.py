@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from stickytoken.cli.categories import known_category
 from stickytoken.cli.errors import reported
 from stickytoken.cli.options import Format, Model, OutputFormat, Revision, TrustRemoteCode
 from stickytoken.cli.output import print_json, print_table, say, status
 from stickytoken.cli.quiet import quiet_libraries
-from stickytoken.errors import InputError
 
 
 @reported
@@ -31,16 +31,14 @@ def tokens(
     from stickytoken.encoders import analyze_vocabulary, load_tokenizer
     from stickytoken.vocabulary import Category
 
-    known = [each.value for each in Category]
-    if category is not None and category.upper() not in known:
-        raise InputError(f"category {category!r} is unknown: use one of {', '.join(known)}")
+    category = known_category(category)
     quiet_libraries()
     with status(f"reading the tokenizer of {model}"):
         vocabulary = analyze_vocabulary(
             load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)
         )
     counts = vocabulary.counts()
-    entries = vocabulary.frame().filter(category=category.upper()).head(limit).to_dicts() if category else []
+    entries = vocabulary.frame().filter(category=category).head(limit).to_dicts() if category else []
     if output_format is Format.JSON:
         document = {
             "model": model,
@@ -63,7 +61,7 @@ def tokens(
     if category:
         columns = ("token_id", "token", "decoded")
         print_table(
-            f"First {len(entries)} of {counts[category.upper()]} {category.upper()}",
+            f"First {len(entries)} of {counts[category]} {category}",
             columns,
             [[entry[column] for column in columns] for entry in entries],
         )

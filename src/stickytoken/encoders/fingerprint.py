@@ -28,7 +28,11 @@ def weights_fingerprint(model: SentenceTransformer) -> str:
 
 def modules_fingerprint(model: SentenceTransformer) -> str:
     """Return the sha256 over the kinds and settings of the modules, in order."""
-    description: list[list[Any]] = [[type(module).__name__, _settings(module)] for module in model]
+    description: list[list[Any]] = [
+        [name, type(module).__name__, _settings(module)]
+        for name, module in model.named_modules()
+        if "." not in name or hasattr(module, "config_keys")  # a router holds its modules deeper
+    ]
     description.append(["truncate_dim", model.truncate_dim])
     return hashlib.sha256(json.dumps(description, sort_keys=True, default=str).encode()).hexdigest()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 _DTYPES = ("float32", "float16", "bfloat16")
 _SHOWN_REASON = 300
+_MISSING = re.compile(r"^(\S+)\s*\|\s*MISSING", re.MULTILINE)
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -97,7 +101,7 @@ def load_tokenizer(
 
     source = resolve_model(str(model), revision)
     location = source.location
-    if source.origin in (Origin.FOLDER, Origin.PACKAGED):
+    if source.origin is not Origin.HUB:
         folder = _tokenizer_folder(Path(location), source.name)
         location = str(folder)
         files = {path.name for path in folder.iterdir()}
@@ -127,16 +131,10 @@ def _load_sentence_transformer(
     from sentence_transformers import SentenceTransformer
 
     if source.origin is Origin.FOLDER:
-        folder = Path(source.location)
-        _require_model(folder, source.name)
-        if not (folder / "modules.json").is_file():
-            warnings.warn(
-                f"{source.name!r} has no modules.json, so how it pools is a guess: the mean over its tokens",
-                StickyTokenWarning,
-                stacklevel=3,
-            )
-    with _explained(source, "model"):
-        return SentenceTransformer(
+        _require_model(Path(source.location), source.name)
+    with _explained(source, "model"), _reported_missing() as missing, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # a pooler that the weights lack, and nothing uses, is drawn alike each time
+        loaded = SentenceTransformer(
             source.location,
             device=device,
             revision=revision,
@@ -144,19 +142,52 @@ def _load_sentence_transformer(
             local_files_only=source.origin is not Origin.HUB,
             model_kwargs={"dtype": getattr(torch, dtype)},
         )
+    if needed := [name for name in missing if "pooler." not in name]:
+        raise ModelError(
+            f"the weights of {source.name!r} lack {needed[0]} and {len(needed) - 1} other tensors: "
+            "they would be drawn at random"
+        )
+    if Path(source.location).is_dir() and not (Path(source.location) / "modules.json").is_file():
+        pooling = getattr(loaded[-1], "pooling_mode", type(loaded[-1]).__name__)
+        warnings.warn(
+            f"{source.name!r} has no modules.json, so how it pools is a guess: {pooling}",
+            StickyTokenWarning,
+            stacklevel=3,
+        )
+    return loaded
+
+
+@contextmanager
+def _reported_missing() -> Iterator[list[str]]:
+    """Collect the tensors that a checkpoint lacks; transformers names them only in its log."""
+    missing: list[str] = []
+
+    class _Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            missing.extend(_MISSING.findall(_STYLE.sub("", record.getMessage())))
+
+    logger = logging.getLogger("transformers.modeling_utils")
+    collector, level, propagates = _Collector(), logger.level, logger.propagate
+    logger.addHandler(collector)
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False
+    try:
+        yield missing
+    finally:
+        logger.removeHandler(collector)
+        logger.setLevel(level)
+        logger.propagate = propagates
 
 
 @contextmanager
 def _explained(source: ModelSource, part: str) -> Iterator[None]:
     """Turn what the loading libraries raise into one line that names the model."""
-    from safetensors import SafetensorError
-
-    # What transformers, tokenizers and the hub client raise for damaged, partial or absent files.
-    damaged = (OSError, ValueError, RuntimeError, ImportError, LookupError, TypeError, AttributeError)
     try:
         yield
-    except (*damaged, SafetensorError) as error:
+    except Exception as error:  # tokenizers raises nothing narrower; chained, so nothing is lost
         reason = " ".join(str(error).split()) or type(error).__name__
+        if "custom code" in reason:
+            reason = "it needs its own Python code: read that code, then pass trust_remote_code"
         if len(reason) > _SHOWN_REASON:
             reason = reason[: _SHOWN_REASON - 1] + "…"
         if source.origin is Origin.HUB:

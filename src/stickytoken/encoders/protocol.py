@@ -65,7 +65,7 @@ class Encoder(Protocol):
         ...
 
     def fits(self, ids: Sequence[int]) -> bool:
-        """Whether content ids, special tokens added, stay within the maximum length."""
+        """Whether the model reads these ids whole, special tokens added, and has rows for all of them."""
         ...
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:

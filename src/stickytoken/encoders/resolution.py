@@ -52,24 +52,30 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
         ModelError: the name is a file or a path that does not exist, or the packaged
             model is damaged.
     """
-    path = Path(name).expanduser()
-    if path.is_dir():
+    if not name.strip():
+        raise ModelError(f"{name!r} names no model: pass a folder, or a hub name such as organisation/model")
+    try:
+        path = Path(name).expanduser()
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no such home, a null character
+        raise ModelError(f"no folder or model {name[:80]!r}: {type(error).__name__}") from error
+    if is_folder:
         return ModelSource(name, str(path), Origin.FOLDER)
-    if path.is_file():
+    if is_file:
         raise ModelError(f"{name!r} is a file: pass the folder that holds the model")
-    if not name.strip() or name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name:
+    if name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name:
         raise ModelError(f"no folder {name!r}: pass a folder, or a hub name such as organisation/model")
     candidates = (name,) if "/" in name else (f"sentence-transformers/{name}", name)
     for repository in candidates:
-        if _is_cached(repository, revision):
-            return ModelSource(name, repository, Origin.CACHE)
+        if (folder := _cached_folder(repository, revision)) is not None:
+            return ModelSource(name, str(folder), Origin.CACHE)
     if revision is None and name in _PACKAGED_NAMES and (folder := _packaged_folder()) is not None:
         return ModelSource(name, str(folder), Origin.PACKAGED)
     return ModelSource(name, name, Origin.HUB)
 
 
-def _is_cached(repository: str, revision: str | None) -> bool:
-    """Whether the hub cache holds the weights, not only a configuration."""
+def _cached_folder(repository: str, revision: str | None) -> Path | None:
+    """The snapshot in the hub cache, if it holds weights and not only a configuration."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -77,10 +83,10 @@ def _is_cached(repository: str, revision: str | None) -> bool:
         try:
             found = try_to_load_from_cache(repository, filename, revision=revision)
         except HFValidationError:
-            return False
-        if isinstance(found, str):
-            return has_weights(Path(found).parent)
-    return False
+            return None
+        if isinstance(found, str) and has_weights(Path(found).parent):
+            return Path(found).parent
+    return None
 
 
 def has_weights(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -16,7 +17,7 @@ from stickytoken.encoders.fingerprint import modules_fingerprint, weights_finger
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.template import read_template
 from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
-from stickytoken.errors import EncodingError, ModelError
+from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _TOKEN_BUDGET = {"cpu": 4096}
 _ACCELERATOR_TOKEN_BUDGET = 65536
 _SHOWN_CHARACTERS = 80
+_POSITION_EMBEDDINGS = ("position_embeddings", "embed_positions", "wpe")
 
 
 class SentenceTransformerEncoder:
@@ -51,7 +53,10 @@ class SentenceTransformerEncoder:
         self.name = name
         self.prompt = _default_prompt(model) if prompt is None else prompt
         self._model = model
-        self._tokenizer = HuggingFaceTokenizer(model.tokenizer)
+        try:
+            self._tokenizer = HuggingFaceTokenizer(model.tokenizer)
+        except ModelError as error:
+            raise ModelError(f"{name!r} holds no tokenizer that can be used: {error}") from error
         self._template = read_template(model, self._tokenizer, self.prompt, name)
         self._max_length = _maximum_length(model)
         self._rows = _embedding_rows(model)
@@ -91,11 +96,16 @@ class SentenceTransformerEncoder:
         return self._tokenizer.tokenize(texts, self.prompt)
 
     def fits(self, ids: Sequence[int]) -> bool:
-        """Whether content ids, special tokens added, stay within the maximum length."""
-        return self._max_length is None or len(ids) + self._template.overhead <= self._max_length
+        """Whether the model reads these ids whole, special tokens added, and has rows for all of them."""
+        short = self._max_length is None or len(ids) + self._template.overhead <= self._max_length
+        return short and (self._rows is None or max(ids, default=0) < self._rows)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode texts, the prompt put in front; see `Encoder.encode`."""
+        if isinstance(texts, str):
+            raise InputError(
+                f"encode takes a list of texts, got the text {_shown(texts)}: put it into a list"
+            )
         ids = self._tokenizer.encode_many([self.prompt + text for text in texts])
         return self._encode(ids, texts, allow_zero=False)
 
@@ -126,7 +136,7 @@ class SentenceTransformerEncoder:
             [len(content) + self._template.overhead for content in contents], self._token_budget
         )
         vectors: NDArray[np.float32] | None = None
-        with _evaluating(self._model), torch.inference_mode():
+        with _evaluating(self._model), torch.inference_mode(), _bounded_memory(self._model):
             for batch in batches:
                 found = self._forward([contents[row] for row in batch])
                 if vectors is None:
@@ -154,12 +164,14 @@ class SentenceTransformerEncoder:
             return features
         features["input_ids"] = ids
         features["attention_mask"] = torch.ones_like(ids)
-        if template.token_types:
-            features["token_type_ids"] = torch.zeros_like(ids)
+        if template.token_types is not None:
+            before, content, after = template.token_types
+            types = [*before, *[content] * len(contents[0]), *after]
+            features["token_type_ids"] = torch.tensor(types, device=device).expand_as(ids)
         return features
 
     def _probe_dimension(self) -> int:
-        entry = next(token_id for token_id in self._tokenizer.entries if token_id < (self._rows or np.inf))
+        entry = next(token_id for token_id in self._tokenizer.entries if token_id < (self._rows or math.inf))
         with _evaluating(self._model), torch.inference_mode():
             return int(self._forward([(entry,)]).shape[1])
 
@@ -167,15 +179,17 @@ class SentenceTransformerEncoder:
         length = len(content) + self._template.overhead
         if length == 0:
             raise EncodingError(f"{self.name}: the text {label(row)} has no tokens")
-        if not self.fits(content):
-            raise EncodingError(
-                f"{self.name}: the text {label(row)} has {length} tokens, the model reads "
-                f"{self._max_length}: use shorter sentences or fewer copies"
-            )
+        if min(content, default=0) < 0:
+            raise EncodingError(f"{self.name}: {min(content)} is no token id")
         if self._rows is not None and max(content, default=0) >= self._rows:
             raise EncodingError(
                 f"{self.name}: the text {label(row)} has token id {max(content)}, "
                 f"but the model embeds only ids below {self._rows}"
+            )
+        if not self.fits(content):
+            raise EncodingError(
+                f"{self.name}: the text {label(row)} has {length} tokens, the model reads "
+                f"{self._max_length}: use shorter sentences or fewer copies"
             )
 
     def _check_vectors(self, vectors: NDArray[np.float32], label: Any, *, allow_zero: bool) -> None:
@@ -205,15 +219,40 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
             module.training = True
 
 
+@contextmanager
+def _bounded_memory(model: torch.nn.Module) -> Iterator[None]:
+    """Multiply float32 matrices on a CPU without oneDNN.
+
+    oneDNN keeps a kernel with its buffers for every shape of batch, up to a thousand. Lengths and
+    batch sizes vary here, so the process grew to 2.7 GB on all-MiniLM-L6-v2; without it, it stays at
+    0.8 GB and is as fast. For bfloat16, oneDNN has the only fast kernels.
+    """
+    parameter = next(model.parameters())
+    if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
+        yield
+        return
+    unchanged = {"deterministic": None, "allow_tf32": None, "fp32_precision": None}
+    with torch.backends.mkldnn.flags(enabled=False, **unchanged):
+        yield
+
+
 def _default_prompt(model: SentenceTransformer) -> str:
     name = model.default_prompt_name
     return "" if name is None else str(model.prompts.get(name) or "")
 
 
 def _maximum_length(model: SentenceTransformer) -> int | None:
-    length = model.max_seq_length
+    """The shortest of what the tokenizer cuts at and what the position embeddings reach."""
+    truncation = getattr(model.tokenizer, "truncation", None)
+    limits = [model.max_seq_length, truncation["max_length"] if truncation else None]
+    for name, module in model.named_modules():
+        if name.endswith(_POSITION_EMBEDDINGS) and isinstance(module, torch.nn.Embedding):
+            # RoBERTa counts positions from behind the padding index, OPT from an offset.
+            skipped = getattr(module, "offset", 0) if module.padding_idx is None else module.padding_idx + 1
+            limits.append(module.num_embeddings - skipped)
     # Tokenizers write "no limit" as a huge integer or as infinity.
-    return int(length) if length is not None and length < 10**9 else None
+    known = [int(limit) for limit in limits if limit is not None and limit < 10**9]
+    return min(known, default=None)
 
 
 def _embedding_rows(model: SentenceTransformer) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 
 _SAMPLES = ("The cat sat on a warm stone.", "Trains leave at noon")
+_SHORT_SAMPLES = ("a", "to")  # for models that read only a few tokens
+_ROOM = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +27,15 @@ class InputTemplate:
         before: special ids in front of the content.
         after: special ids behind it.
         features: further entries that the modules expect, such as ``prompt_length``.
-        token_types: whether ``token_type_ids`` are among the features.
+        token_types: types of the ids before, of every content id, of the ids after; None
+            where the model has no token types.
         flat: one flat id list with offsets (static embeddings) instead of a matrix.
     """
 
     before: tuple[int, ...]
     after: tuple[int, ...]
     features: tuple[tuple[str, Any], ...]
-    token_types: bool
+    token_types: tuple[tuple[int, ...], int, tuple[int, ...]] | None
     flat: bool
 
     @property
@@ -48,7 +52,13 @@ def read_template(
     Raises:
         ModelError: the model's input is not its content between constant special tokens.
     """
-    templates = [_template_of(model, tokenizer, prompt, sample, name) for sample in _SAMPLES]
+    longest = model.max_seq_length if model.max_seq_length is not None else math.inf
+    sizes = [len(ids) for ids in tokenizer.encode_many([prompt + sample for sample in _SAMPLES])]
+    samples = _SAMPLES if max(sizes) + _ROOM <= longest else _SHORT_SAMPLES
+    if len(tokenizer.encode_many([prompt])[0]) >= longest:
+        raise ModelError(f"{name}: the prompt is too long, the model reads {longest} tokens in all")
+    with tokenizer.settings_kept():
+        templates = [_template_of(model, tokenizer, prompt, sample, name) for sample in samples]
     if templates[0] != templates[1]:
         raise ModelError(
             f"{name}: the special tokens depend on the text; stickytoken cannot insert ids into its input"
@@ -64,9 +74,9 @@ def _template_of(
         raise ModelError(f"{name}: its first module does not read token ids (is it a text model?)")
     flat = "offsets" in features
     ids = features["input_ids"] if flat else features["input_ids"][0]
-    if not flat and "attention_mask" in features:
-        ids = ids[features["attention_mask"][0].bool()]
-    whole = tuple(ids.tolist())
+    padded = not flat and "attention_mask" in features
+    kept = features["attention_mask"][0].bool() if padded else slice(None)
+    whole = tuple(ids[kept].tolist())
     content = tuple(tokenizer.encode_many([prompt + sample])[0])
     start = _find(whole, content)
     if start is None:
@@ -75,9 +85,18 @@ def _template_of(
         before=whole[:start],
         after=whole[start + len(content) :],
         features=tuple((key, features[key]) for key in ("modality", "prompt_length") if key in features),
-        token_types="token_type_ids" in features,
+        token_types=_token_types(features, kept, start, len(content)) if not flat else None,
         flat=flat,
     )
+
+
+def _token_types(
+    features: dict[str, Any], kept: Any, start: int, size: int
+) -> tuple[tuple[int, ...], int, tuple[int, ...]] | None:
+    if "token_type_ids" not in features:
+        return None
+    types = tuple(features["token_type_ids"][0][kept].tolist())
+    return types[:start], types[start], types[start + size :]
 
 
 def _find(whole: Sequence[int], part: Sequence[int]) -> int | None:

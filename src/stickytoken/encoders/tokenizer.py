@@ -6,15 +6,15 @@ import copy
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from stickytoken.errors import ModelError
+from tokenizers import Encoding, Tokenizer
+
+from stickytoken.errors import EncodingError, ModelError
 from stickytoken.insertion import TokenizedText
-
-if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
 
 # The published category tables count these roles, not cls, as special.
 _SPECIAL_ROLES = ("bos", "eos", "pad", "unk", "sep", "mask")
@@ -29,18 +29,37 @@ class HuggingFaceTokenizer:
 
     Args:
         tokenizer: a transformers tokenizer or a `tokenizers.Tokenizer`.
+
+    Raises:
+        ModelError: it has no vocabulary.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._backend = _own_backend(tokenizer)
+        if self._backend is None and not hasattr(tokenizer, "convert_ids_to_tokens"):
+            raise ModelError(f"a {type(tokenizer).__name__} has whole words, not tokens, for a vocabulary")
+        if not set(self.entries) - self.special_ids - {getattr(tokenizer, "cls_token_id", None)}:
+            raise ModelError("the tokenizer has no vocabulary beyond its special tokens")
+
+    @contextmanager
+    def settings_kept(self) -> Iterator[None]:
+        """Put padding and truncation of the user's tokenizer back afterwards."""
+        backend = _backend_of(self._tokenizer)
+        if backend is None:
+            yield
+            return
+        padding, truncation = backend.padding, backend.truncation
+        try:
+            yield
+        finally:
+            backend.no_padding() if padding is None else backend.enable_padding(**padding)
+            backend.no_truncation() if truncation is None else backend.enable_truncation(**truncation)
 
     @cached_property
     def entries(self) -> Mapping[int, str]:
         """Vocabulary strings by id, ids ascending."""
         vocabulary = self._backend.get_vocab() if self._backend else self._tokenizer.get_vocab()
-        if not vocabulary:
-            raise ModelError("the tokenizer has an empty vocabulary")
         by_id = {int(token_id): _readable(token) for token, token_id in vocabulary.items()}
         return dict(sorted(by_id.items()))
 
@@ -53,13 +72,16 @@ class HuggingFaceTokenizer:
             if (token_id := getattr(self._tokenizer, f"{role}_token_id", None)) is not None
         }
         others = set(getattr(self._tokenizer, "all_special_ids", ()))
+        if isinstance(self._tokenizer, Tokenizer):  # a bare pipeline marks its special tokens, without roles
+            added = self._tokenizer.get_added_tokens_decoder()
+            others = {token_id for token_id, token in added.items() if token.special}
         return frozenset(named | (others - {getattr(self._tokenizer, "cls_token_id", None)}))
 
     @cached_property
     def fingerprint(self) -> str:
         """sha256 over the pipeline and the vocabulary."""
         if self._backend is not None:
-            content = self._backend.to_str()
+            content = f"{self._backend.to_str()}|{self._backend.encode_special_tokens}"
         else:
             content = json.dumps([type(self._tokenizer).__name__, sorted(self.entries.items())])
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
@@ -100,7 +122,15 @@ class HuggingFaceTokenizer:
     def _encodings(self, texts: Sequence[str]) -> list[Encoding]:
         if self._backend is None:
             raise ModelError("this tokenizer has no offsets")
-        return self._backend.encode_batch(list(texts), add_special_tokens=False)
+        try:
+            return self._backend.encode_batch(list(texts), add_special_tokens=False)
+        except TypeError as error:
+            broken = next((text for text in texts if not _is_unicode(text)), None)
+            if broken is None:
+                raise
+            raise EncodingError(
+                f"the text {broken[:80]!r} has half a surrogate pair: it is no Unicode text"
+            ) from error
 
 
 def _cut(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
@@ -108,29 +138,46 @@ def _cut(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
     starts = {match.start() for match in _WORD.finditer(text, prompt_length)}
     head: list[int] = []
     words: list[list[int]] = []
+    begun = False
     for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
         if end <= prompt_length and not words and prompt_length:
             head.append(token_id)
             continue
-        # A token may carry the white space before its word.
+        # A token may carry the white space before its word; blank tokens go with a word.
         spaces = len(text[start:end]) - len(text[start:end].lstrip())
-        if not words or (start + spaces in starts and end > start):
-            starts.discard(start + spaces)
+        begins = start + spaces in starts and end > start
+        if not words or (begins and begun):
             words.append([])
+        if begins:
+            starts.discard(start + spaces)
+        begun = begun or not text[start:end].isspace()
         words[-1].append(token_id)
     return TokenizedText(tuple(head), tuple(tuple(word) for word in words))
 
 
-def _own_backend(tokenizer: Any) -> Tokenizer | None:
-    from tokenizers import Tokenizer
-
+def _backend_of(tokenizer: Any) -> Tokenizer | None:
     backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
-    if not isinstance(backend, Tokenizer):
+    return backend if isinstance(backend, Tokenizer) else None
+
+
+def _own_backend(tokenizer: Any) -> Tokenizer | None:
+    backend = _backend_of(tokenizer)
+    if backend is None:
         return None
     own: Tokenizer = copy.deepcopy(backend)
+    # A copy forgets the first; the others may stand as a caller left them.
+    own.encode_special_tokens = getattr(tokenizer, "split_special_tokens", backend.encode_special_tokens)
     own.no_padding()
     own.no_truncation()
     return own
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _readable(token: str | bytes) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,23 +26,19 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
     Raises:
         RunError: the disk is full or the folder cannot be written.
     """
-    temporary: Path | None = None
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        temporary = Path(name)
-        with os.fdopen(descriptor, "wb") as stream:
+        with temporary.open("xb") as stream:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
-        temporary = None
         _sync_folder(path.parent)
     except OSError as error:
         raise RunError(_reason(path, error)) from error
     finally:
-        if temporary is not None:
-            with suppress(OSError):
-                temporary.unlink()
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def remove_leftovers(folder: Path) -> None:

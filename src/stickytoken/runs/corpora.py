@@ -54,4 +54,6 @@ def choose_corpus(
         raise InputError("sentences and pairs are both given: pairs replace the sentences, pass one of them")
     if isinstance(pairs, (str, Path)):
         return PairCorpus(tuple(pairs_from_file(Path(pairs).expanduser())), str(pairs))
+    if not pairs:
+        raise InputError("no pair was given")
     return PairCorpus(tuple(pairs), "given pairs")

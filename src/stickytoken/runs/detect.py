@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from stickytoken.detection.pairs import SentencePair
-from stickytoken.detection.stage import Stage, cut_into_shards
+from stickytoken.detection.stage import Shard, Stage, cut_into_shards
 from stickytoken.detection.std.settings import StdSettings
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError, RunError
@@ -121,19 +121,19 @@ def _execute(job: _Job, folder: RunFolder, progress: ProgressCallback) -> Run:
             _require_same(earlier, job.record, folder)
             if earlier.result is not None and (folder.path / TOKENS_FILE).is_file():
                 return open_run(folder.path)
-        else:
-            folder.write_record(RUN_FILE, job.record)
         _compute(job, folder, progress)
     return open_run(folder.path)
 
 
 def _compute(job: _Job, folder: RunFolder, progress: ProgressCallback) -> None:
     vocabulary = job.vocabulary.frame()
-    folder.write_table(VOCABULARY_FILE, vocabulary)
     plan = folder.read_plan(StdPlanRecord)
     if plan is None:
         plan = make_plan(job.encoder, job.settings, job.corpus, progress)
-        folder.write_record(PLAN_FILE, plan)
+    record = folder.read_run() if folder.holds_run() else job.record
+    folder.write_record(RUN_FILE, record)  # only now: input that cannot be planned must not block the folder
+    folder.write_record(PLAN_FILE, plan)
+    folder.write_table(VOCABULARY_FILE, vocabulary)
     scoring = scoring_stage(job.encoder, job.settings, plan, job.vocabulary.available, job.tokens)
     scores = _run(scoring, job.tokens, job.encoder, folder, progress)
     candidates = choose_candidates(scores, job.settings)
@@ -144,7 +144,12 @@ def _compute(job: _Job, folder: RunFolder, progress: ProgressCallback) -> None:
         vocabulary, scores, _run(validation, validated, job.encoder, folder, progress), job.settings
     )
     folder.write_table(TOKENS_FILE, verdicts.tokens)
-    cost = folder.total_cost()
+    cost = folder.total_cost(
+        {
+            stage.name: len(_shards(stage, tokens))
+            for stage, tokens in ((scoring, job.tokens), (validation, validated))
+        }
+    )
     result = ResultRecord(
         scored=len(job.tokens),
         candidates=len(candidates.ids),
@@ -154,14 +159,17 @@ def _compute(job: _Job, folder: RunFolder, progress: ProgressCallback) -> None:
         sequences=cost.sequences,
         seconds=round(cost.seconds, 1),
     )
-    folder.write_record(RUN_FILE, job.record.model_copy(update={"result": result}))
+    folder.write_record(RUN_FILE, record.model_copy(update={"result": result}))
 
 
 def _run(
     stage: Stage, tokens: Sequence[Token], encoder: Encoder, folder: RunFolder, progress: ProgressCallback
 ) -> pl.DataFrame:
-    shards = cut_into_shards(tokens, stage.probes_per_token, _SHARD_PROBES)
-    return run_stage(stage, shards, encoder, folder, progress)
+    return run_stage(stage, _shards(stage, tokens), encoder, folder, progress)
+
+
+def _shards(stage: Stage, tokens: Sequence[Token]) -> list[Shard]:
+    return cut_into_shards(tokens, stage.probes_per_token, _SHARD_PROBES)
 
 
 def _require_same(earlier: RunRecord, ours: RunRecord, folder: RunFolder) -> None:

@@ -9,6 +9,7 @@ import polars as pl
 
 from stickytoken.errors import InputError, RunError
 from stickytoken.runs.schema import ResultRecord, RunRecord, StdPlanRecord
+from stickytoken.runs.std_results import TOKEN_COLUMNS
 from stickytoken.runs.store import TOKENS_FILE, VOCABULARY_FILE, RunFolder
 
 
@@ -24,13 +25,17 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self._folder = RunFolder(path)
-        if not path.exists():
+        if not self._folder.exists():
             raise RunError(f"no run folder {str(path)!r}")
         self.record: RunRecord = self._folder.read_run()
         if self.record.result is None:
             raise RunError(f"the run in {path} is not finished: run the same command again to continue it")
         self.result: ResultRecord = self.record.result
         self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE)
+        if missing := [column for column in TOKEN_COLUMNS if column not in self.tokens.columns]:
+            raise RunError(
+                f"{path / TOKENS_FILE} has no column {missing[0]!r}: delete it and run the same command again"
+            )
 
     @property
     def path(self) -> Path:
@@ -54,7 +59,7 @@ class Run:
         """The mean similarity and the sentence pairs."""
         plan = self._folder.read_plan(StdPlanRecord)
         if plan is None:
-            raise RunError(f"{self.path} has no plan.json")
+            raise RunError(f"{self.path} has no plan.json: delete the folder and start the run again")
         return plan
 
     def token(self, token: str) -> pl.DataFrame:
@@ -63,6 +68,8 @@ class Run:
         Raises:
             InputError: the run has no such token.
         """
+        if not token:
+            raise InputError("an empty text names no token")
         rows = self.tokens.filter(pl.col("token") == token)
         if rows.is_empty():
             rows = self.tokens.filter(pl.col("decoded").str.strip_chars() == token.strip())

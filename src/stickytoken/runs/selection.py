@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -12,6 +13,8 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Token
 from stickytoken.sentences.tables import TABLE_SUFFIXES, decode, read_bytes, read_table
 from stickytoken.vocabulary import Vocabulary
+
+Value = TypeVar("Value")
 
 
 def choose_tokens(
@@ -80,16 +83,12 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
     if path.suffix.lower() in TABLE_SUFFIXES:
         frame = read_table(path)
         if "token_id" in frame.columns:
-            ids = frame["token_id"].cast(pl.Int64, strict=False)
-            if ids.null_count():
-                row = int(ids.is_null().arg_max() or 0)
-                raise InputError(f"{path}: the token_id of row {row + 1} is no number")
-            return [int(token_id) for token_id in ids]
+            return _numbers(frame["token_id"], path)
         if "token" not in frame.columns:
             raise InputError(
                 f"{path} has no column 'token_id' or 'token': it has {', '.join(frame.columns) or 'none'}"
             )
-        names = [str(name) for name in frame["token"]]
+        names = _names(frame["token"], path)
     else:
         names = [line for line in decode(read_bytes(path), path).split("\n") if line.strip()]
     ids_by_token = dict(zip(vocabulary.tokens, vocabulary.ids, strict=True))
@@ -97,3 +96,30 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
         ids_by_token[name] if name in ids_by_token else find_token(vocabulary, name.rstrip("\r"))
         for name in names
     ]
+
+
+def _numbers(values: pl.Series, path: Path) -> list[int]:
+    if not values.dtype.is_numeric() and values.dtype != pl.String:
+        raise InputError(f"column 'token_id' of {path} holds {values.dtype}, not whole numbers")
+    ids = values.cast(pl.Int64, strict=False)
+    if values.dtype.is_float():
+        ids = ids.set(values != ids, None)
+    return [
+        _present(token_id, f"{path}: the token_id of row {row} is no number")
+        for row, token_id in enumerate(ids.to_list(), start=1)
+    ]
+
+
+def _names(values: pl.Series, path: Path) -> list[str]:
+    if values.dtype != pl.String:
+        raise InputError(f"column 'token' of {path} holds {values.dtype}, not text")
+    return [
+        _present(name, f"{path}: the token of row {row} is missing")
+        for row, name in enumerate(values.to_list(), start=1)
+    ]
+
+
+def _present(value: Value | None, otherwise: str) -> Value:
+    if value is None:
+        raise InputError(otherwise)
+    return value

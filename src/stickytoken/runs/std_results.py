@@ -21,6 +21,18 @@ _SCORES = {
 }
 
 
+TOKEN_COLUMNS = (
+    "token_id",
+    "token",
+    "decoded",
+    "category",
+    *_SCORES.values(),
+    *_RATES.values(),
+    "lift",
+    "verdict",
+)
+
+
 class Candidates(NamedTuple):
     """The tokens that go on to validation.
 
@@ -73,16 +85,7 @@ def decide(
             .then(pl.lit("sticky"))
             .otherwise(pl.lit("benign"))
         )
-        .select(
-            "token_id",
-            "token",
-            "decoded",
-            "category",
-            *_SCORES.values(),
-            *_RATES.values(),
-            "lift",
-            "verdict",
-        )
+        .select(*TOKEN_COLUMNS)
         .sort("token_id")
     )
     return Verdicts(tokens, threshold)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -24,6 +26,8 @@ VOCABULARY_FILE = "vocabulary.parquet"
 TOKENS_FILE = "tokens.parquet"
 _SHARDS = "shards"
 _LOCK = ".lock"
+# polars panics, outside its own errors, on some damaged files.
+_DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 class ShardCost(NamedTuple):
@@ -69,16 +73,34 @@ class RunFolder:
         finally:
             lock.release()
 
+    def exists(self) -> bool:
+        """Whether there is anything at the path."""
+        return self._looked_at(self.path.exists)
+
     def holds_run(self) -> bool:
         """Whether there is a run.json."""
-        return (self.path / RUN_FILE).is_file()
+        return self._looked_at((self.path / RUN_FILE).is_file)
 
     def holds_other_files(self) -> bool:
         """Whether the folder has content without being a run."""
+        return self._looked_at(self._has_foreign_content)
+
+    def _has_foreign_content(self) -> bool:
         if not self.path.is_dir():
             return self.path.exists()
-        ours = {_LOCK, _SHARDS}
-        return not self.holds_run() and any(entry.name not in ours for entry in self.path.iterdir())
+        if (self.path / RUN_FILE).is_file():
+            return False
+        shards = self.path / _SHARDS
+        entries = [*self.path.iterdir(), *(shards.iterdir() if shards.is_dir() else ())]
+        return any(entry != shards and entry.name != _LOCK and not _is_leftover(entry) for entry in entries)
+
+    def _looked_at(self, look: Callable[[], bool]) -> bool:
+        try:
+            return look()
+        except OSError as error:
+            raise RunError(
+                f"{self.path} cannot be used as a run folder: {error.strerror or error}"
+            ) from error
 
     def read_run(self) -> RunRecord:
         """Read run.json.
@@ -110,7 +132,8 @@ class RunFolder:
 
     def write_table(self, name: str, frame: pl.DataFrame) -> None:
         """Write a Parquet file of the run."""
-        write_atomically(self.path / name, frame.write_parquet)
+        content = _parquet(frame)
+        write_atomically(self.path / name, lambda stream: _write(stream, content))
 
     def read_table(self, name: str) -> pl.DataFrame:
         """Read a Parquet file of the run.
@@ -122,17 +145,20 @@ class RunFolder:
         if not path.is_file():
             raise RunError(f"{self.path} has no {name}: the run is not finished, run the same command again")
         try:
-            return pl.read_parquet(path)
-        except (pl.exceptions.PolarsError, OSError) as error:
+            return pl.read_parquet(path, glob=False)
+        except (*_DAMAGE, OSError) as error:
             raise RunError(f"{path} is damaged: delete it and run the same command again") from error
 
     def write_shard(self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost) -> None:
         """Commit one shard."""
         frame = pl.DataFrame(list(rows), infer_schema_length=None)
-        metadata = {"seconds": f"{cost.seconds:.3f}", "sequences": str(cost.sequences)}
-        write_atomically(
-            self._shard(stage, index), lambda stream: frame.write_parquet(stream, metadata=metadata)
-        )
+        metadata = {
+            "seconds": f"{cost.seconds:.3f}",
+            "sequences": str(cost.sequences),
+            "sha256": _content_digest(frame),
+        }
+        content = _parquet(frame, metadata)
+        write_atomically(self._shard(stage, index), lambda stream: _write(stream, content))
 
     def read_shard(self, stage: str, index: int, token_ids: Sequence[int]) -> pl.DataFrame | None:
         """A committed shard; None where there is none, or where it is damaged."""
@@ -140,15 +166,22 @@ class RunFolder:
         if not path.is_file():
             return None
         try:
-            frame = pl.read_parquet(path)
-        except (pl.exceptions.PolarsError, OSError):
+            content = path.read_bytes()
+            frame = pl.read_parquet(content)
+            expected = pl.read_parquet_metadata(content).get("sha256")
+        except (*_DAMAGE, OSError):
             return None
         whole = "token_id" in frame.columns and frame["token_id"].to_list() == list(token_ids)
-        return frame if whole else None
+        return frame if whole and _content_digest(frame) == expected else None
 
-    def total_cost(self) -> ShardCost:
-        """What all committed shards took together."""
-        costs = [pl.read_parquet_metadata(path) for path in sorted((self.path / _SHARDS).glob("*.parquet"))]
+    def total_cost(self, stages: Mapping[str, int]) -> ShardCost:
+        """What the committed shards took together.
+
+        Args:
+            stages: number of shards by stage; all of them are committed.
+        """
+        paths = [self._shard(stage, index) for stage, size in stages.items() for index in range(size)]
+        costs = [pl.read_parquet_metadata(path.read_bytes()) for path in paths]
         return ShardCost(
             seconds=sum(float(cost.get("seconds", 0)) for cost in costs),
             sequences=sum(int(cost.get("sequences", 0)) for cost in costs),
@@ -158,6 +191,22 @@ class RunFolder:
         return self.path / _SHARDS / f"{stage}-{index:06d}.parquet"
 
 
+def _is_leftover(path: Path) -> bool:
+    return path.name.startswith(".") and path.name.endswith(".tmp")
+
+
+def _parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> bytes:
+    """Parquet in memory, so that a full disk is met by the writer of bytes, with its errno."""
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, metadata=metadata)
+    return buffer.getvalue()
+
+
+def _content_digest(frame: pl.DataFrame) -> str:
+    """Return the sha256 over all values; a flipped bit on the disk must not become a number."""
+    return hashlib.sha256(json.dumps(frame.to_dict(as_series=False)).encode()).hexdigest()
+
+
 def _write(stream: BinaryIO, content: bytes) -> None:
     stream.write(content)
 
@@ -165,7 +214,7 @@ def _write(stream: BinaryIO, content: bytes) -> None:
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} is damaged: {error}. Delete the folder and start the run again") from error
 
 

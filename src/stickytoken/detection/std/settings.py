@@ -104,4 +104,7 @@ class StdSettings:
             raise InputError(f"outlier_range is {self.outlier_range}: it must be a number from 0")
         if self.insertion not in tuple(Insertion):
             raise InputError(f"insertion is {self.insertion!r}: it must be {' or '.join(Insertion)}")
+        # One spelling of each value, since the settings are part of a run's identity.
         object.__setattr__(self, "insertion", Insertion(self.insertion))
+        object.__setattr__(self, "candidate_share", float(self.candidate_share))
+        object.__setattr__(self, "outlier_range", float(self.outlier_range))

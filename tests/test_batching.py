@@ -1,0 +1,68 @@
+"""Batches of equal length, as properties of whatever lengths come in."""
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stickytoken.encoders.batching import equal_length_batches
+
+lengths = st.lists(st.integers(0, 40), max_size=60)
+budgets = st.integers(1, 200)
+reproducible = settings(deadline=None, derandomize=True, max_examples=200)
+
+
+@reproducible
+@given(lengths, budgets)
+def test_every_input_is_in_exactly_one_batch(sizes, budget):
+    batches = equal_length_batches(sizes, budget)
+    assert sorted(place for batch in batches for place in batch.tolist()) == list(range(len(sizes)))
+    assert all(len(batch) for batch in batches)
+
+
+@reproducible
+@given(lengths, budgets)
+def test_a_batch_holds_one_length_only(sizes, budget):
+    assert all(len({sizes[place] for place in batch}) == 1 for batch in equal_length_batches(sizes, budget))
+
+
+@reproducible
+@given(lengths, budgets)
+def test_a_batch_keeps_the_budget_unless_it_is_a_single_input(sizes, budget):
+    for batch in equal_length_batches(sizes, budget):
+        assert len(batch) == 1 or sum(sizes[place] for place in batch) <= budget
+
+
+@reproducible
+@given(lengths, budgets)
+def test_only_the_last_batch_of_a_length_has_room_for_another_input(sizes, budget):
+    batches = equal_length_batches(sizes, budget)
+    for batch, following in pairwise(batches):
+        length = sizes[batch[0]]
+        if sizes[following[0]] == length:
+            assert (len(batch) + 1) * max(1, length) > budget
+
+
+@reproducible
+@given(lengths, budgets)
+def test_inputs_of_one_length_keep_their_order_and_long_ones_come_first(sizes, budget):
+    order = [place for batch in equal_length_batches(sizes, budget) for place in batch.tolist()]
+    assert order == sorted(range(len(sizes)), key=lambda place: (-sizes[place], place))
+
+
+@reproducible
+@given(lengths, budgets)
+def test_the_same_lengths_give_the_same_batches_from_an_array(sizes, budget):
+    expected = equal_length_batches(sizes, budget)
+    found = equal_length_batches(np.array(sizes, dtype=np.int32), budget)
+    assert [batch.tolist() for batch in found] == [batch.tolist() for batch in expected]
+
+
+def test_no_inputs_make_no_batches():
+    assert equal_length_batches([], 8) == []
+
+
+def test_an_input_longer_than_the_budget_is_a_batch_of_its_own():
+    batches = equal_length_batches([3, 9, 9, 3, 3], 6)
+    assert [batch.tolist() for batch in batches] == [[1], [2], [0, 3], [4]]
