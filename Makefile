@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 detect: $(STAMP) ## run the detector on a random sample of the packaged all-MiniLM-L6-v2 (under 10 minutes)
-	$(BIN)/stickytoken detect all-MiniLM-L6-v2 --method std --sample 400
+	$(BIN)/stickytoken detect all-MiniLM-L6-v2 --method std --sample 300
 
 check: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """Run the paper's method on the paper's forty models and print ours beside the published numbers.
 
 python benchmarks/paper_table.py --device cuda                      # all forty, from the hub
-python benchmarks/paper_table.py --models all-MiniLM-L6-v2 --sample 400
+python benchmarks/paper_table.py --models all-MiniLM-L6-v2 --sample 300
 python benchmarks/paper_table.py --root /models                     # local copies, by model name
 
 A model that cannot be loaded or run is listed with the reason and does not stop the others.

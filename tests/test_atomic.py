@@ -48,7 +48,7 @@ def test_whatever_interrupts_the_writer_the_old_file_survives_and_no_temporary_o
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-@pytest.mark.parametrize("where", ["fsync", "write", "mkstemp", "replace"])
+@pytest.mark.parametrize("where", ["fsync", "write", "open", "replace"])
 def test_a_full_disk_is_said_to_be_full_wherever_it_shows(tmp_path, monkeypatch, where, code):
     path = tmp_path / "file.bin"
     path.write_bytes(b"old")
@@ -58,12 +58,13 @@ def test_a_full_disk_is_said_to_be_full_wherever_it_shows(tmp_path, monkeypatch,
 
     if where == "fsync":
         monkeypatch.setattr("os.fsync", full)
-    elif where == "mkstemp":
-        monkeypatch.setattr("tempfile.mkstemp", full)
+    elif where == "open":
+        monkeypatch.setattr("pathlib.Path.open", full)
     elif where == "replace":
         monkeypatch.setattr("pathlib.Path.replace", full)
     with pytest.raises(RunError, match=r"no space left to write .*file\.bin: free some") as raised:
         write_atomically(path, full if where == "write" else write(b"new"))
+    monkeypatch.undo()
     assert isinstance(raised.value.__cause__, OSError)
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["file.bin"]

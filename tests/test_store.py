@@ -253,16 +253,8 @@ def test_a_run_of_schema_version_1_still_reads(tmp_path):
     it. An optional field with a default needs none of this.
     """
     folder = Path(shutil.copytree(GOLDEN, tmp_path / "run"))
-    pl.DataFrame(
-        {column: [None] for column in TOKEN_COLUMNS}
-        | {
-            "token_id": [34],
-            "token": ["!"],
-            "decoded": ["!"],
-            "validation_rate": [1.0],
-            "verdict": ["sticky"],
-        }
-    ).write_parquet(folder / "tokens.parquet")
+    row = {"token_id": 34, "token": "!", "decoded": "!", "validation_rate": 1.0, "verdict": "sticky"}
+    pl.DataFrame([dict.fromkeys(TOKEN_COLUMNS) | row]).write_parquet(folder / "tokens.parquet")
     run = open_run(folder)
     assert run.record.identity == "4e0fa4122411b6503cad01ef2e3d5c646d4b9e7d0f1713c1a172fe276693d4d3"
     assert run.record.model.name == "planted"

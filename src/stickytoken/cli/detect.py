@@ -58,7 +58,7 @@ def detect(
 ) -> None:
     """Find the sticky tokens of a model. The same command continues a run that was cut off.
 
-    Example: stickytoken detect all-MiniLM-L6-v2 --sample 400
+    Example: stickytoken detect all-MiniLM-L6-v2 --sample 300
     """
     from stickytoken.detection.std.settings import StdSettings
     from stickytoken.encoders import load_encoder

@@ -9,12 +9,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
-
-from tokenizers import Encoding, Tokenizer
+from typing import TYPE_CHECKING, Any
 
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.insertion import TokenizedText
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
 
 # The published category tables count these roles, not cls, as special.
 _SPECIAL_ROLES = ("bos", "eos", "pad", "unk", "sep", "mask")
@@ -72,7 +73,9 @@ class HuggingFaceTokenizer:
             if (token_id := getattr(self._tokenizer, f"{role}_token_id", None)) is not None
         }
         others = set(getattr(self._tokenizer, "all_special_ids", ()))
-        if isinstance(self._tokenizer, Tokenizer):  # a bare pipeline marks its special tokens, without roles
+        if not hasattr(
+            self._tokenizer, "all_special_ids"
+        ):  # a bare pipeline marks its special tokens, without roles
             added = self._tokenizer.get_added_tokens_decoder()
             others = {token_id for token_id, token in added.items() if token.special}
         return frozenset(named | (others - {getattr(self._tokenizer, "cls_token_id", None)}))
@@ -156,6 +159,8 @@ def _cut(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
 
 
 def _backend_of(tokenizer: Any) -> Tokenizer | None:
+    from tokenizers import Tokenizer
+
     backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
     return backend if isinstance(backend, Tokenizer) else None
 

@@ -68,10 +68,8 @@ class Run:
         Raises:
             InputError: the run has no such token.
         """
-        if not token:
-            raise InputError("an empty text names no token")
         rows = self.tokens.filter(pl.col("token") == token)
-        if rows.is_empty():
+        if rows.is_empty() and token.strip():
             rows = self.tokens.filter(pl.col("decoded").str.strip_chars() == token.strip())
         if rows.is_empty():
             raise InputError(f"the run in {self.path} has no token {token!r}")

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import polars as pl
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from stickytoken.errors import RunError
 from stickytoken.runs.atomic import remove_leftovers, write_atomically
@@ -127,7 +128,13 @@ class RunFolder:
 
     def write_record(self, name: str, record: BaseModel) -> None:
         """Write run.json or plan.json."""
-        content = record.model_dump_json(indent=2).encode() + b"\n"
+        try:
+            content = record.model_dump_json(indent=2).encode() + b"\n"
+        except PydanticSerializationError as error:
+            # pydantic wraps a Ctrl-C that reaches it in the middle.
+            if "KeyboardInterrupt" in str(error):
+                raise KeyboardInterrupt from error
+            raise
         write_atomically(self.path / name, lambda stream: _write(stream, content))
 
     def write_table(self, name: str, frame: pl.DataFrame) -> None:
