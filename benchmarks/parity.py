@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from published import MINILM_SCORE_THRESHOLD, MINILM_U, PUBLISHED, Check, report, table
+from published import MINILM_SCORE_THRESHOLD, MINILM_U, PUBLISHED, Check, show, table, write
 from stickytoken.cli.progress import progress_bar
 from stickytoken.detection.std.formulas import outlier_threshold
 from stickytoken.detection.std.settings import StdSettings
@@ -40,6 +40,8 @@ def main() -> None:
         started = time.perf_counter()
         checks.extend(check())
         seconds[name] = round(time.perf_counter() - started, 1)
+        # After every part, so that hours of work are not lost with the last one.
+        write(checks, arguments.name, encoder.device, seconds=seconds, model=Path(arguments.model).name)
 
     encoder = load_encoder(arguments.model, device=arguments.device)
     folder = arguments.published
@@ -49,11 +51,11 @@ def main() -> None:
     if arguments.full:
         run("full", lambda: full_run(encoder, folder, arguments.run))
     else:
-        run("validation", lambda: [validation_rates(encoder, folder, arguments.candidates)])
         run("scores", lambda: scores(encoder, folder, arguments.scores))
-    run("kill", lambda: [kill_and_resume(arguments.model, arguments.kills)])
+        run("validation", lambda: [validation_rates(encoder, folder, arguments.candidates)])
     run("memory", lambda: [peak_memory(arguments.model)])
-    report(checks, arguments.name, encoder.device, seconds=seconds, model=Path(arguments.model).name)
+    run("kill", lambda: [kill_and_resume(arguments.model, arguments.kills)])
+    show(checks, arguments.name)
     if not all(check.passed for check in checks):
         sys.exit(1)
 

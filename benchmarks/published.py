@@ -46,14 +46,18 @@ def table(folder: Path, name: str) -> pl.DataFrame:
     return pl.read_csv(path, infer_schema_length=None)
 
 
-def report(checks: list[Check], name: str, device: str, **more: Any) -> None:
-    """Print the checks as a table and write them beside the other results."""
+def show(checks: list[Check], name: str) -> None:
+    """Print the checks as a table."""
     shown = Table(title=name, title_justify="left")
     for column in ("check", "bar", "ours", ""):
         shown.add_column(column, overflow="fold")
     for check in checks:
         shown.add_row(check.name, check.bar, check.ours, "ok" if check.passed else "MISSED")
     Console(width=140).print(shown)
+
+
+def write(checks: list[Check], name: str, device: str, **more: Any) -> None:
+    """Write the checks beside the other results."""
     document = {
         "date": now(),
         "hardware": hardware(device),
@@ -64,4 +68,3 @@ def report(checks: list[Check], name: str, device: str, **more: Any) -> None:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(document, indent=1, default=str) + "\n", encoding="utf-8")
-    Console().print(f"written: {path.name}")
