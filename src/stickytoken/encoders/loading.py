@@ -169,7 +169,8 @@ def _reported_missing() -> Iterator[list[str]]:
     logger = logging.getLogger("transformers.modeling_utils")
     collector, level, propagates = _Collector(), logger.level, logger.propagate
     logger.addHandler(collector)
-    logger.setLevel(logging.WARNING)
+    if not logger.isEnabledFor(logging.WARNING):
+        logger.setLevel(logging.WARNING)
     logger.propagate = False
     try:
         yield missing
