@@ -8,6 +8,8 @@ import pytest
 # Nothing in the tests may reach a network, whatever the machine's settings are.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Tiny models gain nothing from threads, and lose much to threads that wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import tiny
 from stickytoken.encoders import load_encoder
