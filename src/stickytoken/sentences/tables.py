@@ -41,11 +41,11 @@ def read_bytes(path: Path) -> bytes:
     Raises:
         InputError: it is missing, a folder, unreadable or empty.
     """
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: pass a file")
-    if not path.is_file():
-        raise InputError(f"no file {str(path)!r}")
     try:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder: pass a file")
+        if not path.is_file():
+            raise InputError(f"no file {str(path)!r}")
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
