@@ -11,8 +11,14 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Tiny models gain nothing from threads, and lose much to threads that wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import huggingface_hub.constants
+import polars as pl
+
+import planted
 import tiny
-from stickytoken.encoders import load_encoder
+import tiny_architectures as architectures
+from stickytoken.encoders import Encoder, load_encoder
+from stickytoken.runs import Run, detect
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -35,14 +41,84 @@ def bert_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def encoder(bert_folder):
+def encoder(bert_folder) -> Encoder:
     """The tiny BERT as an encoder."""
     return load_encoder(bert_folder, device="cpu")
 
 
-@pytest.fixture
-def sentence_file(tmp_path) -> Path:
+@pytest.fixture(scope="session")
+def sentence_file(tmp_path_factory) -> Path:
     """A text file with 60 sentences of words that the tiny tokenizer knows."""
-    path = tmp_path / "sentences.txt"
+    path = tmp_path_factory.mktemp("sentences") / "sentences.txt"
     path.write_text("\n".join(tiny.sentences(60)) + "\n", encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A function that writes a file: text, bytes or a frame."""
+
+    def write(name, content):
+        path = tmp_path / name
+        if isinstance(content, pl.DataFrame):
+            content.write_parquet(path)
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def small_run(encoder, tmp_path_factory) -> Run:
+    """All tokens of the tiny BERT under the small settings."""
+    return detect(
+        encoder,
+        sentences=planted.small_corpus(),
+        settings=planted.SMALL,
+        out=tmp_path_factory.mktemp("small") / "run",
+    )
+
+
+@pytest.fixture(scope="session")
+def finished_run(encoder, tmp_path_factory) -> Run:
+    """Thirty tokens of the tiny BERT under the small settings."""
+    return planted.detect_thirty(encoder, tmp_path_factory.mktemp("finished") / "run")
+
+
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch) -> Path:
+    """An empty hub cache instead of the user's own."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory) -> Path:
+    """A saved model that no test changes."""
+    root = tmp_path_factory.mktemp("loading")
+    return architectures.saved(architectures.stacked(architectures.bert(root / "backbone")), root / "model")
+
+
+@pytest.fixture(scope="session")
+def planted_folder(tmp_path_factory) -> Path:
+    """A saved model with one sticky token."""
+    folder = tmp_path_factory.mktemp("planted") / "planted-model"
+    planted.planted_model(3).save(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def planted_options(sentence_file) -> list[object]:
+    """The least that detect needs beside the model; every token is validated."""
+    whole = ("--candidate-share", "1", "--validation-pairs", "20")
+    return ["--sentences", sentence_file, *planted.SMALL_OPTIONS, *whole]
+
+
+@pytest.fixture(scope="session")
+def planted_run(planted_folder, planted_options, tmp_path_factory) -> Path:
+    """The folder of a run with sticky tokens."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    result = planted.command("detect", planted_folder, *planted_options, "--out", folder)
+    assert result.exit_code == 0, result.stderr
+    return folder

@@ -1,16 +1,20 @@
-"""A model with one sticky token of known strength, small settings, and runs in processes of their own."""
+"""A model with a sticky token of known strength, small settings, runs, and the command line around them."""
 
 import importlib
 import io
+import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
@@ -20,7 +24,8 @@ from typer.testing import CliRunner, Result
 import tiny
 from stickytoken.cli.main import app
 from stickytoken.detection.std.settings import StdSettings
-from stickytoken.encoders import load_encoder
+from stickytoken.encoders import Encoder, load_encoder
+from stickytoken.runs import Run, detect
 from stickytoken.sentences.corpus import Sentences, collect_sentences
 
 PLANTED = "!"  # punctuation: copies that are glued to a word stay tokens of their own
@@ -81,6 +86,12 @@ def processes() -> multiprocessing.context.BaseContext:
 def coordinator():
     """The module that coordinates runs; the package shows its function by the same name."""
     return importlib.import_module("stickytoken.runs.detect")
+
+
+def detect_thirty(encoder: Encoder, out: Path, **changes: object) -> Run:
+    """Detect among thirty tokens with the small settings, some of them changed."""
+    settings = replace(SMALL, **changes)
+    return detect(encoder, sentences=small_corpus(), settings=settings, tokens=range(40, 70), out=out)
 
 
 def detect_small(model: Path, out: Path) -> None:
@@ -168,6 +179,37 @@ def command(*arguments: object, **environment: str) -> Result:
 def lines_of(text: str) -> list[str]:
     """The lines that are left on a screen; a progress bar ends its states with carriage returns."""
     return [line for line in text.replace("\r", "\n").split("\n") if line.strip()]
+
+
+def document(result: Result) -> Any:
+    """The one JSON document that stdout holds, of finite numbers and in ASCII."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.isascii()
+    assert result.stdout.endswith("\n")
+    return json.loads(result.stdout, parse_constant=refuse)
+
+
+def refused(*arguments: object, status: int = 1, saying: str = "") -> None:
+    """Run a command that must fail, with one line that says why."""
+    result = command(*arguments)
+    assert isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exit_code == status
+    assert result.stdout == ""
+    lines = lines_of(result.stderr)
+    errors = [line for line in lines if line.startswith("error:" if status == 1 else "Error:")]
+    assert errors == [lines[-1]]
+    assert "Traceback" not in result.stderr
+    assert re.search(saying, errors[0]), errors[0]
+
+
+def edit_record(folder: Path, **changes: object) -> None:
+    """Change entries of the run.json of a run folder."""
+    path = folder / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), encoding="utf-8")
 
 
 @contextmanager

@@ -1,13 +1,8 @@
 """Bad input through the command line: one line on stderr that says what is wrong, nothing on stdout."""
 
 import json
-import os
-import re
 import shutil
-import subprocess
-from pathlib import Path
 
-import polars as pl
 import pytest
 from sentence_transformers import SentenceTransformer
 
@@ -15,19 +10,6 @@ import planted
 import tiny
 
 PAIRS = "sentence1,sentence2,similarity\n"
-
-
-def refused(*arguments, status=1, saying=""):
-    """Run a command that must fail, with one line that says why."""
-    result = planted.command(*arguments)
-    assert isinstance(result.exception, SystemExit), repr(result.exception)
-    assert result.exit_code == status
-    assert result.stdout == ""
-    lines = planted.lines_of(result.stderr)
-    errors = [line for line in lines if line.startswith("error:" if status == 1 else "Error:")]
-    assert errors == [lines[-1]]
-    assert "Traceback" not in result.stderr
-    assert re.search(saying, errors[0]), errors[0]
 
 
 @pytest.fixture(scope="module")
@@ -84,27 +66,8 @@ def place(bert_folder, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def finished(bert_folder, place):
-    """A finished run."""
-    folder = place / "finished-run"
-    result = planted.command("detect", bert_folder, *options(place), "--sample", "30", "--out", folder)
-    assert result.exit_code == 0, result.stderr
-    return folder
-
-
-@pytest.fixture
-def run_copy(finished, tmp_path):
-    return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
 def options(place):
     return ["--sentences", place / "good.txt", *planted.SMALL_OPTIONS]
-
-
-def edit_record(folder, **changes):
-    path = folder / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), encoding="utf-8")
 
 
 MODELS = {
@@ -128,9 +91,9 @@ MODELS = {
 @pytest.mark.parametrize("model", MODELS, ids=lambda name: name[:20])
 def test_a_model_that_cannot_be_used_is_refused(place, tmp_path, model):
     given = place / model if "/" not in model and len(model) < 99 and (place / model).exists() else model
-    refused("detect", given, *options(place), "--out", tmp_path / "run", saying=MODELS[model])
+    planted.refused("detect", given, *options(place), "--out", tmp_path / "run", saying=MODELS[model])
     arguments = ("--sentences", place / "good.txt", *planted.PROBE_OPTIONS)
-    refused("probe", given, "the", *arguments, saying=MODELS[model])
+    planted.refused("probe", given, "the", *arguments, saying=MODELS[model])
 
 
 def test_a_tokenizer_without_weights_is_enough_for_tokens(place):
@@ -143,14 +106,16 @@ def test_a_tokenizer_without_weights_is_enough_for_tokens(place):
 def test_a_tokenizer_that_cannot_be_used_is_refused(place, model):
     given = place / model if (place / model).exists() else model
     saying = {"good.txt": "is a file", "no-model": "holds no tokenizer", "no-tokenizer": "holds no tokenizer"}
-    refused("tokens", given, saying=saying.get(model, "no (tokenizer|folder) "))
+    planted.refused("tokens", given, saying=saying.get(model, "no (tokenizer|folder) "))
 
 
 @pytest.mark.parametrize(
     ("arguments", "saying"),
     [
-        (["--device", "toaster"], "cannot be loaded: .*toaster"),
-        (["--device", "cuda:99"], "cannot be loaded"),
+        (["--device", "toaster"], "device 'toaster' is unknown: this machine has cpu"),
+        (["--device", "cuda:99"], "device 'cuda:99' is not there: this machine has cpu"),
+        (["--device", "meta"], "device 'meta' holds shapes and no numbers: this machine has cpu"),
+        (["--revision", "v2"], "revision 'v2' .* is a folder and has no revisions: leave the revision out"),
         (["--dtype", "int3"], "dtype 'int3' is unknown: use one of float32, float16, bfloat16"),
         (["--prompt-name", "poem"], "has no prompt named 'poem'"),
         (["--candidate-share", "0"], "candidate_share is 0.0: it must be above 0 and at most 1"),
@@ -167,13 +132,14 @@ def test_a_tokenizer_that_cannot_be_used_is_refused(place, model):
 )
 def test_an_option_that_cannot_be_met_is_refused(bert_folder, place, tmp_path, arguments, saying):
     arguments = [*options(place), "--sample", "9", *arguments]
-    refused("detect", bert_folder, *arguments, "--out", tmp_path / "run", saying=saying)
+    planted.refused("detect", bert_folder, *arguments, "--out", tmp_path / "run", saying=saying)
 
 
 @pytest.mark.parametrize(
     ("name", "saying"),
     [
         ("absent.txt", "no file"),
+        ("x" * 300 + ".txt", "(cannot be read: File name too long|no file)"),
         ("", "is a folder"),
         ("empty.txt", "is empty"),
         ("blank.txt", "is empty"),
@@ -193,8 +159,8 @@ def test_sentences_that_cannot_be_used_are_refused(bert_folder, place, tmp_path,
     file, *column = name.split(" ") if name else [""]
     source = file if ":" in file else place / file
     arguments = ["--sentences", source, *column, *planted.SMALL_OPTIONS, "--out", tmp_path / "run"]
-    refused("detect", bert_folder, *arguments, saying=saying)
-    refused(
+    planted.refused("detect", bert_folder, *arguments, saying=saying)
+    planted.refused(
         "probe", bert_folder, "the", "--sentences", source, *column, *planted.PROBE_OPTIONS, saying=saying
     )
 
@@ -219,12 +185,21 @@ def test_sentences_that_cannot_be_used_are_refused(bert_folder, place, tmp_path,
 )
 def test_pairs_that_cannot_be_used_are_refused(bert_folder, place, tmp_path, name, saying):
     arguments = ["--pairs", place / name, *planted.SMALL_OPTIONS, "--out", tmp_path / "run"]
-    refused("detect", bert_folder, *arguments, saying=saying)
+    planted.refused("detect", bert_folder, *arguments, saying=saying)
+
+
+def test_a_column_for_pairs_is_refused(bert_folder, place, tmp_path):
+    pairs = ["--pairs", place / "pairs-one.csv", "--column", "sentence1"]
+    saying = "column 'sentence1' is asked for without sentences: .*leave the column out"
+    arguments = [*planted.SMALL_OPTIONS, "--out", tmp_path / "run"]
+    planted.refused("detect", bert_folder, *pairs, *arguments, saying=saying)
+    planted.refused("probe", bert_folder, "the", *pairs, *planted.PROBE_OPTIONS, saying=saying)
+    assert not (tmp_path / "run").exists()
 
 
 def test_sentences_and_pairs_together_are_refused(bert_folder, place, tmp_path):
     arguments = [*options(place), "--pairs", place / "pairs-one.csv", "--out", tmp_path / "run"]
-    refused("detect", bert_folder, *arguments, saying="both given: pairs replace the sentences")
+    planted.refused("detect", bert_folder, *arguments, saying="both given: pairs replace the sentences")
     assert not (tmp_path / "run").exists()
 
 
@@ -242,7 +217,7 @@ def test_sentences_and_pairs_together_are_refused(bert_folder, place, tmp_path):
 )
 def test_a_token_file_that_cannot_be_used_is_refused(bert_folder, place, tmp_path, name, saying):
     arguments = [*options(place), "--tokens", place / name, "--out", tmp_path / "run"]
-    refused("detect", bert_folder, *arguments, saying=saying)
+    planted.refused("detect", bert_folder, *arguments, saying=saying)
     assert not (tmp_path / "run").exists()
 
 
@@ -260,7 +235,7 @@ def test_a_token_file_that_cannot_be_used_is_refused(bert_folder, place, tmp_pat
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_token_that_cannot_be_probed_is_refused(bert_folder, place, arguments, saying):
-    refused(
+    planted.refused(
         "probe",
         bert_folder,
         *arguments,
@@ -271,113 +246,21 @@ def test_a_token_that_cannot_be_probed_is_refused(bert_folder, place, arguments,
     )
 
 
-def test_an_unknown_category_is_refused_with_the_known_ones(bert_folder, finished):
+def test_an_unknown_category_is_refused_with_the_known_ones(bert_folder, planted_run):
     saying = "category 'odd' is unknown: use one of OK, OK_SPECIAL, MEANINGLESS"
-    refused("tokens", bert_folder, "--category", "odd", saying=saying)
-    refused("show", finished, "--category", "odd", saying=saying)
+    planted.refused("tokens", bert_folder, "--category", "odd", saying=saying)
+    planted.refused("show", planted_run, "--category", "odd", saying=saying)
 
 
 @pytest.mark.parametrize("token", ["unheard", ""])
-def test_a_token_that_a_run_does_not_have_is_refused(finished, token):
-    refused("show", finished, "--token", token, saying=f"has no token '{token}'")
+def test_a_token_that_a_run_does_not_have_is_refused(planted_run, token):
+    planted.refused("show", planted_run, "--token", token, saying=f"has no token '{token}'")
 
 
-# Run folders
-
-
-def detect_into(folder, bert_folder, place, saying, *others):
-    refused("detect", bert_folder, *options(place), "--sample", "30", *others, "--out", folder, saying=saying)
-
-
-def test_a_folder_that_is_no_run_is_refused(bert_folder, place, tmp_path):
-    for folder in (place, place / "no-model"):
-        refused("show", folder, saying="is not a run folder: it has no run.json")
-        detect_into(folder, bert_folder, place, "holds files but no run: choose an empty or a new folder")
-    refused("show", tmp_path / "absent", saying="no run folder")
-    refused("show", place / "good.txt", saying="is not a run folder")
-    assert (place / "good.txt").read_text("utf-8").startswith(tiny.sentences(1)[0])
-
-
-def test_a_run_that_is_not_finished_is_not_shown_but_continued(bert_folder, place, run_copy):
-    edit_record(run_copy, result=None)
-    refused("show", run_copy, saying="is not finished: run the same command again to continue it")
-    result = planted.command("detect", bert_folder, *options(place), "--sample", "30", "--out", run_copy)
-    assert result.exit_code == 0
-    assert planted.command("show", run_copy).stdout == result.stdout
-
-
-def test_the_folder_of_another_run_is_refused_with_what_differs(bert_folder, place, run_copy):
-    before = planted.files_of(run_copy)
-    for others, names in (
-        (["--seed", "1"], "settings.seed, tokens"),
-        (["--insertion", "ids"], "settings.insertion"),
-        (["--prompt", "the bird:"], "encoder.prompt"),
-        (["--dtype", "bfloat16"], "encoder.dtype, encoder.weights"),
-        (["--copies", "2", "--sentence-count", "50"], "settings.copies, settings.sentences"),
-    ):
-        saying = rf"holds another run .it differs in {names}.: choose another folder"
-        detect_into(run_copy, bert_folder, place, saying, *others)
-    assert planted.files_of(run_copy) == before
-
-
-def test_a_run_of_a_newer_version_is_refused(bert_folder, place, run_copy):
-    edit_record(run_copy, schema_version=2, novelty={})
-    saying = "has schema version 2, this stickytoken reads up to 1: upgrade it"
-    refused("show", run_copy, saying=saying)
-    detect_into(run_copy, bert_folder, place, saying)
-
-
-def test_damaged_files_of_a_run_are_named(bert_folder, place, finished, tmp_path):
-    for name, content in (
-        ("run.json", b""),
-        ("run.json", b'{"schema_version": 1'),
-        ("plan.json", b"{}"),
-        ("tokens.parquet", b"PAR1"),
-    ):
-        folder = Path(shutil.copytree(finished, tmp_path / "run", dirs_exist_ok=True))
-        (folder / name).write_bytes(content)
-        refused("show", folder, saying=name)
-        detect_into(folder, bert_folder, place, name)
-
-
-def test_a_result_table_without_its_columns_is_named(run_copy):
-    pl.DataFrame({"token": ["a"]}).write_parquet(run_copy / "tokens.parquet")
-    refused("show", run_copy, saying="tokens.parquet")
-
-
-def test_a_run_folder_that_another_process_writes_is_refused(bert_folder, place, tmp_path):
-    saying = "is being written by another process: wait for it, or choose another folder"
-    with planted.held(tmp_path / "run"):
-        detect_into(tmp_path / "run", bert_folder, place, saying)
-    result = planted.command(
-        "detect", bert_folder, *options(place), "--sample", "5", "--out", tmp_path / "run"
-    )
-    assert result.exit_code == 0
-
-
-def test_a_run_folder_that_cannot_be_written_is_refused(bert_folder, place, tmp_path):
-    saying = "cannot be used as a run folder: "
-    detect_into(place / "good.txt" / "run", bert_folder, place, saying + "Not a directory")
-    if os.geteuid() == 0:  # permissions do not hold root back, a file system for reading only does
-        disk = tmp_path / "disk"
-        disk.mkdir()
-        mount = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(disk)]
-        if subprocess.run(mount, capture_output=True, check=False).returncode:
-            pytest.skip("this machine does not let a test mount a file system")
-        try:
-            detect_into(disk / "run", bert_folder, place, saying + "Read-only file system")
-        finally:
-            subprocess.run(["umount", "--lazy", str(disk)], check=True)
-    else:
-        (tmp_path / "closed").mkdir(mode=0o500)
-        detect_into(tmp_path / "closed" / "run", bert_folder, place, saying + "Permission denied")
-
-
-def test_a_command_that_failed_on_its_input_does_not_block_its_folder(bert_folder, place, tmp_path):
-    wrong = [*options(place), "--sentence-count", "1000", "--out", tmp_path / "run"]
-    refused("detect", bert_folder, *wrong, saying="has 60 distinct sentences, 1000 are asked for")
-    right = [*options(place), "--sample", "5", "--out", tmp_path / "run"]
-    assert planted.command("detect", bert_folder, *right).exit_code == 0
+def test_a_text_of_nothing_is_not_looked_for(planted_run):
+    saying = "contains is '': there is nothing to look for; pass a part of a token's text"
+    planted.refused("show", planted_run, "--contains", "", saying=saying)
+    planted.refused("show", planted_run, "--contains", "", "--validated", saying=saying)
 
 
 # Wrong usage
@@ -414,10 +297,10 @@ def test_a_command_that_failed_on_its_input_does_not_block_its_folder(bert_folde
         "--frobnicate",
     ],
 )
-def test_wrong_usage_is_status_2(bert_folder, finished, tmp_path, monkeypatch, arguments):
+def test_wrong_usage_is_status_2(bert_folder, planted_run, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
-    given = {"MODEL": bert_folder, "RUN": finished}
-    refused(*(given.get(word, word) for word in arguments.split()), status=2)
+    given = {"MODEL": bert_folder, "RUN": planted_run}
+    planted.refused(*(given.get(word, word) for word in arguments.split()), status=2)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -163,6 +164,8 @@ def test_settings_share_an_identity_exactly_if_they_are_equal(first, second):
         ({"candidate_share": 1}, {"candidate_share": 1.0}),
         ({"outlier_range": 2}, {"outlier_range": 2.0}),
         ({"insertion": "ids"}, {"insertion": Insertion.IDS}),
+        ({"seed": np.int64(7)}, {"seed": 7}),
+        ({"copies": np.uint8(3), "pairs": 9.0}, {"copies": 3, "pairs": 9}),
     ],
     ids=str,
 )

@@ -305,6 +305,18 @@ def test_a_count_has_a_least_value(field, least):
         StdSettings(**{field: least - 1})
 
 
+def test_a_count_is_a_whole_number():
+    for field, value in (
+        ("copies", 2.5),
+        ("seed", 0.1),
+        ("pairs", np.float64(7.9)),
+        ("copies", float("nan")),
+        ("copies", "8"),
+    ):
+        with pytest.raises(InputError, match=f"{field} is {value}: it must be a whole number"):
+            StdSettings(**{field: value})
+
+
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.0001, math.nan, math.inf])
 def test_a_candidate_share_outside_its_range_is_refused(share):
     with pytest.raises(InputError, match=f"candidate_share is {share}"):

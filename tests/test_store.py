@@ -1,15 +1,7 @@
 """The run folder: one writer, whole files, readable errors, and nobody else's files."""
 
-import io
 import json
-import os
-import random
 import shutil
-import subprocess
-import sys
-import tempfile
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -21,38 +13,15 @@ from stickytoken.errors import InputError, RunError
 from stickytoken.runs.identity import digest
 from stickytoken.runs.schema import SCHEMA_VERSION, StdPlanRecord
 from stickytoken.runs.std_results import TOKEN_COLUMNS
-from stickytoken.runs.store import RunFolder, ShardCost
+from stickytoken.runs.store import RunFolder
 
 GOLDEN = Path(__file__).parent / "data" / "run_schema_1"
-
-
-@pytest.fixture(scope="module")
-def finished_run(encoder, tmp_path_factory):
-    return detect(
-        encoder,
-        sentences=planted.small_corpus(),
-        settings=planted.SMALL,
-        tokens=range(40, 70),
-        out=tmp_path_factory.mktemp("finished") / "run",
-    )
 
 
 @pytest.fixture
 def run_copy(finished_run, tmp_path):
     """A copy of a finished run that a test may damage."""
     return Path(shutil.copytree(finished_run.path, tmp_path / "run"))
-
-
-def continued(encoder, folder, **changes):
-    settings = replace(planted.SMALL, **changes)
-    return detect(
-        encoder, sentences=planted.small_corpus(), settings=settings, tokens=range(40, 70), out=folder
-    )
-
-
-def edit_record(folder, **changes):
-    path = folder / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), encoding="utf-8")
 
 
 # One writer
@@ -68,11 +37,11 @@ def holder(tmp_path):
 def test_a_second_process_is_refused_until_the_first_is_killed(holder, encoder, tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(RunError, match="being written by another process"):
-        continued(encoder, folder)
+        planted.detect_thirty(encoder, folder)
     assert planted.files_of(folder) == {}
     holder.kill()
     holder.wait()
-    assert continued(encoder, folder).result.scored == 30
+    assert planted.detect_thirty(encoder, folder).result.scored == 30
 
 
 def test_a_folder_is_free_when_its_writer_ends(holder, tmp_path):
@@ -115,7 +84,7 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(encoder, tmp_pat
     (folder / ".mine.tmp").write_bytes(b"mine too")
     before = sorted(folder.rglob("*")), planted.files_of(folder)
     with pytest.raises(RunError, match="holds files but no run: choose an empty or a new folder"):
-        continued(encoder, folder)
+        planted.detect_thirty(encoder, folder)
     assert (sorted(folder.rglob("*")), planted.files_of(folder)) == before
 
 
@@ -125,21 +94,21 @@ def test_a_shards_folder_of_somebody_else_is_refused_and_left_as_it_is(encoder, 
     pl.DataFrame({"mine": [1]}).write_parquet(shards / "train-00000.parquet")
     before = planted.files_of(tmp_path)
     with pytest.raises(RunError, match="holds files but no run"):
-        continued(encoder, tmp_path / "run")
+        planted.detect_thirty(encoder, tmp_path / "run")
     assert planted.files_of(tmp_path) == before
 
 
 def test_an_empty_folder_is_taken(encoder, tmp_path):
     (tmp_path / "run").mkdir()
-    assert continued(encoder, tmp_path / "run").result.scored == 30
+    assert planted.detect_thirty(encoder, tmp_path / "run").result.scored == 30
 
 
 def test_the_folder_of_another_run_is_refused_with_what_differs_and_left_as_it_is(encoder, run_copy):
     before = planted.files_of(run_copy)
     with pytest.raises(RunError, match=r"holds another run \(it differs in settings\.seed\): choose another"):
-        continued(encoder, run_copy, seed=1)
+        planted.detect_thirty(encoder, run_copy, seed=1)
     with pytest.raises(RunError, match=r"\(it differs in settings\.copies, settings\.validation_pairs\)"):
-        continued(encoder, run_copy, validation_pairs=5, copies=2)
+        planted.detect_thirty(encoder, run_copy, validation_pairs=5, copies=2)
     with pytest.raises(RunError, match=r"\(it differs in tokens\)"):
         detect(encoder, sentences=planted.small_corpus(), settings=planted.SMALL, out=run_copy)
     assert planted.files_of(run_copy) == before
@@ -154,10 +123,21 @@ def test_the_folder_of_another_run_is_refused_with_what_differs_and_left_as_it_i
         (b"[" * 100_000, "is damaged"),
         (b"[]", "is not what a run writes"),
         (b"null", "is not what a run writes"),
-        (b"{}", "is not what a run writes .identity: Field required"),
+        (b"{}", "is not what a run writes .schema_version: missing, where a whole number from 1 is needed"),
+        (b'{"schema_version": 1}', "is not what a run writes .identity: Field required"),
         (b'{"schema_version": 2, "news": true}', "schema version 2, this stickytoken reads up to 1: upgrade"),
     ],
-    ids=["empty", "cut off", "binary", "endless nesting", "a list", "null", "an empty object", "newer"],
+    ids=[
+        "empty",
+        "cut off",
+        "binary",
+        "endless nesting",
+        "a list",
+        "null",
+        "an empty object",
+        "a version alone",
+        "newer",
+    ],
 )
 def test_a_run_json_that_cannot_be_read_is_an_error_for_reader_and_writer_and_stays(
     encoder, run_copy, content, message
@@ -167,12 +147,31 @@ def test_a_run_json_that_cannot_be_read_is_an_error_for_reader_and_writer_and_st
     with pytest.raises(RunError, match=message):
         open_run(run_copy)
     with pytest.raises(RunError, match=message):
-        continued(encoder, run_copy)
+        planted.detect_thirty(encoder, run_copy)
     assert planted.files_of(run_copy) == before
 
 
+@pytest.mark.parametrize("version", [None, 0, -1, True, 1.0, "1", [1], "x" * 999], ids=str)
+def test_a_schema_version_that_is_no_whole_number_from_1_is_named(run_copy, version):
+    planted.edit_record(run_copy, schema_version=version)
+    with pytest.raises(RunError, match=r"run\.json is not what a run writes \(schema_version: ") as error:
+        open_run(run_copy)
+    assert "delete the folder and start the run again" in str(error.value)
+    assert len(str(error.value)) < 200 + len(str(run_copy))
+
+
+def test_a_record_that_lost_its_schema_version_is_not_taken_for_the_first(encoder, run_copy):
+    path = run_copy / "run.json"
+    record = json.loads(path.read_text("utf-8"))
+    del record["schema_version"]
+    path.write_text(json.dumps(record), encoding="utf-8")
+    for use in (lambda: open_run(run_copy), lambda: planted.detect_thirty(encoder, run_copy)):
+        with pytest.raises(RunError, match="schema_version: missing, where a whole number from 1 is needed"):
+            use()
+
+
 def test_an_unknown_entry_of_run_json_is_named(run_copy):
-    edit_record(run_copy, flavour="sweet")
+    planted.edit_record(run_copy, flavour="sweet")
     with pytest.raises(RunError, match="flavour: Extra inputs are not permitted"):
         open_run(run_copy)
 
@@ -181,7 +180,7 @@ def test_a_damaged_plan_is_an_error_that_says_what_to_do(encoder, run_copy):
     (run_copy / "tokens.parquet").unlink()
     (run_copy / "plan.json").write_text('{"mean_similarity": ', encoding="utf-8")
     with pytest.raises(RunError, match=r"plan\.json is damaged: .* Delete the folder"):
-        continued(encoder, run_copy)
+        planted.detect_thirty(encoder, run_copy)
 
 
 # Reading
@@ -195,7 +194,7 @@ def test_a_run_that_is_not_there_or_not_one_or_not_finished_is_not_opened(finish
         open_run(tmp_path / "empty")
     with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json"):
         open_run(finished_run.path / "run.json")
-    edit_record(run_copy, result=None)
+    planted.edit_record(run_copy, result=None)
     with pytest.raises(RunError, match="is not finished: run the same command again"):
         open_run(run_copy)
 
@@ -291,188 +290,3 @@ def test_every_file_of_a_run_reads_without_this_package(finished_run):
     assert record["settings"]["seed"] == 42
     for path in finished_run.path.rglob("*.parquet"):
         assert pl.read_parquet(path).columns[0] == "token_id"
-
-
-# Shards
-
-
-def shard_rows():
-    generator = random.Random(0)
-    return [{"token_id": token, "score": generator.random(), "by": [1.0, token / 7]} for token in range(50)]
-
-
-@pytest.fixture
-def shard(tmp_path):
-    """A run folder with one committed shard of 50 tokens."""
-    folder = RunFolder(tmp_path / "run")
-    with folder.locked():
-        folder.write_shard("score", 0, shard_rows(), ShardCost(1.25, 10))
-    return folder
-
-
-def test_a_shard_comes_back_as_it_was_written(shard):
-    found = shard.read_shard("score", 0, range(50))
-    assert found.to_dicts() == shard_rows()
-
-
-def test_a_shard_of_other_tokens_or_another_stage_or_place_is_none(shard):
-    assert shard.read_shard("score", 0, range(1, 51)) is None
-    assert shard.read_shard("score", 0, range(49)) is None
-    assert shard.read_shard("score", 1, range(50)) is None
-    assert shard.read_shard("validate", 0, range(50)) is None
-
-
-def test_a_shard_that_was_cut_off_anywhere_is_none(shard):
-    (path,) = (shard.path / "shards").iterdir()
-    content = path.read_bytes()
-    for size in range(0, len(content), 7):
-        path.write_bytes(content[:size])
-        assert shard.read_shard("score", 0, range(50)) is None, size
-
-
-@pytest.fixture
-def flips(shard, capfd):
-    """What reading a shard gives after single bits of it were flipped, one at a time."""
-    (path,) = (shard.path / "shards").iterdir()
-    content, generator = path.read_bytes(), random.Random(1)
-    whole = pl.read_parquet(io.BytesIO(content))
-    outcomes = Counter()
-    for _ in range(400):
-        damaged = bytearray(content)
-        damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
-        path.write_bytes(damaged)
-        try:
-            found = shard.read_shard("score", 0, range(50))
-        except BaseException as error:  # noqa: BLE001 - a panic of Polars is no Exception
-            outcomes[type(error).__name__] += 1
-        else:
-            outcomes["none" if found is None else "same" if found.equals(whole) else "other"] += 1
-    capfd.readouterr()  # what a panic writes
-    return outcomes
-
-
-def test_reading_a_shard_with_a_flipped_bit_raises_nothing(flips):
-    assert set(flips) <= {"none", "same", "other"}
-
-
-def test_a_shard_with_a_flipped_bit_never_gives_other_numbers(flips):
-    assert flips["other"] == 0
-
-
-# Disks
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 64 KiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if not sys.platform.startswith("linux") or os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root on Linux")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("this machine does not let a test mount a file system")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def remount(place, options):
-    subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
-
-
-def test_a_run_that_fills_the_disk_says_so_and_continues_when_there_is_space(
-    encoder, small_disk, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(planted.coordinator(), "_SHARD_PROBES", planted.SHARD_PROBES)
-    folder = small_disk / "run"
-    with pytest.raises(
-        RunError, match=r"no space left to write .*: free some and run the same command again"
-    ):
-        continued(encoder, folder)
-    assert list(folder.rglob("*.tmp")) == []
-    before = planted.shards_of(folder)
-    assert 1 <= len(before) < 30
-    remount(small_disk, "size=4m")
-    continued(encoder, folder)
-    after = planted.shards_of(folder)
-    assert {name: after[name] for name in before} == before
-    continued(encoder, tmp_path / "elsewhere")
-    tables = [(place / "tokens.parquet").read_bytes() for place in (folder, tmp_path / "elsewhere")]
-    assert tables[0] == tables[1]
-
-
-def test_a_table_that_fills_the_disk_leaves_the_old_one(small_disk):
-    folder = RunFolder(small_disk)
-    folder.write_table("tokens.parquet", pl.DataFrame({"a": [1]}))
-    noise = random.Random(0)
-    large = pl.DataFrame({"a": [noise.random() for _ in range(20_000)]})
-    with pytest.raises(RunError, match="no space left to write"):
-        folder.write_table("tokens.parquet", large)
-    assert folder.read_table("tokens.parquet")["a"].to_list() == [1]
-    assert [path.name for path in small_disk.iterdir()] == ["tokens.parquet"]
-
-
-def test_a_full_disk_shows_as_such_when_the_writer_meets_it(tmp_path, monkeypatch):
-    def full(*_args, **_options):
-        raise OSError(28, "No space left on device")
-
-    folder = RunFolder(tmp_path)
-    folder.write_table("tokens.parquet", pl.DataFrame({"a": [1]}))
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(RunError, match="no space left"):
-        folder.write_table("tokens.parquet", pl.DataFrame({"a": [2]}))
-    assert folder.read_table("tokens.parquet")["a"].to_list() == [1]
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_a_disk_that_is_mounted_for_reading_only_is_an_error_for_the_writer_alone(
-    encoder, small_disk, finished_run
-):
-    shutil.copytree(finished_run.path, small_disk / "run")
-    remount(small_disk, "ro")
-    assert open_run(small_disk / "run").tokens.equals(finished_run.tokens)
-    with pytest.raises(RunError, match="cannot be used as a run folder: Read-only file system"):
-        continued(encoder, small_disk / "new")
-
-
-@pytest.fixture
-def forbidden():
-    """A folder that the user of this process may not enter."""
-    if os.name != "posix":
-        pytest.skip("permissions are of POSIX")
-    base = Path(tempfile.mkdtemp())
-    base.chmod(0o755)
-    closed = base / "closed"
-    (closed / "run").mkdir(parents=True)
-    (closed / "notes.txt").write_bytes(b"x")
-    closed.chmod(0o000)
-    was_root = os.geteuid() == 0
-    if was_root:
-        os.seteuid(65534)
-    yield closed
-    if was_root:
-        os.seteuid(0)
-    closed.chmod(0o700)
-    shutil.rmtree(base)
-
-
-@pytest.mark.parametrize("name", [".", "run", "new"])
-def test_a_folder_that_may_not_be_entered_is_an_error(forbidden, name):
-    folder = RunFolder(forbidden / name)
-    with pytest.raises(RunError, match="Permission denied"), folder.locked():
-        pass
-    with pytest.raises(RunError, match="Permission denied"):
-        folder.holds_other_files()
-    with pytest.raises(RunError, match="Permission denied"):
-        open_run(forbidden / name)
-
-
-def test_a_path_below_a_file_is_an_error(encoder, tmp_path):
-    (tmp_path / "file").write_bytes(b"x")
-    with pytest.raises(RunError, match="cannot be used as a run folder"):
-        continued(encoder, tmp_path / "file" / "run")
-    with pytest.raises(RunError, match="choose an empty or a new folder"):
-        continued(encoder, tmp_path / "file")
-    assert (tmp_path / "file").read_bytes() == b"x"

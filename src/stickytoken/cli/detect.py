@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from stickytoken.cli import options as o
+from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.errors import reported
 from stickytoken.cli.output import print_json, status
 from stickytoken.cli.progress import progress_bar
@@ -64,7 +65,6 @@ def detect(
     from stickytoken.encoders import load_encoder
     from stickytoken.runs import detect as run_detection
     from stickytoken.runs.selection import token_ids_from_file
-    from stickytoken.sentences import load_sentences
     from stickytoken.vocabulary import categorize
 
     settings = StdSettings(
@@ -78,7 +78,7 @@ def detect(
         outlier_range=outlier_range,
         seed=seed,
     )
-    corpus = None if pairs and not sentences else load_sentences(sentences, column)
+    corpus = chosen_sentences(sentences, column, pairs)
     quiet_libraries()
     with status(f"loading {model}"):
         encoder = load_encoder(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stickytoken.cli import options as o
+from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.errors import reported
 from stickytoken.cli.output import print_json, print_table, say, status
 from stickytoken.cli.progress import progress_bar
@@ -52,7 +53,6 @@ def probe(
     from stickytoken.encoders import load_encoder
     from stickytoken.runs import probe as run_probe
     from stickytoken.runs.selection import find_token
-    from stickytoken.sentences import load_sentences
     from stickytoken.vocabulary import categorize
 
     settings = StdSettings(
@@ -64,7 +64,7 @@ def probe(
         seed=seed,
     )
     numbers = [_token_id(token) for token in tokens] if ids else []
-    corpus = None if pairs and not sentences else load_sentences(sentences, column)
+    corpus = chosen_sentences(sentences, column, pairs)
     quiet_libraries()
     with status(f"loading {model}"):
         encoder = load_encoder(

@@ -13,6 +13,9 @@ from stickytoken.cli.errors import reported
 from stickytoken.cli.options import Format, OutputFormat
 from stickytoken.cli.output import print_json
 from stickytoken.cli.results import print_rows, print_run
+from stickytoken.errors import InputError
+
+_LISTED = 50
 
 
 class Verdict(StrEnum):
@@ -49,7 +52,9 @@ def show(
     sort: Annotated[
         Order | None, typer.Option(help="Sort the list by this, largest first.", show_default=False)
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Tokens to list.")] = 50,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Tokens to list. Default: 50.", show_default=False)
+    ] = None,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:
     """Show the sticky tokens of a run, or list its tokens by filters.
@@ -61,8 +66,10 @@ def show(
     from stickytoken.runs import open_run
 
     category = known_category(category)
+    if contains == "":
+        raise InputError("contains is '': there is nothing to look for; pass a part of a token's text")
     found = open_run(run)
-    if not any((token is not None, verdict, category, contains, validated, sort)):
+    if not any((token is not None, verdict, category, contains, validated, sort, limit)):
         if output_format is Format.JSON:
             print_json(found.summary())
         else:
@@ -79,7 +86,8 @@ def show(
         rows = rows.filter(pl.col("verdict").is_not_null())
     if sort:
         rows = rows.sort(sort.value, "token_id", descending=[True, False], nulls_last=True)
+    listed = rows.head(limit or _LISTED)
     if output_format is Format.JSON:
-        print_json(found.summary() | {"tokens": rows.head(limit).to_dicts()})
+        print_json(found.summary() | {"tokens": listed.to_dicts()})
         return
-    print_rows(f"{min(limit, len(rows))} of {len(rows)} tokens", rows.head(limit))
+    print_rows(f"{len(listed)} of {len(rows)} tokens", listed)

@@ -11,8 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stickytoken.encoders.devices import require_device
+from stickytoken.encoders.lengths import require_length
+from stickytoken.encoders.precision import require_running, set_precision
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.encoders.resolution import ModelSource, Origin, has_weights, resolve_model
+from stickytoken.encoders.resolution import (
+    ModelSource,
+    Origin,
+    has_weights,
+    hub_repositories,
+    resolve_model,
+)
 from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.vocabulary import Vocabulary, categorize
@@ -59,7 +68,7 @@ def load_encoder(
         prompt_name: name of one of the model's own prompts, instead of ``prompt``.
         dtype: precision of the weights: ``float32``, ``float16`` or ``bfloat16``. A
             loaded model keeps its own.
-        revision: branch, tag or commit on the hub.
+        revision: branch, tag or commit on the hub; a folder or a loaded model has none.
         trust_remote_code: let the repository's own Python code run.
         max_length: longest input in tokens, special tokens included; None is the model's
             own. A loaded model keeps its own.
@@ -67,25 +76,32 @@ def load_encoder(
 
     Raises:
         ModelError: the model cannot be found, reached or used.
-        InputError: the prompt name or the precision is unknown.
+        InputError: an option that cannot be met, such as an unknown prompt name, precision or
+            device; options that need no model to be judged are judged before it is loaded.
     """
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
-    if isinstance(model, (str, Path)):
-        if dtype not in _DTYPES:
-            raise InputError(f"dtype {dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
-        source = resolve_model(str(model), revision)
-        name = str(model)
-        loaded = _load_sentence_transformer(source, device, dtype, revision, trust_remote_code)
-        if max_length is not None:
-            loaded.max_seq_length = max_length
-    else:
-        name, loaded = _name_of(model), model
-        if device is not None and str(loaded.device).split(":")[0] != device.split(":")[0]:
-            raise InputError(f"the model is on {loaded.device}, not {device}: move it first with model.to()")
-    if prompt_name is not None:
-        prompt = _named_prompt(loaded, prompt_name, name)
-    return SentenceTransformerEncoder(loaded, name, prompt=prompt, token_budget=token_budget)
+    if not isinstance(model, (str, Path)):
+        name = _name_of(model)
+        _require_as_loaded(model, name, device, revision)
+        prompt = prompt if prompt_name is None else _named_prompt(model, prompt_name, name)
+        return SentenceTransformerEncoder(model, name, prompt=prompt, token_budget=token_budget)
+    if dtype not in _DTYPES:
+        raise InputError(f"dtype {dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
+    if device is not None:
+        require_device(device)
+    require_length(max_length)
+    name = str(model)
+    loaded = _load_sentence_transformer(
+        resolve_model(name, revision), device, dtype, revision, trust_remote_code
+    )
+    prompt = prompt if prompt_name is None else _named_prompt(loaded, prompt_name, name)
+    encoder = SentenceTransformerEncoder(
+        loaded, name, prompt=prompt, token_budget=token_budget, max_length=max_length
+    )
+    if dtype != "float32":
+        require_running(encoder, dtype)
+    return encoder
 
 
 def load_tokenizer(
@@ -95,33 +111,45 @@ def load_tokenizer(
 
     Raises:
         ModelError: there is no tokenizer, or it cannot be reached.
+        InputError: a revision of a folder.
     """
     from tokenizers import Tokenizer
-    from transformers import AutoTokenizer
 
     source = resolve_model(str(model), revision)
-    location = source.location
-    if source.origin is not Origin.HUB:
-        folder = _tokenizer_folder(Path(location), source.name)
-        location = str(folder)
-        files = {path.name for path in folder.iterdir()}
-        if "tokenizer.json" in files and not files & {"tokenizer_config.json", "config.json"}:
-            with _explained(source, "tokenizer"):
-                return HuggingFaceTokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")))
+    if source.origin is Origin.HUB:
+        with _explained(source, "tokenizer"):
+            return HuggingFaceTokenizer(_tokenizer_from_hub(source.name, revision, trust_remote_code))
+    folder = _tokenizer_folder(Path(source.location), source.name)
+    files = {path.name for path in folder.iterdir()}
     with _explained(source, "tokenizer"):
+        if "tokenizer.json" in files and not files & {"tokenizer_config.json", "config.json"}:
+            return HuggingFaceTokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")))
         return HuggingFaceTokenizer(
-            AutoTokenizer.from_pretrained(
-                location,
-                revision=revision,
-                trust_remote_code=trust_remote_code,
-                local_files_only=source.origin is not Origin.HUB,
-            )
+            _auto_tokenizer(str(folder), trust_remote_code=trust_remote_code, local_files_only=True)
         )
 
 
 def analyze_vocabulary(encoder: Encoder | HuggingFaceTokenizer) -> Vocabulary:
     """Categorize every vocabulary entry of an encoder or a tokenizer."""
     return categorize(encoder if isinstance(encoder, HuggingFaceTokenizer) else encoder.tokenizer)
+
+
+def _tokenizer_from_hub(name: str, revision: str | None, trust_remote_code: bool) -> Any:
+    """The tokenizer of the first repository that has one."""
+    *preferred, last = hub_repositories(name)
+    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    for repository in preferred:
+        try:
+            return _auto_tokenizer(repository, **options)
+        except OSError:  # what transformers raises where there is no such repository, or no tokenizer in it
+            continue
+    return _auto_tokenizer(last, **options)
+
+
+def _auto_tokenizer(location: str, **options: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(location, **options)
 
 
 def _load_sentence_transformer(
@@ -147,6 +175,7 @@ def _load_sentence_transformer(
             f"the weights of {source.name!r} lack {needed[0]} and {len(needed) - 1} other tensors: "
             "they would be drawn at random"
         )
+    set_precision(loaded, dtype, source.name)
     if Path(source.location).is_dir() and not (Path(source.location) / "modules.json").is_file():
         pooling = getattr(loaded[-1], "pooling_mode", type(loaded[-1]).__name__)
         warnings.warn(
@@ -223,6 +252,20 @@ def _tokenizer_folder(folder: Path, name: str) -> Path:
         if any((place / file).is_file() for file in _TOKENIZER_FILES):
             return place
     raise ModelError(f"{name!r} holds no tokenizer: none of {', '.join(_TOKENIZER_FILES)} in it")
+
+
+def _require_as_loaded(
+    model: SentenceTransformer, name: str, device: str | None, revision: str | None
+) -> None:
+    """Refuse options that a loaded model could only ignore."""
+    if device is not None and str(model.device).split(":")[0] != device.split(":")[0]:
+        raise InputError(f"the model is on {model.device}, not {device}: move it first with model.to()")
+    if model.device.type == "meta":
+        raise InputError(f"{name} is on meta, which holds shapes and no numbers: load it onto a real device")
+    if revision is not None:
+        raise InputError(
+            f"revision {revision!r} is asked for, but {name} is loaded already: leave the revision out"
+        )
 
 
 def _named_prompt(model: SentenceTransformer, prompt_name: str, name: str) -> str:

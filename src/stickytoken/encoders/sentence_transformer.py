@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.batching import equal_length_batches
 from stickytoken.encoders.fingerprint import modules_fingerprint, weights_fingerprint
+from stickytoken.encoders.lengths import maximum_length, set_maximum_length
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.template import read_template
 from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 _TOKEN_BUDGET = {"cpu": 4096}
 _ACCELERATOR_TOKEN_BUDGET = 65536
 _SHOWN_CHARACTERS = 80
-_POSITION_EMBEDDINGS = ("position_embeddings", "embed_positions", "wpe")
 
 
 class SentenceTransformerEncoder:
@@ -38,6 +38,7 @@ class SentenceTransformerEncoder:
         name: how messages call it.
         prompt: text put in front of every input; None is the model's default prompt.
         token_budget: tokens of a batch; None chooses by device.
+        max_length: the model's longest input from now on; None leaves it as it is.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class SentenceTransformerEncoder:
         *,
         prompt: str | None = None,
         token_budget: int | None = None,
+        max_length: int | None = None,
     ) -> None:
         if len(model) == 0 or getattr(model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
@@ -58,7 +60,10 @@ class SentenceTransformerEncoder:
         except ModelError as error:
             raise ModelError(f"{name!r} holds no tokenizer that can be used: {error}") from error
         self._template = read_template(model, self._tokenizer, self.prompt, name)
-        self._max_length = _maximum_length(model)
+        if max_length is not None:
+            taken = self._template.overhead + len(self._tokenizer.encode_many([self.prompt])[0])
+            set_maximum_length(model, max_length, name, taken=taken)
+        self._max_length = maximum_length(model)
         self._rows = _embedding_rows(model)
         device = torch.device(model.device)
         self._token_budget = token_budget or _TOKEN_BUDGET.get(device.type, _ACCELERATOR_TOKEN_BUDGET)
@@ -88,8 +93,15 @@ class SentenceTransformerEncoder:
             prompt=self.prompt,
             dtype=str(next(self._model.parameters()).dtype).removeprefix("torch."),
             max_length=self._max_length,
-            dimension=self._probe_dimension(),
+            dimension=self.dimension,
         )
+
+    @cached_property
+    def dimension(self) -> int:
+        """Components of a vector, read off the vector of one token."""
+        entry = next(token_id for token_id in self._tokenizer.entries if token_id < (self._rows or math.inf))
+        with _evaluating(self._model), torch.inference_mode():
+            return int(self._forward([(entry,)]).shape[1])
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Content ids of each text (prompt in the head), without special tokens."""
@@ -142,7 +154,7 @@ class SentenceTransformerEncoder:
                 if vectors is None:
                     vectors = np.empty((len(contents), found.shape[1]), dtype=np.float32)
                 vectors[batch] = found
-        return np.empty((0, self.identity.dimension), np.float32) if vectors is None else vectors
+        return np.empty((0, self.dimension), np.float32) if vectors is None else vectors
 
     def _forward(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
         features = self._features(contents)
@@ -169,11 +181,6 @@ class SentenceTransformerEncoder:
             types = [*before, *[content] * len(contents[0]), *after]
             features["token_type_ids"] = torch.tensor(types, device=device).expand_as(ids)
         return features
-
-    def _probe_dimension(self) -> int:
-        entry = next(token_id for token_id in self._tokenizer.entries if token_id < (self._rows or math.inf))
-        with _evaluating(self._model), torch.inference_mode():
-            return int(self._forward([(entry,)]).shape[1])
 
     def _check_input(self, content: tuple[int, ...], row: int, label: Any) -> None:
         length = len(content) + self._template.overhead
@@ -239,20 +246,6 @@ def _bounded_memory(model: torch.nn.Module) -> Iterator[None]:
 def _default_prompt(model: SentenceTransformer) -> str:
     name = model.default_prompt_name
     return "" if name is None else str(model.prompts.get(name) or "")
-
-
-def _maximum_length(model: SentenceTransformer) -> int | None:
-    """The shortest of what the tokenizer cuts at and what the position embeddings reach."""
-    truncation = getattr(model.tokenizer, "truncation", None)
-    limits = [model.max_seq_length, truncation["max_length"] if truncation else None]
-    for name, module in model.named_modules():
-        if name.endswith(_POSITION_EMBEDDINGS) and isinstance(module, torch.nn.Embedding):
-            # RoBERTa counts positions from behind the padding index, OPT from an offset.
-            skipped = getattr(module, "offset", 0) if module.padding_idx is None else module.padding_idx + 1
-            limits.append(module.num_embeddings - skipped)
-    # Tokenizers write "no limit" as a huge integer or as infinity.
-    known = [int(limit) for limit in limits if limit is not None and limit < 10**9]
-    return min(known, default=None)
 
 
 def _embedding_rows(model: SentenceTransformer) -> int | None:

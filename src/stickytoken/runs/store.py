@@ -27,6 +27,7 @@ VOCABULARY_FILE = "vocabulary.parquet"
 TOKENS_FILE = "tokens.parquet"
 _SHARDS = "shards"
 _LOCK = ".lock"
+_SHOWN_VERSION = 40
 # polars panics, outside its own errors, on some damaged files.
 _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
@@ -107,18 +108,14 @@ class RunFolder:
         """Read run.json.
 
         Raises:
-            RunError: it is missing, damaged or of a newer schema.
+            RunError: it is missing, damaged, without a schema version or of a newer one.
         """
         if not self.holds_run():
             raise RunError(f"{self.path} is not a run folder: it has no {RUN_FILE}")
         path = self.path / RUN_FILE
         raw = _read_json(path)
-        version = raw.get("schema_version") if isinstance(raw, Mapping) else None
-        if isinstance(version, int) and version > SCHEMA_VERSION:
-            raise RunError(
-                f"{path} has schema version {version}, this stickytoken reads up to {SCHEMA_VERSION}: "
-                "upgrade it"
-            )
+        if isinstance(raw, Mapping):
+            _require_readable(raw.get("schema_version"), path)
         return _validated(RunRecord, raw, path)
 
     def read_plan(self, kind: type[Record]) -> Record | None:
@@ -223,6 +220,19 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} is damaged: {error}. Delete the folder and start the run again") from error
+
+
+def _require_readable(version: Any, path: Path) -> None:
+    if type(version) is not int or version < 1:  # a bool is an int
+        found = "missing" if version is None else json.dumps(version)[:_SHOWN_VERSION]
+        raise RunError(
+            f"{path} is not what a run writes (schema_version: {found}, where a whole number from 1 is "
+            "needed): delete the folder and start the run again"
+        )
+    if version > SCHEMA_VERSION:
+        raise RunError(
+            f"{path} has schema version {version}, this stickytoken reads up to {SCHEMA_VERSION}: upgrade it"
+        )
 
 
 def _validated(kind: type[Record], raw: Any, path: Path) -> Record:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from stickytoken.detection.numbers import whole_number
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement
 
@@ -96,11 +97,7 @@ class StdSettings:
             "seed": (self.seed, 0),
         }
         for name, (value, least) in counts.items():
-            if value != int(value):
-                raise InputError(f"{name} is {value}: it must be a whole number")
-            if value < least:
-                raise InputError(f"{name} is {value}: it must be at least {least}")
-            object.__setattr__(self, name, int(value))
+            object.__setattr__(self, name, whole_number(name, value, least))
         if not 0 < self.candidate_share <= 1:
             raise InputError(f"candidate_share is {self.candidate_share}: it must be above 0 and at most 1")
         if not 0 <= self.outlier_range < math.inf:

@@ -1,0 +1,104 @@
+"""The longest input of a model: what it is, and a shorter or longer one that a user asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from stickytoken.errors import InputError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+_POSITION_EMBEDDINGS = ("position_embeddings", "embed_positions", "wpe")
+# Tokenizers write "no limit" as a huge integer or as infinity.
+_NO_LIMIT = 10**9
+
+
+def maximum_length(model: SentenceTransformer) -> int | None:
+    """The shortest of what the tokenizer cuts at and what the position embeddings reach."""
+    truncation = getattr(model.tokenizer, "truncation", None)
+    limits = [model.max_seq_length, truncation["max_length"] if truncation else None, *_positions(model)]
+    return min((int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
+
+
+def require_length(max_length: int | None) -> None:
+    """Refuse a longest input of no tokens.
+
+    Raises:
+        InputError: it is below 1.
+    """
+    if max_length is not None and max_length < 1:
+        raise InputError(
+            f"max_length is {max_length}: it must be at least 1; leave it out for the model's own"
+        )
+
+
+def set_maximum_length(model: SentenceTransformer, max_length: int, name: str, *, taken: int) -> None:
+    """Let the model read at most ``max_length`` tokens.
+
+    Args:
+        model: the model.
+        max_length: longest input in tokens, special tokens included.
+        name: how messages call the model.
+        taken: tokens of every input that are not the text's: special tokens and the prompt.
+
+    Raises:
+        InputError: the model has no longest input to set, cannot read so much, or would have no
+            room for a text.
+    """
+    readable = min([*_positions(model), *_declared_positions(model)], default=None)
+    if readable is not None and max_length > readable:
+        raise InputError(
+            f"max_length is {max_length}: {name!r} has positions for {readable} tokens, pass at most that"
+        )
+    if max_length <= taken:
+        raise InputError(
+            f"max_length is {max_length}: the special tokens and the prompt of {name!r} take {taken} tokens, "
+            "and nothing of a text is left; pass more"
+        )
+    with suppress(AttributeError):  # a static embedding has the property, but no setter
+        model.max_seq_length = max_length
+    if model.max_seq_length != max_length:
+        raise InputError(
+            f"max_length is {max_length}: {name!r} reads texts of any length and has no limit to set; "
+            "leave max_length out"
+        )
+
+
+def _positions(model: SentenceTransformer) -> list[int]:
+    """How far each learned table of positions reaches."""
+    import torch
+
+    found = []
+    for name, module in model.named_modules():
+        if name.endswith(_POSITION_EMBEDDINGS) and isinstance(module, torch.nn.Embedding):
+            # RoBERTa counts positions from behind the padding index, OPT from an offset.
+            skipped = getattr(module, "offset", 0) if module.padding_idx is None else module.padding_idx + 1
+            found.append(int(module.num_embeddings - skipped))
+    return found
+
+
+def _declared_positions(model: SentenceTransformer) -> list[int]:
+    """How far each backbone says that its positions reach; none where they are stretched."""
+    from transformers import PreTrainedModel
+
+    found = []
+    for module in model.modules():
+        if not isinstance(module, PreTrainedModel):
+            continue
+        declared: Any = getattr(module.config, "max_position_embeddings", None)
+        # XLNet writes -1 for no end.
+        if isinstance(declared, int) and declared > 0 and not _stretched(module.config):
+            found.append(declared)
+    return found
+
+
+def _stretched(config: Any) -> bool:
+    """Whether rotary positions are scaled, so that the declared number is not where they end."""
+    rope: Any = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    if not isinstance(rope, Mapping):
+        return False
+    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, Mapping))]  # one a kind of layer
+    return any(kind.get("rope_type", kind.get("type", "default")) != "default" for kind in kinds)

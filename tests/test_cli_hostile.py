@@ -1,0 +1,142 @@
+"""Token text and names that would harm a terminal are made harmless."""
+
+import json
+import re
+import shutil
+import unicodedata
+from pathlib import Path
+
+import polars as pl
+import pytest
+from tokenizers import Tokenizer, models
+
+import planted
+
+HOSTILE = {
+    "[bold red]evil[/bold red]": "[bold red]evil[/bold red]",
+    "[/]": "[/]",
+    "[link=http://x]": "[link=http://x]",
+    ":skull:": ":skull:",
+    "\x1b[31mred\x1b[0m": r"\x1b[31mred\x1b[0m",
+    "\x1b]0;title\x07": r"\x1b]0;title\x07",
+    "\x9b2J": r"\x9b2J",
+    "\u202egnp.exe": r"\u202egnp.exe",
+    "\u2066in\u2069": r"\u2066in\u2069",
+    "\u200bzero": r"\u200bzero",
+    "\ufeffmark": r"\ufeffmark",
+    "a\rb": r"a\rb",
+    "a\nb": r"a\nb",
+    "a\tb": r"a\tb",
+    "\x00nul": r"\x00nul",
+    "\x08\x7fdel": r"\x08\x7fdel",
+    "\u2028line": r"\u2028line",
+    "\U000e0041tag": r"\U000e0041tag",
+    "\u00a0space": r"\xa0space",
+    "</script><b>": "</script><b>",
+    '"quote"': '"quote"',
+    "é中🙂": "é中🙂",
+}
+
+
+def assert_harmless(output):
+    dangerous = {
+        character
+        for character in output
+        if character != "\n" and unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    }
+    assert not dangerous
+
+
+@pytest.fixture(scope="module")
+def hostile_tokenizer(tmp_path_factory):
+    """A folder with a tokenizer whose vocabulary is hostile."""
+    folder = tmp_path_factory.mktemp("hostile")
+    vocabulary = {"[UNK]": 0} | {text: place for place, text in enumerate(HOSTILE, start=1)}
+    Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")).save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture
+def hostile_run(planted_run, tmp_path):
+    """A run whose tokens, all sticky, are hostile."""
+    folder = Path(shutil.copytree(planted_run, tmp_path / "run"))
+    table = pl.read_parquet(folder / "tokens.parquet").head(len(HOSTILE))
+    texts = pl.Series(list(HOSTILE))
+    table = table.with_columns(token=texts, decoded=texts, verdict=pl.lit("sticky"))
+    table.write_parquet(folder / "tokens.parquet")
+    return folder
+
+
+def test_hostile_vocabulary_is_printed_escaped_by_tokens(hostile_tokenizer):
+    result = planted.command("tokens", hostile_tokenizer, "--category", "OK", "--limit", "99")
+    assert result.exit_code == 0
+    assert_harmless(result.stdout)
+    for shown in HOSTILE.values():
+        assert result.stdout.count(f"│ {shown} ") == 2, shown
+    found = planted.document(
+        planted.command("tokens", hostile_tokenizer, "--category", "OK", "--limit", "99", "-f", "json")
+    )
+    assert [entry["token"] for entry in found["entries"]] == ["[UNK]", *HOSTILE]
+
+
+@pytest.mark.parametrize("filters", [[], ["--verdict", "sticky"]], ids=["summary", "list"])
+def test_hostile_tokens_of_a_run_are_printed_escaped_by_show(hostile_run, filters):
+    result = planted.command("show", hostile_run, *filters)
+    assert result.exit_code == 0
+    assert_harmless(result.stdout)
+    for shown in HOSTILE.values():
+        assert f"│ {shown} " in result.stdout, shown
+    found = planted.document(planted.command("show", hostile_run, *filters, "--format", "json"))
+    assert {row["token"] for row in found["tokens" if filters else "sticky"]} == set(HOSTILE)
+
+
+def test_on_a_terminal_hostile_tokens_have_no_effect_either(hostile_run):
+    result = planted.command("show", hostile_run, FORCE_COLOR="1", COLUMNS="120")
+    styles = r"\x1b\[[0-9;]*m"
+    assert_harmless(re.sub(styles, "", result.stdout))
+    assert set(re.findall(styles, result.stdout)) <= {"\x1b[1m", "\x1b[0m", "\x1b[3m", "\x1b[1;3m"}
+    assert "[bold red]evil[/bold red]" in result.stdout
+
+
+def test_a_hostile_token_is_found_by_its_text(hostile_run):
+    for text in HOSTILE:
+        found = planted.document(planted.command("show", hostile_run, "--token", text, "-f", "json"))
+        assert [row["token"] for row in found["tokens"]] == [text]
+
+
+def test_hostile_arguments_are_escaped_in_errors(planted_folder, sentence_file, tmp_path):
+    hostile = "\x1b[31m[bold]\u202e\nno"
+    arguments = ("--sentences", sentence_file, *planted.PROBE_OPTIONS)
+    (tmp_path / "in" / hostile).mkdir(parents=True)
+    for result in (
+        planted.command("tokens", tmp_path / hostile),
+        planted.command("detect", planted_folder, "--sentences", tmp_path / hostile),
+        planted.command("detect", planted_folder, "--sentences", tmp_path / "in" / hostile),
+        planted.command("show", tmp_path / hostile),
+        planted.command("show", tmp_path / "in" / hostile),
+        planted.command("probe", planted_folder, hostile, *arguments),
+    ):
+        assert result.exit_code == 1
+        *_, error = planted.lines_of(result.stderr)
+        assert error.startswith("error: ")
+        assert "[31m[bold]" in error
+        assert_harmless(error)
+
+
+def test_a_hostile_model_name_is_escaped(hostile_tokenizer, hostile_run, tmp_path):
+    """A run folder may come from somebody else, and so may a folder name."""
+    hostile = "\x1b[31m[bold]evil\u202e"
+    folder = Path(shutil.copytree(hostile_tokenizer, tmp_path / hostile))
+    shown = planted.command("tokens", folder)
+    assert shown.exit_code == 0
+    assert_harmless(shown.stdout)
+    assert r"\x1b[31m[bold]evil\u202e" in shown.stdout
+
+    record = json.loads((hostile_run / "run.json").read_text("utf-8"))
+    record["model"]["name"] = hostile
+    (hostile_run / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    shown = planted.command("show", hostile_run.rename(tmp_path / "run\x1b]0;evil\u202e"))
+    assert shown.exit_code == 0
+    assert_harmless(shown.stdout)
+    assert r"Sticky tokens of \x1b[31m[bold]evil\u202e" in shown.stdout
+    assert shown.stdout.rstrip().endswith(r"run\x1b]0;evil\u202e")

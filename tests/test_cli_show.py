@@ -1,0 +1,94 @@
+"""stickytoken show: the summary of a run, and lists of its tokens."""
+
+import re
+
+import polars as pl
+import pytest
+
+import planted
+from stickytoken import open_run
+
+
+def chosen(*conditions, sort=None, limit=50):
+    """Ids that a filter of show must list."""
+
+    def of(table):
+        rows = table.filter(*conditions)
+        if sort:
+            rows = rows.sort(sort, "token_id", descending=[True, False], nulls_last=True)
+        return rows["token_id"].to_list()[:limit]
+
+    return of
+
+
+VALIDATED = pl.col("verdict").is_not_null()
+FILTERS = {
+    "--limit 3": chosen(limit=3),
+    "--limit 50": chosen(),
+    "--limit 1000": chosen(limit=1000),
+    "--token !": chosen(pl.col("token") == "!"),
+    "--token river": chosen(pl.col("token") == "river"),
+    "--verdict sticky": chosen(pl.col("verdict") == "sticky"),
+    "--verdict benign --limit 7": chosen(pl.col("verdict") == "benign", limit=7),
+    "--category OK_SPECIAL": chosen(pl.col("category") == "OK_SPECIAL"),
+    "--category ok_special": chosen(pl.col("category") == "OK_SPECIAL"),
+    "--contains in": chosen(pl.col("decoded").str.contains("in", literal=True)),
+    "--contains .": chosen(pl.col("decoded") == "."),
+    "--contains [": chosen(pl.col("decoded").str.starts_with("[")),
+    "--contains zzz": chosen(pl.col("decoded") == "zzz"),
+    "--validated --limit 100": chosen(VALIDATED, limit=100),
+    "--sort lift": chosen(sort="lift"),
+    "--sort sticky_score --limit 3": chosen(sort="sticky_score", limit=3),
+    "--validated --sort validation_rate": chosen(VALIDATED, sort="validation_rate"),
+    "--contains e --verdict benign --sort lift --limit 5": chosen(
+        pl.col("decoded").str.contains("e", literal=True), pl.col("verdict") == "benign", sort="lift", limit=5
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def partly_validated(bert_folder, sentence_file, tmp_path_factory):
+    """A run in which most tokens have no verdict."""
+    folder = tmp_path_factory.mktemp("runs") / "partly"
+    arguments = ("--sentences", sentence_file, *planted.SMALL_OPTIONS, "--out", folder)
+    assert planted.command("detect", bert_folder, *arguments).exit_code == 0
+    return folder
+
+
+@pytest.mark.parametrize("arguments", FILTERS)
+def test_show_lists_what_its_filters_choose(planted_run, partly_validated, arguments):
+    for folder in (planted_run, partly_validated):
+        wanted = FILTERS[arguments](open_run(folder).tokens)
+        found = planted.document(planted.command("show", folder, *arguments.split(), "--format", "json"))
+        assert [row["token_id"] for row in found["tokens"]] == wanted
+        assert found["run"] == str(folder)
+        table = planted.command("show", folder, *arguments.split())
+        assert table.exit_code == 0
+        assert re.search(rf"^{len(wanted)} of \d+ tokens *$", table.stdout, re.MULTILINE)
+        assert table.stderr == ""
+
+
+def test_the_filters_of_these_tests_choose_something(planted_run, partly_validated):
+    tables = [open_run(folder).tokens for folder in (planted_run, partly_validated)]
+    empty = [name for name, choose in FILTERS.items() if not any(choose(table) for table in tables)]
+    assert empty == ["--contains zzz"]
+
+
+def test_show_without_filters_prints_what_detect_printed(planted_run, planted_folder, planted_options):
+    shown = planted.command("show", planted_run)
+    detected = planted.command("detect", planted_folder, *planted_options, "--out", planted_run)
+    assert shown.exit_code == 0
+    assert shown.stdout == detected.stdout
+    assert shown.stdout.startswith(f"Sticky tokens of {planted_folder}")
+    assert re.search(r"│ +34 │ ! +│ OK +│", shown.stdout)
+
+
+def test_show_prints_a_dash_for_what_was_not_computed(partly_validated):
+    table = open_run(partly_validated).tokens
+    token = table.filter(pl.col("verdict").is_null())["token"][-1]
+    row = next(
+        line
+        for line in planted.command("show", partly_validated, "--token", token).stdout.splitlines()
+        if f"│ {token} " in line
+    )
+    assert [cell.strip() for cell in row.strip("│").split("│")][-3:] == ["-", "-", "-"]
