@@ -27,6 +27,7 @@ from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.errors import StickyTokenError
 from stickytoken.runs import detect
 from stickytoken.runs.environment import hardware, now, package_versions
+from stickytoken.runs.std_record import StdResultRecord
 
 MODELS = Path(__file__).with_name("paper_models.csv")
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -120,14 +121,15 @@ def outcome(model: PaperModel, arguments: argparse.Namespace) -> Outcome:
     # torch raises RuntimeError when the device's memory ends.
     except (StickyTokenError, MemoryError, RuntimeError) as error:
         return Outcome(model.model, published, None, " ".join(str(error).split()) or type(error).__name__)
+    result = run.result_of(StdResultRecord)
     ours = {
         "available": run.record.model.available,
-        "scored": run.result.scored,
-        "candidates": run.result.candidates,
-        "sticky": run.result.sticky,
+        "scored": result.scored,
+        "candidates": result.candidates,
+        "sticky": result.sticky,
         "mean_similarity": run.plan.mean_similarity,
-        "score_threshold": run.result.score_threshold,
-        "seconds": run.result.seconds,
+        "score_threshold": result.score_threshold,
+        "seconds": result.seconds,
         "device": encoder.device,
         "tokens": run.sticky["token"].to_list(),
     }

@@ -26,7 +26,9 @@ from stickytoken.cli.progress import progress_bar
 from stickytoken.detection.std.formulas import outlier_threshold
 from stickytoken.detection.std.settings import StdSettings
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer, mean_similarity
-from stickytoken.runs import detect, probe
+from stickytoken.runs import detect
+from stickytoken.runs.std_probe import probe_std
+from stickytoken.runs.std_record import StdResultRecord
 
 
 def main() -> None:
@@ -127,7 +129,7 @@ def validation_rates(encoder: Encoder, folder: Path, count: int) -> Check:
     places = np.linspace(0, len(published) - 1, count).round().astype(int)
     chosen = published[places.tolist()]
     with progress_bar() as progress:
-        evidence = probe(
+        evidence = probe_std(
             encoder,
             analyze_vocabulary(encoder),
             chosen["token_id"].to_list(),
@@ -202,8 +204,8 @@ def full_run(encoder: Encoder, folder: Path, out: Path) -> list[Check]:
     """The whole vocabulary: the published shortlist, its rates, the published sticky tokens."""
     published = table(folder, "minilm_candidates")
     with progress_bar() as progress:
-        run = detect(encoder, pairs=folder / "minilm_pairs.csv", out=out, progress=progress)
-    tokens, result, sticky = run.tokens, run.result, set(run.sticky["token_id"])
+        run = detect(encoder, method="std", pairs=folder / "minilm_pairs.csv", out=out, progress=progress)
+    tokens, result, sticky = run.tokens, run.result_of(StdResultRecord), set(run.sticky["token_id"])
     known = set(published["token_id"])
     shortlist = set(tokens.filter(pl.col("verdict").is_not_null())["token_id"])
     joined = published.join(tokens, on="token_id").filter(pl.col("validation_rate").is_not_null())
@@ -230,7 +232,18 @@ def full_run(encoder: Encoder, folder: Path, out: Path) -> list[Check]:
 
 def command(model: str, out: Path) -> list[str]:
     options = ["--sample", "30", "--validation-pairs", "8", "--candidate-share", "0.5", "--device", "cpu"]
-    return [sys.executable, "-m", "stickytoken", "detect", model, *options, "--out", str(out)]
+    return [
+        sys.executable,
+        "-m",
+        "stickytoken",
+        "detect",
+        model,
+        "--method",
+        "std",
+        *options,
+        "--out",
+        str(out),
+    ]
 
 
 def kill_and_resume(model: str, kills: int) -> Check:

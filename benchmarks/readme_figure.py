@@ -1,6 +1,7 @@
-"""Draw the picture of the README: what copies of sticky and of ordinary tokens do to unrelated pairs.
+"""Draw the picture of the README from a finished run: who stands out, and what copies of it do.
 
-python benchmarks/readme_figure.py --published ../shared/paper    # about 8 minutes on 2 CPU cores
+stickytoken detect all-MiniLM-L6-v2 --out RUN
+python benchmarks/readme_figure.py RUN    # two minutes on 2 CPU cores
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 
-from published import PUBLISHED, table
 from stickytoken.cli.progress import progress_bar
-from stickytoken.detection.std.settings import StdSettings
 from stickytoken.encoders import analyze_vocabulary, load_encoder
-from stickytoken.runs import Evidence, probe
+from stickytoken.runs import ProfileEvidence, Run, open_run
+from stickytoken.runs.profile_probe import probe_profile
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "lift.svg"
 _STICKY, _ORDINARY = "#b3391f", "#3d6b99"
@@ -24,48 +25,58 @@ _STICKY, _ORDINARY = "#b3391f", "#3d6b99"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--published", type=Path, default=PUBLISHED)
-    parser.add_argument("--ordinary", type=int, default=40, help="random tokens to compare with")
-    parser.add_argument("--pairs", type=int, default=60, help="unrelated sentence pairs")
-    arguments = parser.parse_args()
-
-    encoder = load_encoder("all-MiniLM-L6-v2")
-    vocabulary = analyze_vocabulary(encoder)
-    published = table(arguments.published, "minilm_candidates")
-    sticky = published.filter(sticky=True)["token_id"].to_list()
-    known = set(published["token_id"])
-    rest = [token.id for token in vocabulary.available if token.id not in known]
-    ordinary = np.random.default_rng(0).choice(rest, size=arguments.ordinary, replace=False).tolist()
+    parser.add_argument("run", type=Path, help="folder of a profile run with a sticky token")
+    run = open_run(parser.parse_args().run)
+    if run.sticky.is_empty():
+        raise SystemExit(f"the run in {run.path} found no sticky token: there is nothing to draw")
+    encoder = load_encoder(run.record.model.name)
     with progress_bar() as progress:
-        evidence = probe(
-            encoder,
-            vocabulary,
-            [*sticky, *ordinary],
-            settings=StdSettings(validation_pairs=arguments.pairs),
-            progress=progress,
+        evidence = probe_profile(
+            encoder, analyze_vocabulary(encoder), run.sticky["token_id"].head(1).to_list(), progress=progress
         )
-    draw(evidence[: len(sticky)], evidence[len(sticky) :], arguments.pairs)
-
-
-def draw(sticky: list[Evidence], ordinary: list[Evidence], pairs: int) -> None:
     mpl.rcParams["svg.hashsalt"] = "stickytoken"  # the same picture for the same numbers
-    figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
-    for group, colour, label in (
-        (ordinary, _ORDINARY, f"{len(ordinary)} random tokens"),
-        (sticky, _STICKY, f"{len(sticky)} tokens published as sticky"),
-    ):
-        curves = np.array([[0.0, *each.lift_by_copies] for each in group])
-        copies = np.arange(curves.shape[1])
-        axes.plot(copies, curves.T, color=colour, alpha=0.25, linewidth=0.8)
-        axes.plot(copies, curves.mean(axis=0), color=colour, linewidth=2.5, label=label)
-    axes.axhline(0, color="#777777", linewidth=0.8)
-    axes.set_xlabel("copies of the token in one of two unrelated sentences")
-    axes.set_ylabel("change of their cosine")
-    axes.set_title(f"all-MiniLM-L6-v2, {pairs} sentence pairs below the mean similarity", fontsize=10)
-    axes.legend(frameon=False, loc="upper left")
-    axes.spines[["top", "right"]].set_visible(False)
-    PICTURE.parent.mkdir(exist_ok=True)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.6), layout="constrained")
+    draw_lifts(left, run)
+    draw_curve(right, evidence[0])
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(PICTURE, metadata={"Date": None})
+
+
+def draw_lifts(axes: Axes, run: Run) -> None:
+    """Lifts of the whole vocabulary, the sticky tokens marked."""
+    lifts = run.tokens["lift"].to_numpy()
+    axes.hist(lifts, bins=np.linspace(lifts.min(), lifts.max(), 90).tolist(), color=_ORDINARY, log=True)
+    for row in run.sticky.head(5).to_dicts():
+        axes.annotate(
+            row["token"],
+            (row["lift"], 1),
+            xytext=(0, 26),
+            textcoords="offset points",
+            ha="center",
+            color=_STICKY,
+            arrowprops={"arrowstyle": "->", "color": _STICKY},
+        )
+    axes.set_xlabel("lift: mean rise of the similarity of unrelated texts")
+    axes.set_ylabel("tokens")
+    axes.set_title(f"{run.record.model.name}: all {len(lifts):,} tokens", fontsize=10)
+
+
+def draw_curve(axes: Axes, evidence: ProfileEvidence) -> None:
+    """The symptom curve: pairs below and above the mean similarity."""
+    curve = evidence.curve
+    for values, colour, style, label in (
+        (curve.above, _STICKY, "-", f"{evidence.token}, related texts"),
+        (curve.below, _STICKY, "--", f"{evidence.token}, unrelated texts"),
+        (curve.ordinary_above, _ORDINARY, "-", "ordinary tokens, related texts"),
+        (curve.ordinary_below, _ORDINARY, "--", "ordinary tokens, unrelated texts"),
+    ):
+        axes.plot(curve.copies, values, color=colour, linestyle=style, linewidth=2, label=label)
+    axes.axhline(evidence.mean_similarity, color="#777777", linewidth=0.8)
+    axes.annotate("mean similarity", (32, evidence.mean_similarity), va="bottom", ha="right", fontsize=8)
+    axes.set_xlabel("copies of the token in one of two texts")
+    axes.set_ylabel("mean cosine similarity")
+    axes.legend(frameon=False, fontsize=8)
 
 
 if __name__ == "__main__":

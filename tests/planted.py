@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,10 +34,12 @@ SMALL = StdSettings(
 )
 # The same settings on the command line.
 SMALL_OPTIONS = (
-    "--device cpu --sentence-count 40 --pair-count 60 --scoring-pairs 2 --validation-pairs 6 "
+    "--method std --device cpu --sentence-count 40 --pair-count 60 --scoring-pairs 2 --validation-pairs 6 "
     "--copies 3 --candidate-share 0.2"
 ).split()
-PROBE_OPTIONS = "--device cpu --sentence-count 40 --pair-count 60 --validation-pairs 6 --copies 3".split()
+PROBE_OPTIONS = (
+    "--method std --device cpu --sentence-count 40 --pair-count 60 --validation-pairs 6 --copies 3".split()
+)
 # One token of the small settings a shard: 2 pairs x 3 placements x 3 copies, and the token alone.
 SHARD_PROBES = 19
 
@@ -88,6 +90,11 @@ def coordinator():
     return importlib.import_module("stickytoken.runs.detect")
 
 
+def sharding():
+    """The module that says how large shards are."""
+    return importlib.import_module("stickytoken.runs.job")
+
+
 def detect_thirty(encoder: Encoder, out: Path, **changes: object) -> Run:
     """Detect among thirty tokens with the small settings, some of them changed."""
     settings = replace(SMALL, **changes)
@@ -96,15 +103,18 @@ def detect_thirty(encoder: Encoder, out: Path, **changes: object) -> Run:
 
 def detect_small(model: Path, out: Path) -> None:
     """Detect with the small settings and a shard for every token; runs in a process of its own."""
-    coordinator()._SHARD_PROBES = SHARD_PROBES
+    sharding()._SHARD_PROBES = SHARD_PROBES
     encoder = load_encoder(model, device="cpu")
     coordinator().detect(encoder, sentences=small_corpus(), settings=SMALL, out=out)
 
 
-def detect_small_and_die(model: Path, out: Path, moment: int | str, marker: bytes = b"") -> None:
-    """As `detect_small`, but kill the process when a file is written and not yet in place.
+def detect_and_die(
+    detection: Callable[[Path, Path], None], model: Path, out: Path, moment: int | str, marker: bytes = b""
+) -> None:
+    """Detect, but kill the process when a file is written and not yet in place.
 
     Args:
+        detection: the function that detects.
         model: the model's folder.
         out: the run folder.
         moment: which file: so many were written before it, or its name.
@@ -129,7 +139,7 @@ def detect_small_and_die(model: Path, out: Path, moment: int | str, marker: byte
         write_atomically(path, write_and_die if meant else lambda stream: stream.write(content.getvalue()))
 
     store.write_atomically = deadly
-    detect_small(model, out)
+    detection(model, out)
 
 
 def command_line(arguments: list[str], output: Path) -> None:
@@ -142,7 +152,7 @@ def command_line(arguments: list[str], output: Path) -> None:
         os.dup2(descriptor, place)
         os.close(descriptor)
     sys.argv = ["stickytoken", *arguments]
-    coordinator()._SHARD_PROBES = SHARD_PROBES
+    sharding()._SHARD_PROBES = SHARD_PROBES
     engine = importlib.import_module("stickytoken.runs.engines.local")
     compute_shard = engine.compute_shard
 

@@ -30,19 +30,27 @@ def test_the_commands_are_those_of_the_design():
     assert all(re.search(rf"^  {name} ", result.stdout, re.MULTILINE) for name in COMMANDS)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_every_command_has_an_example_that_the_command_takes(name):
+def example_of(name):
+    """The words of the example in a command's help."""
     result = planted.command(name, "--help")
     assert result.exit_code == 0
     assert result.stderr == ""
     found = re.search(
         r"Example: (stickytoken .*?)\n\n", result.stdout.replace("\n  ", " ") + "\n\n", re.DOTALL
     )
-    words = shlex.split(found[1].split("  ")[0])
+    return shlex.split(found[1].split("  ")[0])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_has_an_example_that_the_command_takes(name, tmp_path):
+    words = example_of(name)
     assert words[:2] == ["stickytoken", name]
     context = COMMANDS[name].make_context(name, words[2:])
     assert context.params
     assert context.args == []
+    # Options are judged before the model is loaded: nothing but the model is wrong.
+    absent = tmp_path / "absent"
+    planted.refused(name, absent, *words[3:], saying=f"no (run )?folder '{absent}'")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import unicodedata
 from pathlib import Path
 
 import polars as pl
@@ -11,40 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 import planted
-
-HOSTILE = {
-    "[bold red]evil[/bold red]": "[bold red]evil[/bold red]",
-    "[/]": "[/]",
-    "[link=http://x]": "[link=http://x]",
-    ":skull:": ":skull:",
-    "\x1b[31mred\x1b[0m": r"\x1b[31mred\x1b[0m",
-    "\x1b]0;title\x07": r"\x1b]0;title\x07",
-    "\x9b2J": r"\x9b2J",
-    "\u202egnp.exe": r"\u202egnp.exe",
-    "\u2066in\u2069": r"\u2066in\u2069",
-    "\u200bzero": r"\u200bzero",
-    "\ufeffmark": r"\ufeffmark",
-    "a\rb": r"a\rb",
-    "a\nb": r"a\nb",
-    "a\tb": r"a\tb",
-    "\x00nul": r"\x00nul",
-    "\x08\x7fdel": r"\x08\x7fdel",
-    "\u2028line": r"\u2028line",
-    "\U000e0041tag": r"\U000e0041tag",
-    "\u00a0space": r"\xa0space",
-    "</script><b>": "</script><b>",
-    '"quote"': '"quote"',
-    "é中🙂": "é中🙂",
-}
-
-
-def assert_harmless(output):
-    dangerous = {
-        character
-        for character in output
-        if character != "\n" and unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-    }
-    assert not dangerous
+from hostile import HOSTILE, assert_harmless
 
 
 @pytest.fixture(scope="module")

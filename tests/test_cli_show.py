@@ -79,7 +79,10 @@ def test_show_without_filters_prints_what_detect_printed(planted_run, planted_fo
     detected = planted.command("detect", planted_folder, *planted_options, "--out", planted_run)
     assert shown.exit_code == 0
     assert shown.stdout == detected.stdout
-    assert shown.stdout.startswith(f"Sticky tokens of {planted_folder}")
+    found = open_run(planted_run)
+    assert len(found.sticky) == found.result.sticky == 3
+    finding = "3 sticky tokens among 95 validated candidates.\n"
+    assert shown.stdout.startswith(f"{finding}Sticky tokens of {planted_folder}")
     assert re.search(r"│ +34 │ ! +│ OK +│", shown.stdout)
 
 

@@ -139,7 +139,8 @@ def test_one_carrier_in_several_pairs_is_probed_in_each(encoder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "profile"}, "method 'profile' is unknown"),
+        ({"method": "guess"}, "method 'guess' is unknown: use profile, std"),
+        ({"method": "profile"}, "a StdSettings, which the method 'profile' does not take: pass a Profile"),
         ({"tokens": []}, "no token to look at"),
         ({"tokens": [5]}, r"token id 5 cannot occur in text \(UNREACHABLE_SPECIAL\)"),
         ({"tokens": [125]}, r"token id 125 cannot occur in text \(not in the vocabulary\)"),

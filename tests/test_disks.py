@@ -40,7 +40,7 @@ def remount(place, options):
 def test_a_run_that_fills_the_disk_says_so_and_continues_when_there_is_space(
     encoder, small_disk, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(planted.coordinator(), "_SHARD_PROBES", planted.SHARD_PROBES)
+    monkeypatch.setattr(planted.sharding(), "_SHARD_PROBES", planted.SHARD_PROBES)
     folder = small_disk / "run"
     with pytest.raises(
         RunError, match=r"no space left to write .*: free some and run the same command again"

@@ -16,6 +16,7 @@ from sentence_transformers import SentenceTransformer
 import planted
 import tiny
 from stickytoken.detection.pairs import SentencePair
+from stickytoken.detection.profile.settings import ProfileSettings
 from stickytoken.detection.std.settings import PlacementWeights, ScoreConstants, StdSettings
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.protocol import EncoderIdentity
@@ -50,6 +51,23 @@ OTHER_SETTINGS = {
     "angular": ScoreConstants(0.1, 0.05, 0.02),
     "manhattan": ScoreConstants(1.0, 0.6, 0.1),
 }
+OTHER_PROFILE_SETTINGS = {
+    "budget": 7,
+    "confidence": 0.8,
+    "fdr": 0.1,
+    "smallest_effect": 0.3,
+    "adaptive": False,
+    "insertion": Insertion.TEXT,
+    "copies": (4, 8),
+    "anchors": 399,
+    "vocabulary_anchors": 399,
+    "vocabulary_share": 0.5,
+    "topics": 23,
+    "refining_texts": 9,
+    "confirming_texts": 95,
+    "reference": 399,
+    "seed": 0,
+}
 TOKENS = [Token(5, "the"), Token(9, " a")]
 
 
@@ -60,6 +78,7 @@ def parts(encoder=ENCODER, method="std", chosen=None, corpus="dd", tokens=None):
 def test_the_tables_of_this_module_name_every_setting():
     """A setting that is added to the library must be added here too."""
     assert set(OTHER_SETTINGS) == {field.name for field in dataclasses.fields(StdSettings)}
+    assert set(OTHER_PROFILE_SETTINGS) == {field.name for field in dataclasses.fields(ProfileSettings)}
     assert set(OTHER_ENCODER) == {field.name for field in dataclasses.fields(EncoderIdentity)}
 
 
@@ -70,6 +89,21 @@ def test_every_setting_of_the_method_changes_the_identity_and_is_named(name):
     found = differences(changed, parts())
     assert found
     assert all(each == f"settings.{name}" or each.startswith(f"settings.{name}.") for each in found)
+
+
+@pytest.mark.parametrize("name", OTHER_PROFILE_SETTINGS)
+def test_every_setting_of_the_method_profile_changes_the_identity_and_is_named(name):
+    plain = parts(method="profile", chosen=ProfileSettings())
+    changed = parts(method="profile", chosen=ProfileSettings(**{name: OTHER_PROFILE_SETTINGS[name]}))
+    assert digest(changed) != digest(plain)
+    assert differences(changed, plain) == [f"settings.{name}"]
+
+
+@pytest.mark.parametrize("settings", [StdSettings(), ProfileSettings()], ids=["std", "profile"])
+def test_an_identity_equals_itself_after_it_was_written_and_read(settings):
+    """Else every setting that JSON spells otherwise would be named as a difference."""
+    written = parts(chosen=settings)
+    assert differences(written, json.loads(json.dumps(written))) == []
 
 
 @pytest.mark.parametrize("name", OTHER_ENCODER)

@@ -1,8 +1,6 @@
 """A run that is cut off, by a kill or by Ctrl-C, continues where it stopped."""
 
 import os
-import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +10,7 @@ import polars as pl
 import pytest
 
 import planted
+from interrupted import assert_same_run, died, finished, killed_again_and_again, started, wait_for_shards
 from stickytoken import detect, open_run
 from stickytoken.errors import RunError
 from stickytoken.runs.store import RunFolder
@@ -22,7 +21,7 @@ SHARDS = 95 + 19  # one a token, one a candidate
 @pytest.fixture
 def shard_a_token(monkeypatch):
     """Runs of this process commit a shard for every token."""
-    monkeypatch.setattr(planted.coordinator(), "_SHARD_PROBES", planted.SHARD_PROBES)
+    monkeypatch.setattr(planted.sharding(), "_SHARD_PROBES", planted.SHARD_PROBES)
 
 
 @pytest.fixture(scope="module")
@@ -42,64 +41,15 @@ def run_copy(whole, tmp_path):
     return folder
 
 
-def started(target, *arguments):
-    process = planted.processes().Process(target=target, args=arguments)
-    process.start()
-    return process
-
-
-def wait_for_shards(process, folder, count):
-    """Wait until so many shards are committed, or the process has ended."""
-    shards = folder / "shards"
-    while process.is_alive() and not (shards.is_dir() and len(list(shards.glob("*.parquet"))) >= count):
-        time.sleep(0.001)
-
-
-def finished(target, *arguments):
-    process = started(target, *arguments)
-    process.join()
-    return process.exitcode
-
-
 def continued(encoder, folder, **options):
     return detect(encoder, sentences=planted.small_corpus(), settings=planted.SMALL, out=folder, **options)
-
-
-def assert_same_run(folder, whole):
-    for name in ("tokens.parquet", "vocabulary.parquet", "plan.json"):
-        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
-    assert [path.name for path in folder.rglob("*.tmp")] == []
-    ours, theirs = open_run(folder), open_run(whole)
-    assert ours.result.model_copy(update={"seconds": 0}) == theirs.result.model_copy(update={"seconds": 0})
 
 
 def test_a_run_that_is_killed_again_and_again_ends_with_the_bytes_of_an_uninterrupted_one(
     bert_folder, whole, tmp_path
 ):
     folder = tmp_path / "run"
-    moments = random.Random(0)
-    seen = {}
-    kills = in_shards = 0
-    while kills < 12 or in_shards < 5:
-        process = started(planted.detect_small, bert_folder, folder)
-        if kills % 3:
-            goal = len(seen) + moments.randint(1, 7)
-            wait_for_shards(process, folder, goal)
-            time.sleep(moments.uniform(0, 0.01))
-        else:
-            time.sleep(moments.uniform(0, 0.4))
-        process.kill()
-        process.join()
-        if process.exitcode == 0:  # the run was faster than the kill: begin anew
-            shutil.rmtree(folder)
-            seen = {}
-            continue
-        assert process.exitcode == -signal.SIGKILL
-        kills += 1
-        found = planted.shards_of(folder)
-        assert {name: found.get(name) for name in seen} == seen
-        in_shards += len(found) > len(seen)
-        seen = found
+    seen = killed_again_and_again(planted.detect_small, bert_folder, folder, kills=12, in_shards=5)
     with pytest.raises(RunError, match=r"not finished: run the same command again"):
         open_run(folder)
     assert finished(planted.detect_small, bert_folder, folder) == 0
@@ -109,20 +59,12 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_bytes_of_an_uninterr
     assert_same_run(folder, whole)
 
 
-def died(bert_folder, folder, moment, marker=b""):
-    """Kill a detection at a moment; say which file it was writing."""
-    status = finished(planted.detect_small_and_die, bert_folder, folder, moment, marker)
-    assert status == -signal.SIGKILL, moment
-    (leftover,) = folder.rglob("*.tmp")
-    return leftover.name.removeprefix(".").rsplit(".", 2)[0]
-
-
 @pytest.mark.parametrize("moment", range(4))
 def test_a_kill_while_one_of_the_first_files_is_written_leaves_a_folder_that_the_same_call_takes(
     bert_folder, whole, tmp_path, moment
 ):
     folder = tmp_path / "run"
-    died(bert_folder, folder, moment)
+    died(planted.detect_small, bert_folder, folder, moment)
     assert finished(planted.detect_small, bert_folder, folder) == 0
     assert_same_run(folder, whole)
 
@@ -130,10 +72,10 @@ def test_a_kill_while_one_of_the_first_files_is_written_leaves_a_folder_that_the
 def test_a_kill_while_a_later_file_is_written_leaves_a_run_that_continues(bert_folder, whole, tmp_path):
     folder = tmp_path / "run"
     for name in ("score-000000.parquet", "score-000040.parquet", "validate-000000.parquet", "tokens.parquet"):
-        assert died(bert_folder, folder, name) == name
+        assert died(planted.detect_small, bert_folder, folder, name) == name
         assert not list(folder.rglob(name))
     assert (
-        died(bert_folder, folder, "run.json", b"score_threshold") == "run.json"
+        died(planted.detect_small, bert_folder, folder, "run.json", b"score_threshold") == "run.json"
     )  # the last file, with results
     assert (folder / "tokens.parquet").is_file()
     with pytest.raises(RunError, match="not finished"):
@@ -312,7 +254,7 @@ def interrupted_at_call(moment, work):
 
 def test_ctrl_c_ends_a_command_that_was_started_by_a_shell(bert_folder, sentence_file, tmp_path):
     script = (
-        "import importlib; importlib.import_module('stickytoken.runs.detect')._SHARD_PROBES = 19;"
+        "import importlib; importlib.import_module('stickytoken.runs.job')._SHARD_PROBES = 19;"
         "from stickytoken.cli.main import main; main()"
     )
     folder = tmp_path / "run"

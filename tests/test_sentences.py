@@ -265,5 +265,15 @@ def test_the_fingerprint_is_of_the_sentences_in_order_and_of_nothing_else():
     assert len({fingerprint("a", "b"), *(fingerprint(*texts) for texts in others)}) == len(others) + 1
 
 
+def test_topics_have_a_fingerprint_of_their_own():
+    def fingerprints(topics):
+        corpus = Sentences(("a", "b"), "test", topics=topics)
+        return corpus.fingerprint, corpus.fingerprint_with_topics
+
+    bare, both, swapped = (fingerprints(topics) for topics in (None, ("x", "y"), ("y", "x")))
+    assert bare[0] == both[0] == swapped[0] == bare[1]
+    assert len({bare[1], both[1], swapped[1]}) == 3
+
+
 def test_a_sentence_with_half_a_surrogate_pair_has_a_fingerprint():
     assert len(Sentences(("a\ud800",), "test").fingerprint) == 64

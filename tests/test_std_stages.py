@@ -22,8 +22,8 @@ from stickytoken.detection.std.stages import (
     weighted,
 )
 from stickytoken.insertion import Insertion, Token, TokenizedText
-from stickytoken.runs.schema import PairRecord, StdPlanRecord
 from stickytoken.runs.std_plan import scoring_stage, validation_stage
+from stickytoken.runs.std_record import PairRecord, StdPlanRecord
 
 DIMENSION = 6
 COPIES = 3

@@ -11,11 +11,14 @@ import planted
 from stickytoken import detect, open_run
 from stickytoken.errors import InputError, RunError
 from stickytoken.runs.identity import digest
-from stickytoken.runs.schema import SCHEMA_VERSION, StdPlanRecord
+from stickytoken.runs.profile_results import TOKEN_COLUMNS as PROFILE_COLUMNS
+from stickytoken.runs.schema import SCHEMA_VERSION
+from stickytoken.runs.std_record import StdPlanRecord, StdResultRecord
 from stickytoken.runs.std_results import TOKEN_COLUMNS
 from stickytoken.runs.store import RunFolder
 
 GOLDEN = Path(__file__).parent / "data" / "run_schema_1"
+GOLDEN_2 = Path(__file__).parent / "data" / "run_schema_2"
 
 
 @pytest.fixture
@@ -125,7 +128,7 @@ def test_the_folder_of_another_run_is_refused_with_what_differs_and_left_as_it_i
         (b"null", "is not what a run writes"),
         (b"{}", "is not what a run writes .schema_version: missing, where a whole number from 1 is needed"),
         (b'{"schema_version": 1}', "is not what a run writes .identity: Field required"),
-        (b'{"schema_version": 2, "news": true}', "schema version 2, this stickytoken reads up to 1: upgrade"),
+        (b'{"schema_version": 3, "news": true}', "schema version 3, this stickytoken reads up to 2: upgrade"),
     ],
     ids=[
         "empty",
@@ -270,9 +273,34 @@ def test_a_run_of_schema_version_1_still_reads(tmp_path):
     assert run.sticky["token"].to_list() == ["!"]
 
 
-def test_the_hash_of_a_stored_identity_has_not_changed():
+def test_a_run_of_schema_version_2_still_reads(tmp_path):
+    """The version that added the method profile; see the test of version 1."""
+    folder = Path(shutil.copytree(GOLDEN_2, tmp_path / "run"))
+    row = {"token_id": 34, "token": "!", "decoded": "!", "lift": 0.5, "verdict": "sticky"}
+    pl.DataFrame([dict.fromkeys(PROFILE_COLUMNS) | row]).write_parquet(folder / "tokens.parquet")
+    run = open_run(folder)
+    assert (run.record.schema_version, run.record.method) == (2, "profile")
+    assert run.record.identity == "93a8b05567f468b4abf72aba676ab12ac7d365b0e6755290621fa3a89b97e7e8"
+    assert run.record.settings["copies"] == [8, 4]
+    assert (run.result.looked_at, run.result.sticky, run.result.empirical_null) == (95, 0, False)
+    assert run.result.ordinary_lift == 0.027891626362815607
+    assert run.plan.mean_similarity == 0.08964629482007198
+    assert run.plan.groups == ["topic 0", "topic 1", "topic 2", "vocabulary 0", "vocabulary 1"]
+    assert {step: len(texts) for step, texts in run.plan.carriers.items()} == {
+        "screen": 2,
+        "refine": 2,
+        "confirm": 4,
+    }
+    assert run.sticky["token"].to_list() == ["!"]
+    for kind, found in ((StdPlanRecord, run.plan_of), (StdResultRecord, run.result_of)):
+        with pytest.raises(RunError, match="holds a run of the method profile"):
+            found(kind)
+
+
+@pytest.mark.parametrize("folder", [GOLDEN, GOLDEN_2], ids=lambda folder: folder.name)
+def test_the_hash_of_a_stored_identity_has_not_changed(folder):
     """If it did, no run of an earlier version could be continued: raise IDENTITY_VERSION on purpose only."""
-    record = json.loads((GOLDEN / "run.json").read_text("utf-8"))
+    record = json.loads((folder / "run.json").read_text("utf-8"))
     assert digest(record["identity_parts"]) == record["identity"]
 
 
@@ -283,6 +311,12 @@ def test_records_come_back_as_they_were_written(tmp_path, finished_run):
     assert folder.read_run() == finished_run.record
     assert folder.read_plan(StdPlanRecord) == finished_run.plan
     assert json.loads((tmp_path / "run.json").read_text("utf-8"))["schema_version"] == SCHEMA_VERSION
+
+
+def test_a_run_whose_record_names_another_method_is_an_error(run_copy):
+    planted.edit_record(run_copy, method="profile")
+    with pytest.raises(RunError, match=r"tokens\.parquet has no column 'texts'"):
+        open_run(run_copy)
 
 
 def test_every_file_of_a_run_reads_without_this_package(finished_run):

@@ -1,5 +1,6 @@
 """Tiny real models and tokenizers, built in memory from a configuration and a seed."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -17,14 +18,15 @@ PIECES = ["##s", "##ing", "##ed", "##er", *(f"##{letter}" for letter in "abcdefg
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def wordpiece_tokenizer(max_length: int = 64) -> PreTrainedTokenizerFast:
-    """A BERT tokenizer over a few dozen words and all letters."""
+def wordpiece_tokenizer(max_length: int = 64, words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """A BERT tokenizer over a few dozen words and all letters, and over further words behind them."""
     entries = [
         *SPECIALS,
         "[unused0]",
         *"abcdefghijklmnopqrstuvwxyz.,!?0123456789",
         *(word for word in WORDS if len(word) > 1),
         *PIECES,
+        *words,
     ]
     vocabulary = {entry: place for place, entry in enumerate(dict.fromkeys(entries))}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
@@ -55,9 +57,9 @@ def save_backbone(folder: Path, model: torch.nn.Module, tokenizer: PreTrainedTok
     return folder
 
 
-def bert_backbone(folder: Path, *, max_length: int = 64, seed: int = 0) -> Path:
+def bert_backbone(folder: Path, *, max_length: int = 64, seed: int = 0, words: Sequence[str] = ()) -> Path:
     """Save a random two-layer BERT of 32 dimensions."""
-    tokenizer = wordpiece_tokenizer(max_length)
+    tokenizer = wordpiece_tokenizer(max_length, words)
     torch.manual_seed(seed)
     config = BertConfig(
         vocab_size=len(tokenizer),

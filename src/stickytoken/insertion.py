@@ -84,10 +84,8 @@ def insert_as_text(
     Raises:
         InputError: the path is too short or leaves the sentence.
     """
-    if placement is Placement.PREFIX:
-        return [token.text * n + text for n in range(1, counts + 1)]
-    if placement is Placement.SUFFIX:
-        return [text + token.text * n for n in range(1, counts + 1)]
+    if placement is not Placement.RANDOM:
+        return [copies_as_text(token, text, placement, n) for n in range(1, counts + 1)]
     texts: list[str] = []
     for gap in _checked(path, counts):
         words = (texts[-1] if texts else text).split()
@@ -100,17 +98,37 @@ def insert_as_ids(
     token: Token, text: TokenizedText, placement: Placement, counts: int, path: Sequence[int] = ()
 ) -> list[tuple[int, ...]]:
     """Return the content ids with 1, 2, ..., ``counts`` copies; see ``insert_as_text``."""
+    if placement is not Placement.RANDOM:
+        return [copies_as_ids(token, text, placement, n) for n in range(1, counts + 1)]
     copy = (token.id,)
-    if placement is Placement.PREFIX:
-        return [TokenizedText(text.head, (copy,) * n + text.words).ids for n in range(1, counts + 1)]
-    if placement is Placement.SUFFIX:
-        return [TokenizedText(text.head, text.words + (copy,) * n).ids for n in range(1, counts + 1)]
     words = list(text.words)
     probes: list[tuple[int, ...]] = []
     for gap in _checked(path, counts):
         words.insert(_inside(gap, len(words)), copy)
         probes.append(TokenizedText(text.head, tuple(words)).ids)
     return probes
+
+
+def copies_as_text(
+    token: Token, text: str, placement: Placement, copies: int, path: Sequence[int] = ()
+) -> str:
+    """Return the text with exactly ``copies`` copies; see ``insert_as_text``."""
+    if placement is Placement.PREFIX:
+        return token.text * copies + text
+    if placement is Placement.SUFFIX:
+        return text + token.text * copies
+    return insert_as_text(token, text, placement, copies, path)[-1]
+
+
+def copies_as_ids(
+    token: Token, text: TokenizedText, placement: Placement, copies: int, path: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Return the content ids with exactly ``copies`` copies; see ``insert_as_text``."""
+    if placement is Placement.PREFIX:
+        return TokenizedText(text.head, ((token.id,) * copies, *text.words)).ids
+    if placement is Placement.SUFFIX:
+        return TokenizedText(text.head, (*text.words, (token.id,) * copies)).ids
+    return insert_as_ids(token, text, placement, copies, path)[-1]
 
 
 def _checked(path: Sequence[int], counts: int) -> Sequence[int]:

@@ -10,17 +10,16 @@ import typer
 from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.errors import reported
-from stickytoken.cli.output import print_json, status
+from stickytoken.cli.models import chosen_encoder
 from stickytoken.cli.progress import progress_bar
-from stickytoken.cli.quiet import quiet_libraries
-from stickytoken.cli.results import print_run
-from stickytoken.insertion import Insertion
+from stickytoken.cli.results import show_run
+from stickytoken.cli.settings import chosen_settings
 
 
 @reported
 def detect(
     model: o.Model,
-    method: Annotated[o.Method, typer.Option(help="std: the method of Chen et al. 2025.")] = o.Method.STD,
+    method: o.MethodName = None,
     sentences: o.SentenceSource = None,
     column: o.Column = None,
     pairs: o.PairsFile = None,
@@ -40,14 +39,49 @@ def detect(
         typer.Option(help="Run folder. Default: runs/<model>-<method>-<identity>.", show_default=False),
     ] = None,
     seed: o.Seed = 42,
-    insertion: o.InsertionMode = Insertion.TEXT,
-    copies: o.Copies = 8,
-    sentence_count: o.SentenceCount = 1000,
-    pair_count: o.PairCount = 1000,
-    scoring_pairs: Annotated[int, typer.Option(min=1, help="Pairs that score a token.")] = 5,
-    validation_pairs: o.ValidationPairs = 250,
-    candidate_share: Annotated[float, typer.Option(help="Share of the tokens that is validated.")] = 0.02,
-    outlier_range: Annotated[float, typer.Option(min=0, help="Sticky above Q3 + this x IQR.")] = 0.7,
+    insertion: o.InsertionMode = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="profile: texts per available token, on average. Default: 6.", show_default=False),
+    ] = None,
+    confidence: o.Confidence = None,
+    fdr: Annotated[
+        float | None,
+        typer.Option(
+            help="profile: false discovery rate of the verdicts. Default: 0.05.", show_default=False
+        ),
+    ] = None,
+    smallest_effect: Annotated[
+        float | None,
+        typer.Option(
+            help="profile: smallest lift that matters, in standard deviations of the model's similarities. "
+            "Default: 0.5.",
+            show_default=False,
+        ),
+    ] = None,
+    adaptive: Annotated[
+        bool | None,
+        typer.Option(
+            help="profile: spend more on the upper tail; --no-adaptive spends alike. Default: adaptive.",
+            show_default=False,
+        ),
+    ] = None,
+    vocabulary_share: o.VocabularyShare = None,
+    copies: o.Copies = None,
+    sentence_count: o.SentenceCount = None,
+    pair_count: o.PairCount = None,
+    scoring_pairs: Annotated[
+        int | None, typer.Option(min=1, help="std: pairs that score a token. Default: 5.", show_default=False)
+    ] = None,
+    validation_pairs: o.ValidationPairs = None,
+    candidate_share: Annotated[
+        float | None,
+        typer.Option(help="std: share of the tokens that is validated. Default: 0.02.", show_default=False),
+    ] = None,
+    outlier_range: Annotated[
+        float | None,
+        typer.Option(min=0, help="std: sticky above Q3 + this x IQR. Default: 0.7.", show_default=False),
+    ] = None,
     device: o.Device = None,
     dtype: o.Dtype = "float32",
     prompt: o.Prompt = None,
@@ -61,41 +95,46 @@ def detect(
 
     Example: stickytoken detect all-MiniLM-L6-v2 --sample 300
     """
-    from stickytoken.detection.std.settings import StdSettings
-    from stickytoken.encoders import load_encoder
     from stickytoken.runs import detect as run_detection
     from stickytoken.runs.selection import token_ids_from_file
     from stickytoken.vocabulary import categorize
 
-    settings = StdSettings(
-        sentences=sentence_count,
-        pairs=pair_count,
-        scoring_pairs=scoring_pairs,
-        validation_pairs=validation_pairs,
-        copies=copies,
-        insertion=insertion,
-        candidate_share=candidate_share,
-        outlier_range=outlier_range,
-        seed=seed,
+    settings = chosen_settings(
+        method,
+        pairs,
+        {
+            "budget": budget,
+            "confidence": confidence,
+            "fdr": fdr,
+            "smallest_effect": smallest_effect,
+            "adaptive": adaptive,
+            "vocabulary_share": vocabulary_share,
+            "sentences": sentence_count,
+            "pairs": pair_count,
+            "scoring_pairs": scoring_pairs,
+            "validation_pairs": validation_pairs,
+            "copies": copies,
+            "insertion": insertion,
+            "candidate_share": candidate_share,
+            "outlier_range": outlier_range,
+            "seed": seed,
+        },
     )
     corpus = chosen_sentences(sentences, column, pairs)
-    quiet_libraries()
-    with status(f"loading {model}"):
-        encoder = load_encoder(
-            model,
-            device=device,
-            prompt=prompt,
-            prompt_name=prompt_name,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            token_budget=token_budget,
-        )
+    encoder = chosen_encoder(
+        model,
+        device=device,
+        dtype=dtype,
+        prompt=prompt,
+        prompt_name=prompt_name,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        token_budget=token_budget,
+    )
     ids = token_ids_from_file(categorize(encoder.tokenizer), tokens) if tokens else None
     with progress_bar() as progress:
         run = run_detection(
             encoder,
-            method=method.value,
             sentences=corpus,
             pairs=pairs,
             tokens=ids,
@@ -104,7 +143,4 @@ def detect(
             out=out,
             progress=progress,
         )
-    if output_format is o.Format.JSON:
-        print_json(run.summary())
-    else:
-        print_run(run)
+    show_run(run, output_format)

@@ -21,6 +21,7 @@ class Format(StrEnum):
 class Method(StrEnum):
     """Detection methods."""
 
+    PROFILE = "profile"
     STD = "std"
 
 
@@ -69,19 +70,62 @@ PairsFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--pairs",
-        help="File of pairs (sentence1, sentence2, similarity) in place of sampled ones.",
+        help="std: file of pairs (sentence1, sentence2, similarity) in place of sampled ones.",
+        show_default=False,
+    ),
+]
+MethodName: TypeAlias = Annotated[
+    Method | None,
+    typer.Option(
+        "--method",
+        help="profile: every token with an interval. std: Chen et al. 2025. "
+        "Default: profile, or std with --pairs.",
         show_default=False,
     ),
 ]
 Seed: TypeAlias = Annotated[int, typer.Option(min=0, help="Of all sampling; 42 replays the published runs.")]
 InsertionMode: TypeAlias = Annotated[
-    Insertion, typer.Option(help="text: copies join the string. ids: the model sees exactly n copies.")
+    Insertion | None,
+    typer.Option(
+        help="text: copies join the string. ids: the model sees exactly n copies. "
+        "Default: ids (profile), text (std).",
+        show_default=False,
+    ),
 ]
-Copies: TypeAlias = Annotated[int, typer.Option(min=1, help="Probes hold 1 to this many copies.")]
+Confidence: TypeAlias = Annotated[
+    float | None, typer.Option(help="profile: coverage of the intervals. Default: 0.9.", show_default=False)
+]
+VocabularyShare: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        help="profile: weight of vocabulary entries among the anchors, the rest is sentences. "
+        "Default: 0.667.",
+        show_default=False,
+    ),
+]
+Copies: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, help="std: probes hold 1 to this many copies. Default: 8.", show_default=False),
+]
 SentenceCount: TypeAlias = Annotated[
-    int, typer.Option("--sentence-count", min=2, help="Sentences sampled from the corpus.")
+    int | None,
+    typer.Option(
+        "--sentence-count",
+        min=2,
+        help="std: sentences sampled from the corpus. Default: 1000.",
+        show_default=False,
+    ),
 ]
 PairCount: TypeAlias = Annotated[
-    int, typer.Option("--pair-count", min=1, help="Pairs sampled from them, evenly over similarity.")
+    int | None,
+    typer.Option(
+        "--pair-count",
+        min=1,
+        help="std: pairs sampled from them, evenly over similarity. Default: 1000.",
+        show_default=False,
+    ),
 ]
-ValidationPairs: TypeAlias = Annotated[int, typer.Option(min=1, help="Pairs that validate a token.")]
+ValidationPairs: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, help="std: pairs that validate a token. Default: 250.", show_default=False),
+]

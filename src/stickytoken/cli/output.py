@@ -53,7 +53,7 @@ def tell(message: str) -> None:
 def stdout() -> Console:
     """A console on the present stdout; wide enough for tables when it is no terminal."""
     console = Console()
-    return console if console.is_terminal else Console(width=120)
+    return console if console.is_terminal else Console(width=160)
 
 
 @contextmanager

@@ -4,73 +4,54 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stickytoken.cli.output import print_table, say, tell
+from stickytoken.cli.options import Format
+from stickytoken.cli.output import print_json, print_table, say, tell
+from stickytoken.cli.profile_results import profile_lines, profile_notes
+from stickytoken.cli.std_results import std_lines, std_notes
 
 if TYPE_CHECKING:
     import polars as pl
 
     from stickytoken.runs import Run
 
-_COLUMNS = {
+_HEADINGS = {
     "token_id": "id",
     "token": "token",
     "category": "category",
     "sticky_score": "sticky score",
-    "validation_rate": "validation rate",
     "lift": "lift",
+    "lift_low": "low",
+    "lift_high": "high",
+    "universality": "universality",
+    "validation_rate": "validation rate",
+    "severity": "severity",
     "verdict": "verdict",
 }
-# Below this many candidates the quartiles of their rates say little.
-_FEW_CANDIDATES = 20
-_MUCH_DEVIATION = 0.05
 
 
 def print_rows(title: str, rows: pl.DataFrame) -> None:
-    """Print rows of tokens.parquet."""
-    print_table(title, tuple(_COLUMNS.values()), rows.select(*_COLUMNS).iter_rows())
+    """Print rows of tokens.parquet: of its columns, those that people read first."""
+    columns = [column for column in _HEADINGS if column in rows.columns]
+    print_table(title, [_HEADINGS[column] for column in columns], rows.select(columns).iter_rows())
 
 
-def print_run(run: Run) -> None:
-    """Print what was found, on what it rests, and where the run lies."""
-    record, result, plan = run.record, run.result, run.plan
-    if run.sticky.is_empty():
-        say(f"No sticky tokens among {result.candidates} validated candidates.")
+def show_run(run: Run, output_format: Format) -> None:
+    """Write a run to stdout, as a document or for people."""
+    if output_format is Format.JSON:
+        print_json(run.summary())
     else:
-        print_rows(f"Sticky tokens of {record.model.name}", run.sticky)
-    scope = "all" if result.scored == record.model.available else "a selection of"
-    say(
-        f"method {record.method}, {scope} {result.scored:,} of {record.model.available:,} available tokens; "
-        f"mean similarity u = {plan.mean_similarity:.4f}"
-    )
-    say(
-        f"{result.candidates} candidates reach a score of {result.score_threshold:.2f}; "
-        f"a rate above {result.rate_threshold:.4f} is sticky: {result.sticky}"
-    )
-    say(f"{result.sequences:,} texts in {result.seconds:,.0f} s; run: {run.path}")
-    for note in _notes(run):
+        _print_run(run)
+
+
+def _print_run(run: Run) -> None:
+    """Print what was found, on what it rests, and where the run lies."""
+    profile = run.record.method == "profile"
+    first, *others = profile_lines(run) if profile else std_lines(run)
+    say(first)
+    if not run.sticky.is_empty():
+        print_rows(f"Sticky tokens of {run.record.model.name}", run.sticky)
+    for line in others:
+        say(line)
+    say(f"{run.result.sequences:,} texts in {run.result.seconds:,.0f} s; run: {run.path}")
+    for note in profile_notes(run) if profile else std_notes(run):
         tell(f"note: {note}")
-
-
-def _notes(run: Run) -> list[str]:
-    notes = []
-    if run.result.candidates < _FEW_CANDIDATES:
-        notes.append(
-            f"the verdict is an outlier rule, and {run.result.candidates} candidates are few for it: "
-            "look at more tokens before you rely on it"
-        )
-    if run.result.rate_threshold >= 1:
-        notes.append(
-            "no rate can exceed the threshold: the candidates' rates are too spread for the outlier rule to "
-            "single one out"
-        )
-    if run.plan.left_out:
-        notes.append(
-            f"{run.plan.left_out} sentences or pairs were left out: with the copies in, "
-            "the model would have cut them off"
-        )
-    if run.plan.similarity_deviation > _MUCH_DEVIATION:
-        notes.append(
-            f"similarities in the pair file differ by up to {run.plan.similarity_deviation:.3f} "
-            "from this model's: they may come from another model"
-        )
-    return notes

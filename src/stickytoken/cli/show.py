@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,16 +12,20 @@ from stickytoken.cli.categories import known_category
 from stickytoken.cli.errors import reported
 from stickytoken.cli.options import Format, OutputFormat
 from stickytoken.cli.output import print_json
-from stickytoken.cli.results import print_rows, print_run
+from stickytoken.cli.results import print_rows, show_run
 from stickytoken.errors import InputError
+
+if TYPE_CHECKING:
+    from stickytoken.runs import Run
 
 _LISTED = 50
 
 
 class Verdict(StrEnum):
-    """Verdicts of a run."""
+    """Verdicts of a run; only the method profile knows topical tokens."""
 
     STICKY = "sticky"
+    TOPICAL = "topical"
     BENIGN = "benign"
 
 
@@ -48,7 +52,7 @@ def show(
     contains: Annotated[
         str | None, typer.Option(help="List tokens whose text contains this.", show_default=False)
     ] = None,
-    validated: Annotated[bool, typer.Option("--validated", help="List only validated tokens.")] = False,
+    validated: Annotated[bool, typer.Option("--validated", help="std: list only validated tokens.")] = False,
     sort: Annotated[
         Order | None, typer.Option(help="Sort the list by this, largest first.", show_default=False)
     ] = None,
@@ -59,7 +63,7 @@ def show(
 ) -> None:
     """Show the sticky tokens of a run, or list its tokens by filters.
 
-    Example: stickytoken show runs/all-MiniLM-L6-v2-std-0123456789ab --validated --sort lift
+    Example: stickytoken show runs/all-MiniLM-L6-v2-profile-0123456789ab --verdict topical --limit 20
     """
     import polars as pl
 
@@ -70,11 +74,9 @@ def show(
         raise InputError("contains is '': there is nothing to look for; pass a part of a token's text")
     found = open_run(run)
     if not any((token is not None, verdict, category, contains, validated, sort, limit)):
-        if output_format is Format.JSON:
-            print_json(found.summary())
-        else:
-            print_run(found)
+        show_run(found, output_format)
         return
+    _require_of(found, verdict, validated, sort)
     rows = found.token(token) if token is not None else found.tokens
     if verdict:
         rows = rows.filter(verdict=verdict.value)
@@ -91,3 +93,27 @@ def show(
         print_json(found.summary() | {"tokens": listed.to_dicts()})
         return
     print_rows(f"{len(listed)} of {len(rows)} tokens", listed)
+
+
+def _require_of(run: Run, verdict: Verdict | None, validated: bool, sort: Order | None) -> None:
+    """Refuse what the method of a run does not know.
+
+    Raises:
+        InputError: names it.
+    """
+    method = run.record.method
+    if sort and sort.value not in run.tokens.columns:
+        known = ", ".join(order.value for order in Order if order.value in run.tokens.columns)
+        raise InputError(
+            f"the run in {run.path} is of the method {method} and has no {sort.value}: sort by {known}"
+        )
+    if validated and method != "std":
+        raise InputError(
+            f"the run in {run.path} is of the method {method}, which judges every token: "
+            "leave --validated out, or list by --verdict"
+        )
+    if verdict is Verdict.TOPICAL and method != "profile":
+        raise InputError(
+            f"the run in {run.path} is of the method {method}, which calls no token topical: "
+            "list sticky or benign ones"
+        )

@@ -7,6 +7,20 @@ from typing import Any
 from stickytoken.errors import InputError
 
 
+def real_number(name: str, value: Any) -> float:
+    """The value as a float.
+
+    Raises:
+        InputError: it is no number.
+    """
+    if isinstance(value, str):
+        raise InputError(f"{name} is {value!r}: it must be a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is {value!r}: it must be a number") from None
+
+
 def whole_number(name: str, value: Any, least: int) -> int:
     """The value as an int.
 

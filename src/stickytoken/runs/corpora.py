@@ -40,6 +40,18 @@ def corpus_record(corpus: Sentences | PairCorpus) -> CorpusRecord:
     )
 
 
+def corpus_fingerprint(corpus: Sentences | PairCorpus, topics_count: bool) -> str:
+    """Fingerprint of all of a corpus that can change a number.
+
+    Args:
+        corpus: sentences or pairs.
+        topics_count: whether the method looks at the sentences' topics.
+    """
+    if topics_count and isinstance(corpus, Sentences):
+        return corpus.fingerprint_with_topics
+    return corpus.fingerprint
+
+
 def choose_corpus(
     sentences: Sentences | str | Path | None, pairs: Sequence[SentencePair] | str | Path | None
 ) -> Sentences | PairCorpus:

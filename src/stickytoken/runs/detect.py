@@ -4,46 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
-import polars as pl
-
 from stickytoken.detection.pairs import SentencePair
-from stickytoken.detection.stage import Shard, Stage, cut_into_shards
+from stickytoken.detection.profile.settings import ProfileSettings
 from stickytoken.detection.std.settings import StdSettings
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.errors import InputError, RunError
-from stickytoken.insertion import Token
-from stickytoken.runs.corpora import PairCorpus, choose_corpus, corpus_record
-from stickytoken.runs.engines.local import run_stage
+from stickytoken.errors import RunError
+from stickytoken.runs.corpora import choose_corpus, corpus_fingerprint, corpus_record
 from stickytoken.runs.environment import hardware, now, package_versions
 from stickytoken.runs.identity import differences, digest, identity_parts
+from stickytoken.runs.job import FolderRunner, Job
+from stickytoken.runs.methods import Method, choose_method
 from stickytoken.runs.progress import ProgressCallback, ignore_progress
 from stickytoken.runs.run import Run, open_run
-from stickytoken.runs.schema import ModelRecord, ResultRecord, RunRecord, StdPlanRecord
+from stickytoken.runs.schema import ModelRecord, RunRecord
 from stickytoken.runs.selection import choose_tokens
-from stickytoken.runs.std_plan import make_plan, scoring_stage, validation_stage
-from stickytoken.runs.std_results import choose_candidates, decide
 from stickytoken.runs.store import PLAN_FILE, RUN_FILE, TOKENS_FILE, VOCABULARY_FILE, RunFolder
 from stickytoken.sentences import Sentences
-from stickytoken.vocabulary import Vocabulary, categorize
+from stickytoken.vocabulary import categorize
 
-METHODS = ("std",)
-# Texts a shard: what a kill loses, and enough of every length to fill batches.
-_SHARD_PROBES = 8192
 _IDENTITY_SHOWN = 12
 
 
 def detect(
     encoder: Encoder,
     *,
-    method: str = "std",
+    method: str | None = None,
     sentences: Sentences | str | Path | None = None,
     pairs: Sequence[SentencePair] | str | Path | None = None,
     tokens: Sequence[int] | None = None,
     sample: int | None = None,
-    settings: StdSettings | None = None,
+    settings: ProfileSettings | StdSettings | None = None,
     seed: int | None = None,
     out: str | Path | None = None,
     progress: ProgressCallback = ignore_progress,
@@ -52,12 +45,13 @@ def detect(
 
     Args:
         encoder: the model, from `load_encoder`.
-        method: ``std``, the paper's.
+        method: ``profile``, ours, or ``std``, the paper's; None is the one that the settings
+            or pairs belong to, else ``profile``.
         sentences: the corpus, or what `load_sentences` takes; None is the bundled one.
-        pairs: pairs, or a file of them, in place of sampling from sentences.
+        pairs: pairs, or a file of them, in place of sampling from sentences; ``std`` only.
         tokens: ids of the tokens to look at; None is all available ones.
         sample: look at a random sample of this many of them.
-        settings: of the method; None is the published ones.
+        settings: of the method; None is its defaults.
         seed: replaces the seed of the settings.
         out: the run folder; None is ``runs/<model>-<method>-<identity>``.
         progress: told of every step.
@@ -70,20 +64,20 @@ def detect(
         EncodingError: a text without a usable vector.
         RunError: the folder belongs to another run or process, or cannot be written.
     """
-    if method not in METHODS:
-        raise InputError(f"method {method!r} is unknown: use {', '.join(METHODS)}")
-    settings = settings or StdSettings()
+    chosen_method = choose_method(method, settings, pairs is not None)
+    settings = settings or chosen_method.settings()
     if seed is not None:
         settings = replace(settings, seed=seed)
     corpus = choose_corpus(sentences, pairs)
     vocabulary = categorize(encoder.tokenizer)
     chosen = choose_tokens(vocabulary, tokens, sample, settings.seed)
     restricted = None if tokens is None and sample is None else chosen
-    parts = identity_parts(encoder.identity, method, settings, corpus.fingerprint, restricted)
+    fingerprint = corpus_fingerprint(corpus, chosen_method.topics_count)
+    parts = identity_parts(encoder.identity, chosen_method.name, settings, fingerprint, restricted)
     record = RunRecord(
         identity=digest(parts),
         identity_parts=parts,
-        method="std",
+        method=chosen_method.name,
         model=ModelRecord(
             name=encoder.name,
             vocabulary=len(vocabulary),
@@ -99,77 +93,39 @@ def detect(
         started=now(),
     )
     path = Path(out).expanduser() if out is not None else _default_path(encoder.name, record)
-    return _execute(_Job(encoder, settings, corpus, vocabulary, chosen, record), RunFolder(path), progress)
+    job = Job(encoder, settings, corpus, vocabulary, chosen, restricted is not None, tokens is None)
+    return _execute(job, chosen_method, record, RunFolder(path), progress)
 
 
-@dataclass(frozen=True)
-class _Job:
-    encoder: Encoder
-    settings: StdSettings
-    corpus: Sentences | PairCorpus
-    vocabulary: Vocabulary
-    tokens: list[Token]
-    record: RunRecord
-
-
-def _execute(job: _Job, folder: RunFolder, progress: ProgressCallback) -> Run:
+def _execute(
+    job: Job, method: Method, record: RunRecord, folder: RunFolder, progress: ProgressCallback
+) -> Run:
     if folder.holds_other_files():
         raise RunError(f"{folder.path} holds files but no run: choose an empty or a new folder")
     with folder.locked():
         if folder.holds_run():
             earlier = folder.read_run()
-            _require_same(earlier, job.record, folder)
+            _require_same(earlier, record, folder)
             if earlier.result is not None and (folder.path / TOKENS_FILE).is_file():
                 return open_run(folder.path)
-        _compute(job, folder, progress)
+        _compute(job, method, record, folder, progress)
     return open_run(folder.path)
 
 
-def _compute(job: _Job, folder: RunFolder, progress: ProgressCallback) -> None:
+def _compute(
+    job: Job, method: Method, record: RunRecord, folder: RunFolder, progress: ProgressCallback
+) -> None:
     vocabulary = job.vocabulary.frame()
-    plan = folder.read_plan(StdPlanRecord)
+    plan = folder.read_plan(method.plan_record)
     if plan is None:
-        plan = make_plan(job.encoder, job.settings, job.corpus, progress)
-    record = folder.read_run() if folder.holds_run() else job.record
+        plan = method.make_plan(job, progress)
+    record = folder.read_run() if folder.holds_run() else record
     folder.write_record(RUN_FILE, record)  # only now: input that cannot be planned must not block the folder
     folder.write_record(PLAN_FILE, plan)
     folder.write_table(VOCABULARY_FILE, vocabulary)
-    scoring = scoring_stage(job.encoder, job.settings, plan, job.vocabulary.available, job.tokens)
-    scores = _run(scoring, job.tokens, job.encoder, folder, progress)
-    candidates = choose_candidates(scores, job.settings)
-    wanted = set(candidates.ids)
-    validation = validation_stage(job.encoder, job.settings, plan)
-    validated = [token for token in job.tokens if token.id in wanted]
-    verdicts = decide(
-        vocabulary, scores, _run(validation, validated, job.encoder, folder, progress), job.settings
-    )
-    folder.write_table(TOKENS_FILE, verdicts.tokens)
-    cost = folder.total_cost(
-        {
-            stage.name: len(_shards(stage, tokens))
-            for stage, tokens in ((scoring, job.tokens), (validation, validated))
-        }
-    )
-    result = ResultRecord(
-        scored=len(job.tokens),
-        candidates=len(candidates.ids),
-        sticky=int((verdicts.tokens["verdict"] == "sticky").sum()),
-        score_threshold=candidates.threshold,
-        rate_threshold=verdicts.threshold,
-        sequences=cost.sequences,
-        seconds=round(cost.seconds, 1),
-    )
-    folder.write_record(RUN_FILE, record.model_copy(update={"result": result}))
-
-
-def _run(
-    stage: Stage, tokens: Sequence[Token], encoder: Encoder, folder: RunFolder, progress: ProgressCallback
-) -> pl.DataFrame:
-    return run_stage(stage, _shards(stage, tokens), encoder, folder, progress)
-
-
-def _shards(stage: Stage, tokens: Sequence[Token]) -> list[Shard]:
-    return cut_into_shards(tokens, stage.probes_per_token, _SHARD_PROBES)
+    outcome = method.compute(job, plan, vocabulary, FolderRunner(job.encoder, folder, progress))
+    folder.write_table(TOKENS_FILE, outcome.tokens)
+    folder.write_record(RUN_FILE, record.model_copy(update={"result": outcome.result}))
 
 
 def _require_same(earlier: RunRecord, ours: RunRecord, folder: RunFolder) -> None:

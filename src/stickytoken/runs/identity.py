@@ -35,7 +35,7 @@ def identity_parts(
         "version": IDENTITY_VERSION,
         "encoder": asdict(encoder),
         "method": method,
-        "settings": asdict(settings),
+        "settings": json.loads(json.dumps(asdict(settings))),  # as run.json gives it back: a tuple is a list
         "corpus": corpus,
         "tokens": None if tokens is None else digest([token.id for token in tokens]),
     }

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
 from stickytoken.errors import InputError, RunError
-from stickytoken.runs.schema import ResultRecord, RunRecord, StdPlanRecord
-from stickytoken.runs.std_results import TOKEN_COLUMNS
+from stickytoken.runs.methods import METHODS
+from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.runs.schema import RunRecord
+from stickytoken.runs.std_record import StdPlanRecord, StdResultRecord
 from stickytoken.runs.store import TOKENS_FILE, VOCABULARY_FILE, RunFolder
+
+Kind = TypeVar("Kind")
+PlanRecord = TypeVar("PlanRecord", StdPlanRecord, ProfilePlanRecord)
+ResultRecord = TypeVar("ResultRecord", StdResultRecord, ProfileResultRecord)
 
 
 class Run:
@@ -30,9 +36,10 @@ class Run:
         self.record: RunRecord = self._folder.read_run()
         if self.record.result is None:
             raise RunError(f"the run in {path} is not finished: run the same command again to continue it")
-        self.result: ResultRecord = self.record.result
+        self.method = METHODS[self.record.method]
+        self.result: StdResultRecord | ProfileResultRecord = self.record.result
         self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE)
-        if missing := [column for column in TOKEN_COLUMNS if column not in self.tokens.columns]:
+        if missing := [column for column in self.method.columns if column not in self.tokens.columns]:
             raise RunError(
                 f"{path / TOKENS_FILE} has no column {missing[0]!r}: delete it and run the same command again"
             )
@@ -44,9 +51,9 @@ class Run:
 
     @property
     def sticky(self) -> pl.DataFrame:
-        """The sticky tokens, highest validation rate first."""
+        """The sticky tokens: by lift (profile) or validation rate (std), highest first."""
         return self.tokens.filter(pl.col("verdict") == "sticky").sort(
-            "validation_rate", "token_id", descending=[True, False]
+            self.method.ranked_by, "token_id", descending=[True, False]
         )
 
     @property
@@ -55,12 +62,33 @@ class Run:
         return self._folder.read_table(VOCABULARY_FILE)
 
     @property
-    def plan(self) -> StdPlanRecord:
-        """The mean similarity and the sentence pairs."""
-        plan = self._folder.read_plan(StdPlanRecord)
+    def plan(self) -> StdPlanRecord | ProfilePlanRecord:
+        """What was derived from the model and the corpus before any token."""
+        plan = self._folder.read_plan(self.method.plan_record)
         if plan is None:
             raise RunError(f"{self.path} has no plan.json: delete the folder and start the run again")
         return plan
+
+    def plan_of(self, kind: type[PlanRecord]) -> PlanRecord:
+        """The plan of a method.
+
+        Raises:
+            RunError: the run is of another method, or has no plan.
+        """
+        return self._of(self.plan, kind)
+
+    def result_of(self, kind: type[ResultRecord]) -> ResultRecord:
+        """The result of a method.
+
+        Raises:
+            RunError: the run is of another method.
+        """
+        return self._of(self.result, kind)
+
+    def _of(self, record: object, kind: type[Kind]) -> Kind:
+        if not isinstance(record, kind):
+            raise RunError(f"{self.path} holds a run of the method {self.record.method}")
+        return record
 
     def token(self, token: str) -> pl.DataFrame:
         """The rows of one token, given as vocabulary string or decoded text.
@@ -82,13 +110,8 @@ class Run:
             "method": self.record.method,
             "model": self.record.model.name,
             "available": self.record.model.available,
-            "scored": self.result.scored,
-            "candidates": self.result.candidates,
-            "score_threshold": self.result.score_threshold,
-            "rate_threshold": self.result.rate_threshold,
+            **self.result.model_dump(),
             "sticky": self.sticky.to_dicts(),
-            "seconds": self.result.seconds,
-            "sequences": self.result.sequences,
         }
 
 

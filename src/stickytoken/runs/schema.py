@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-SCHEMA_VERSION = 1
+from stickytoken.runs.profile_record import ProfileResultRecord
+from stickytoken.runs.records import Record
+from stickytoken.runs.std_record import StdResultRecord
+
+# 2 added the method profile.
+SCHEMA_VERSION = 2
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ModelRecord(_Record):
+class ModelRecord(Record):
     """The model of a run."""
 
     name: str = Field(description="as the user typed it")
@@ -23,7 +24,7 @@ class ModelRecord(_Record):
     parameters: int | None = Field(description="number of parameters, where the encoder knows it")
 
 
-class CorpusRecord(_Record):
+class CorpusRecord(Record):
     """Where sentences or pairs came from."""
 
     source: str
@@ -32,46 +33,13 @@ class CorpusRecord(_Record):
     duplicates: int = 0
 
 
-class PairRecord(_Record):
-    """One sentence pair: the anchor, the carrier, their similarity."""
-
-    sentence1: str
-    sentence2: str
-    similarity: float
-
-
-class StdPlanRecord(_Record):
-    """plan.json of the method std: what was derived from the model before any token."""
-
-    mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
-    mean_similarity_entries: int = Field(description="vocabulary entries that u rests on")
-    left_out: int = Field(description="sentences, or given pairs, too long for the model with copies in")
-    similarity_deviation: float = Field(
-        description="largest difference between a pair's recorded similarity and the model's own"
-    )
-    scoring: list[PairRecord]
-    validation: list[PairRecord]
-
-
-class ResultRecord(_Record):
-    """What a finished run found, in numbers."""
-
-    scored: int
-    candidates: int
-    sticky: int
-    score_threshold: float = Field(description="score that a candidate reaches")
-    rate_threshold: float = Field(description="validation rate that a sticky token exceeds")
-    sequences: int = Field(description="texts that shards encoded")
-    seconds: float = Field(description="time that shards took")
-
-
-class RunRecord(_Record):
+class RunRecord(Record):
     """run.json: identity, settings as resolved, versions, hardware, outcome."""
 
     schema_version: int = SCHEMA_VERSION
     identity: str
     identity_parts: dict[str, Any]
-    method: Literal["std"]
+    method: Literal["std", "profile"]
     model: ModelRecord
     corpus: CorpusRecord
     tokens: int = Field(description="tokens that the run looks at")
@@ -79,4 +47,4 @@ class RunRecord(_Record):
     versions: dict[str, str]
     hardware: dict[str, str]
     started: str
-    result: ResultRecord | None = None
+    result: StdResultRecord | ProfileResultRecord | None = None

@@ -25,7 +25,7 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.runs.corpora import PairCorpus
 from stickytoken.runs.progress import Progress, ProgressCallback
-from stickytoken.runs.schema import PairRecord, StdPlanRecord
+from stickytoken.runs.std_record import PairRecord, StdPlanRecord
 from stickytoken.sentences import Sentences
 
 _VALIDATION_KEY = 1
@@ -83,8 +83,9 @@ def _candidates(encoder: Encoder, settings: StdSettings, corpus: Sentences | Pai
         sentences = [text for text in sampled if text in fitting]
         found = _Candidates(sentences, [], len(sampled) - len(sentences))
     else:
-        fitting = _fitting(encoder, settings, [text for pair in corpus.pairs for text in pair.sentences])
-        pairs = [pair for pair in corpus.pairs if fitting.issuperset(pair.sentences)]
+        carriers = _fitting(encoder, settings, [pair.sentence2 for pair in corpus.pairs])
+        anchors = _fitting(encoder, None, [pair.sentence1 for pair in corpus.pairs])
+        pairs = [pair for pair in corpus.pairs if pair.sentence2 in carriers and pair.sentence1 in anchors]
         found = _Candidates([], pairs, len(corpus.pairs) - len(pairs))
     if not found.sentences and not found.pairs:
         raise InputError(
@@ -94,9 +95,13 @@ def _candidates(encoder: Encoder, settings: StdSettings, corpus: Sentences | Pai
     return found
 
 
-def _fitting(encoder: Encoder, settings: StdSettings, texts: Sequence[str]) -> set[str]:
-    """Texts that leave room for the copies; one that is joined as text may become several tokens."""
-    room = settings.copies * (1 if settings.insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY)
+def _fitting(encoder: Encoder, settings: StdSettings | None, texts: Sequence[str]) -> set[str]:
+    """Texts that leave room for the copies; one that is joined as text may become several tokens.
+
+    Without settings there are no copies.
+    """
+    copies = 0 if settings is None else settings.copies
+    room = copies if settings and settings.insertion is Insertion.IDS else copies * _TOKENS_PER_TEXT_COPY
     if encoder.identity.max_length is not None:
         room = min(room, encoder.identity.max_length // 2)
     padding = (0,) * room

@@ -1,4 +1,4 @@
-"""The sentences that come with the package: 600 pairs of a sentence and its paraphrase."""
+"""The sentences that come with the package: 840 pairs of a sentence and its paraphrase."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def bundled_frame() -> pl.DataFrame:
 
 
 def bundled_sentences() -> Sentences:
-    """The bundled corpus: 1,200 English sentences on 40 topics."""
+    """The bundled corpus: 1,680 English sentences on 64 topics."""
     frame = bundled_frame()
     return collect_sentences(
         frame["sentence"].to_list(), "the bundled corpus", topics=frame["topic"].to_list()

@@ -36,11 +36,12 @@ class Sentences:
     @property
     def fingerprint(self) -> str:
         """sha256 over the sentences in order."""
-        digest = hashlib.sha256()
-        for text in self.texts:
-            encoded = text.encode("utf-8", "surrogatepass")
-            digest.update(len(encoded).to_bytes(8, "big") + encoded)
-        return digest.hexdigest()
+        return _digest(self.texts)
+
+    @property
+    def fingerprint_with_topics(self) -> str:
+        """sha256 over the sentences and their topics; that of the sentences where they have none."""
+        return self.fingerprint if self.topics is None else _digest((*self.texts, *self.topics))
 
     def sample(self, count: int, seed: int) -> tuple[str, ...]:
         """Draw ``count`` sentences without replacement.
@@ -55,6 +56,14 @@ class Sentences:
             )
         chosen = np.random.default_rng(seed).choice(len(self.texts), size=count, replace=False)
         return tuple(self.texts[k] for k in chosen)
+
+
+def _digest(texts: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        encoded = text.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "big") + encoded)
+    return digest.hexdigest()
 
 
 class _Clean(NamedTuple):

@@ -1,0 +1,44 @@
+"""The model that a command works with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stickytoken.cli.output import status
+from stickytoken.cli.quiet import quiet_libraries
+
+if TYPE_CHECKING:
+    from stickytoken.encoders import Encoder
+
+
+def chosen_encoder(
+    model: str,
+    *,
+    device: str | None,
+    dtype: str,
+    prompt: str | None,
+    prompt_name: str | None,
+    revision: str | None,
+    trust_remote_code: bool,
+    token_budget: int | None,
+) -> Encoder:
+    """Load the model that the options name.
+
+    Raises:
+        ModelError: it cannot be found or used.
+        InputError: an option that it cannot meet.
+    """
+    from stickytoken.encoders import load_encoder
+
+    quiet_libraries()
+    with status(f"loading {model}"):
+        return load_encoder(
+            model,
+            device=device,
+            dtype=dtype,
+            prompt=prompt,
+            prompt_name=prompt_name,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            token_budget=token_budget,
+        )

@@ -1,0 +1,71 @@
+"""What a run of the method profile is summed up in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stickytoken.cli.output import visible
+
+if TYPE_CHECKING:
+    from stickytoken.runs import Run
+
+_GRADES = ("severe", "serious", "mild", "negligible")
+
+
+def profile_lines(run: Run) -> list[str]:
+    """Whether this model has a problem, then what that rests on."""
+    from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
+
+    record, result, plan = run.record, run.result_of(ProfileResultRecord), run.plan_of(ProfilePlanRecord)
+    whole = result.looked_at == record.model.available
+    scope = "all" if whole else "a selection of"
+    # Random tokens are measured beside a selection; the texts they take are not texts of its tokens.
+    spent = f"{result.texts_per_token:g} texts a token" if whole else "random tokens measured beside them"
+    lines = [
+        _sentence(run, result.ordinary_lift, plan.similarity_spread),
+        f"method profile, {scope} {result.looked_at:,} of {record.model.available:,} available tokens; "
+        f"{spent}, {result.candidates} measured most closely",
+        f"an ordinary token lifts by {result.ordinary_lift:.4f}, give or take {result.ordinary_spread:.4f}; "
+        f"similarities spread by {plan.similarity_spread:.4f}; "
+        f"mean similarity u = {plan.mean_similarity:.4f}",
+    ]
+    if result.topical:
+        lift = "token lifts" if result.topical == 1 else "tokens lift"
+        lines.append(
+            f"{result.topical} further {lift} only part of the anchors, by meaning: "
+            "--verdict topical of `stickytoken show` lists them"
+        )
+    return lines
+
+
+def _sentence(run: Run, ordinary_lift: float, spread: float) -> str:
+    name = run.record.model.name
+    if run.sticky.is_empty():
+        return f"{name} has no sticky tokens among those looked at."
+    worst = run.sticky.row(0, named=True)
+    counts = run.sticky["severity"].value_counts()
+    found = dict(zip(counts["severity"].to_list(), counts["count"].to_list(), strict=True))
+    grades = ", ".join(f"{found[grade]} {grade}" for grade in _GRADES if grade in found)
+    moved = (worst["lift"] - ordinary_lift) / spread
+    tokens = "sticky token" if len(run.sticky) == 1 else "sticky tokens"
+    return (
+        f"{name} has {len(run.sticky)} {tokens} ({grades}); the worst, {visible(repr(worst['token']))}, "
+        f"moves unrelated texts together by {moved:.1f} standard deviations of the model's similarities "
+        "more than an ordinary token does."
+    )
+
+
+def profile_notes(run: Run) -> list[str]:
+    """What a reader should know before relying on it."""
+    from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
+
+    result, plan = run.result_of(ProfileResultRecord), run.plan_of(ProfilePlanRecord)
+    notes = []
+    if not result.empirical_null:
+        notes.append(
+            "the vocabulary is too small to tell what is ordinary: verdicts rest on the intervals alone, "
+            "without control of false discoveries"
+        )
+    if plan.left_out:
+        notes.append(f"{plan.left_out} sentences were left out: the model does not read them whole")
+    return notes

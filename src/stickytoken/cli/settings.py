@@ -1,0 +1,47 @@
+"""From the options that a user gave to the settings of a method."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stickytoken.cli.options import Method
+from stickytoken.errors import InputError
+
+if TYPE_CHECKING:
+    from stickytoken.detection.profile.settings import ProfileSettings
+    from stickytoken.detection.std.settings import StdSettings
+
+# Options that are called otherwise than the setting.
+_OPTION_NAMES = {"sentences": "sentence-count", "pairs": "pair-count", "adaptive": "adaptive/--no-adaptive"}
+# Settings that no option sets: the copies of profile are several numbers, those of std are one.
+_WITHOUT_OPTION = {"profile": {"copies"}}
+
+
+def chosen_settings(
+    method: Method | None, pairs: Path | None, given: dict[str, Any]
+) -> StdSettings | ProfileSettings:
+    """Settings of the chosen method; pairs choose std, else profile is the default.
+
+    Args:
+        method: as asked for.
+        pairs: the file of pairs, if there is one.
+        given: settings by name; None where the user said nothing.
+
+    Raises:
+        InputError: an option of the other method, or a value out of range.
+    """
+    from stickytoken.runs.methods import METHODS
+
+    name = method.value if method is not None else "profile" if pairs is None else "std"
+    kind = METHODS[name].settings
+    asked = {key: value for key, value in given.items() if value is not None}
+    known = {field.name for field in fields(kind)} - _WITHOUT_OPTION.get(name, set())
+    for key in asked:
+        if key not in known:
+            option = _OPTION_NAMES.get(key, key.replace("_", "-"))
+            other = next(each for each in METHODS if each != name)
+            raise InputError(f"--{option} is no option of the method {name}: leave it out, or use {other}")
+    settings: StdSettings | ProfileSettings = kind(**asked)
+    return settings

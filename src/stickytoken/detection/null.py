@@ -1,0 +1,127 @@
+"""What is ordinary: an empirical null for the effects of a vocabulary. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize, special, stats
+
+from stickytoken.detection.statistics import Estimates, Vector
+
+# Quantiles that the null is fitted to: tails to two on either side, the width to an upper one that is
+# close to the tail that is tested, with room for sticky tokens beyond it.
+_BODY, _TAIL, _WIDTH = 0.9, 0.98, 0.95
+# Tails heavier than normal are taken where they are this many standard errors away.
+_CHANCE = 2.0
+_LEAST_FREEDOM, _NORMAL_FREEDOM = 2.0, 1e6
+_NODES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A distribution with median 0 that agrees with the standard normal one at an upper quantile.
+
+    Attributes:
+        freedom: degrees of freedom of Student's t; infinite is normal.
+    """
+
+    freedom: float = math.inf
+
+    def exceedance(self, distance: Vector, spread: float, error: Vector) -> Vector:
+        """Upper tail probability of an effect plus normal noise, by Gauss-Hermite quadrature.
+
+        Args:
+            distance: from the median.
+            spread: of the effects.
+            error: of the noise.
+        """
+        if spread == 0 or math.isinf(self.freedom):
+            scale = np.sqrt(spread**2 + error**2)
+            standard = np.divide(
+                distance, scale, out=np.where(distance > 0, np.inf, -np.inf), where=scale > 0
+            )
+            return np.asarray(stats.norm.sf(standard), dtype=np.float64)
+        nodes, weights = special.roots_hermitenorm(_NODES)
+        standard = (distance[:, None] - error[:, None] * nodes) / spread
+        return np.asarray(self._survival(standard) @ (weights / weights.sum()), dtype=np.float64)
+
+    def spread(self, distance: float, level: float, noise: float) -> float:
+        """The spread at which effects and noise together have ``distance`` as their quantile."""
+        if distance <= noise * stats.norm.ppf(level):
+            return 0.0
+
+        def excess(spread: float) -> float:
+            reached = self.exceedance(np.array([distance]), spread, np.array([noise]))
+            return float(reached[0]) - (1 - level)
+
+        # Heavy tails reach far at a small spread, and a quantile of the body at a larger one.
+        return float(optimize.brentq(excess, 0.0, 10 * distance))
+
+    def _survival(self, standard: Vector) -> Vector:
+        stretch = stats.t.ppf(_WIDTH, self.freedom) / stats.norm.ppf(_WIDTH)
+        return np.asarray(stats.t.sf(standard * stretch, self.freedom), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Null:
+    """The vocabulary's own distribution of effects: what an ordinary token does (Efron 2004).
+
+    Attributes:
+        center: median effect.
+        spread: standard deviation of the effects above the median, their noise taken out.
+        shape: of the effects.
+    """
+
+    center: float
+    spread: float
+    shape: Shape
+
+    @classmethod
+    def fit(cls, values: Vector, variance: float) -> Null:
+        """Fit the width above the median, heavy tails to both sides.
+
+        Sticky tokens lie in the upper tail, and many of them look like a heavy one; a long lower
+        tail may be skewness. Tails count as heavy as on the side where they are lighter. The
+        width may differ between the sides, and is taken from the side that is tested.
+
+        Args:
+            values: noisy effects of unselected tokens, shape (tokens,).
+            variance: of their noise.
+        """
+        levels = (1 - _TAIL, 1 - _BODY, 0.5, _BODY, _WIDTH, _TAIL)
+        low_tail, low_body, center, body, width, tail = (float(q) for q in np.quantile(values, levels))
+        noise, size = math.sqrt(variance), len(values)
+        below = _freedom(center - low_body, center - low_tail, noise, size)
+        above = _freedom(body - center, tail - center, noise, size)
+        shape = Shape(freedom=max(below, above))
+        return cls(center, shape.spread(width - center, _WIDTH, noise), shape)
+
+    def scaled(self, factor: float) -> Null:
+        """The same distribution on another scale."""
+        return Null(self.center * factor, self.spread * factor, self.shape)
+
+    def exceedance(self, estimates: Estimates) -> Vector:
+        """P-values: how often an ordinary token, measured with the same error, comes out as high."""
+        return self.shape.exceedance(estimates.value - self.center, self.spread, estimates.error)
+
+
+def _freedom(body: float, tail: float, noise: float, size: int) -> float:
+    """Degrees of freedom at which effects and noise together reach both quantiles.
+
+    Infinite where the tail is that of a normal distribution, or heavier by chance.
+    """
+
+    def excess(freedom: float) -> float:
+        shape = Shape(freedom=freedom)
+        spread = shape.spread(body, _BODY, noise)
+        return float(shape.exceedance(np.array([tail]), spread, np.array([noise]))[0]) - (1 - _TAIL)
+
+    if body <= noise * stats.norm.ppf(_BODY):
+        return math.inf
+    if excess(math.inf) > -_CHANCE * math.sqrt(_TAIL * (1 - _TAIL) / size):
+        return math.inf
+    if excess(_LEAST_FREEDOM) <= 0:
+        return _LEAST_FREEDOM
+    return float(optimize.brentq(excess, _LEAST_FREEDOM, _NORMAL_FREEDOM))

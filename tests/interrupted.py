@@ -1,0 +1,93 @@
+"""Detections in processes that are cut off, and what must be the same afterwards."""
+
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import planted
+from stickytoken import open_run
+
+
+def started(target: Callable[..., None], *arguments: object) -> BaseProcess:
+    """A process that is running."""
+    process = planted.processes().Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
+def finished(target: Callable[..., None], *arguments: object) -> int | None:
+    """Exit status of a process that was left to its end."""
+    process = started(target, *arguments)
+    process.join()
+    return process.exitcode
+
+
+def wait_for_shards(process: BaseProcess, folder: Path, count: int) -> None:
+    """Wait until so many shards are committed, or the process has ended."""
+    shards = folder / "shards"
+    while process.is_alive() and not (shards.is_dir() and len(list(shards.glob("*.parquet"))) >= count):
+        time.sleep(0.001)
+
+
+def killed_again_and_again(
+    detection: Callable[[Path, Path], None], model: Path, folder: Path, kills: int, in_shards: int
+) -> dict[str, Any]:
+    """Kill a detection at random moments; no kill may lose or change a committed shard.
+
+    Args:
+        detection: the function that detects.
+        model: the model's folder.
+        folder: the run folder.
+        kills: kills at least.
+        in_shards: of them, those after which there are more shards than before.
+
+    Returns:
+        The committed shards, by name.
+    """
+    moments = random.Random(0)
+    seen: dict[str, Any] = {}
+    done = fruitful = 0
+    while done < kills or fruitful < in_shards:
+        process = started(detection, model, folder)
+        if done % 3:
+            wait_for_shards(process, folder, len(seen) + moments.randint(1, 7))
+            time.sleep(moments.uniform(0, 0.01))
+        else:
+            time.sleep(moments.uniform(0, 0.4))
+        process.kill()
+        process.join()
+        if process.exitcode == 0:  # the run was faster than the kill: begin anew
+            shutil.rmtree(folder)
+            seen = {}
+            continue
+        assert process.exitcode == -signal.SIGKILL
+        done += 1
+        found = planted.shards_of(folder)
+        assert {name: found.get(name) for name in seen} == seen
+        fruitful += len(found) > len(seen)
+        seen = found
+    return seen
+
+
+def died(
+    detection: Callable[[Path, Path], None], model: Path, folder: Path, moment: int | str, marker: bytes = b""
+) -> str:
+    """Kill a detection at a moment; say which file it was writing."""
+    status = finished(planted.detect_and_die, detection, model, folder, moment, marker)
+    assert status == -signal.SIGKILL, moment
+    (leftover,) = folder.rglob("*.tmp")
+    return leftover.name.removeprefix(".").rsplit(".", 2)[0]
+
+
+def assert_same_run(folder: Path, whole: Path) -> None:
+    """Two folders hold the same bytes of results, and the same numbers beside the time they took."""
+    for name in ("tokens.parquet", "vocabulary.parquet", "plan.json"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
+    assert [path.name for path in folder.rglob("*.tmp")] == []
+    ours, theirs = open_run(folder), open_run(whole)
+    assert ours.result.model_copy(update={"seconds": 0}) == theirs.result.model_copy(update={"seconds": 0})

@@ -1,0 +1,114 @@
+"""A run of the profile method that is cut off continues where it stopped, whatever the round."""
+
+import shutil
+import subprocess
+
+import polars as pl
+import pytest
+
+import planted
+import profiled
+import tiny
+from interrupted import assert_same_run, died, finished, killed_again_and_again
+from stickytoken import load_encoder, open_run
+from stickytoken.errors import RunError
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The folder of a tiny BERT with the large vocabulary."""
+    backbone = tiny.bert_backbone(tmp_path_factory.mktemp("backbone"), words=profiled.WORDS)
+    folder = tmp_path_factory.mktemp("bert") / "model"
+    tiny.sentence_transformer(backbone, normalize=True).save(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(model, tmp_path_factory):
+    """The folder of a run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert finished(profiled.detect_in_small_shards, model, folder) == 0
+    names = [name.split("/")[1].split("-")[0] for name in planted.shards_of(folder)]
+    assert min(names.count(step) for step in ("screen", "refine", "confirm")) > 5
+    return folder
+
+
+@pytest.fixture
+def run_copy(whole, tmp_path):
+    """A copy of the finished run, with the times of its files."""
+    folder = tmp_path / "run"
+    subprocess.run(["cp", "-a", str(whole), str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    """Runs of this process commit shards as small as those of the whole run."""
+    monkeypatch.setattr(planted.sharding(), "_SHARD_PROBES", profiled.SHARD_PROBES)
+
+
+def test_a_run_that_is_killed_again_and_again_ends_with_the_bytes_of_an_uninterrupted_one(
+    model, whole, tmp_path
+):
+    folder = tmp_path / "run"
+    seen = killed_again_and_again(profiled.detect_in_small_shards, model, folder, kills=9, in_shards=4)
+    with pytest.raises(RunError, match="not finished: run the same command again"):
+        open_run(folder)
+    assert finished(profiled.detect_in_small_shards, model, folder) == 0
+    found = planted.shards_of(folder)
+    assert {name: found[name] for name in seen} == seen
+    assert found.keys() == planted.shards_of(whole).keys()
+    assert_same_run(folder, whole)
+
+
+def test_a_kill_in_any_round_leaves_a_run_that_continues(model, whole, tmp_path):
+    folder = tmp_path / "run"
+    moments = ("plan.json", "screen-000007.parquet", "refine-000000.parquet", "confirm-000003.parquet")
+    for name in (*moments, "tokens.parquet"):
+        assert died(profiled.detect_in_small_shards, model, folder, name) == name
+        assert not list(folder.rglob(name))
+    last = died(profiled.detect_in_small_shards, model, folder, "run.json", b"ordinary_lift")
+    assert last == "run.json"  # the last file, with results
+    with pytest.raises(RunError, match="not finished"):
+        open_run(folder)
+    assert finished(profiled.detect_in_small_shards, model, folder) == 0
+    assert_same_run(folder, whole)
+
+
+@pytest.mark.usefixtures("small_shards")
+@pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: b""], ids=["cut", "empty"])
+def test_a_damaged_shard_of_any_round_is_computed_again_and_the_others_are_not(
+    model, run_copy, whole, damage
+):
+    before = planted.shards_of(run_copy)
+    (run_copy / "tokens.parquet").unlink()
+    broken = {f"shards/{step}-000001.parquet" for step in ("screen", "refine", "confirm")}
+    for name in broken:
+        (run_copy / name).write_bytes(damage(before[name][1]))
+    events = []
+    profiled.detect_profile(load_encoder(model, device="cpu"), run_copy, progress=events.append)
+    after = planted.shards_of(run_copy)
+    assert {name for name in before if after[name] != before[name]} == broken
+    computed = {event.stage: event.computed for event in events}
+    assert computed == {
+        name.split("/")[1].split("-")[0]: pl.read_parquet(whole / name).height for name in broken
+    }
+    assert_same_run(run_copy, whole)
+
+
+def test_shards_of_another_size_are_computed_anew_and_counted_once(model, run_copy, whole):
+    (run_copy / "tokens.parquet").unlink()
+    run = profiled.detect_profile(load_encoder(model, device="cpu"), run_copy)
+    assert run.tokens["verdict"].to_list() == open_run(whole).tokens["verdict"].to_list()
+    assert run.result.sequences == open_run(whole).result.sequences
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_the_plan_is_read_again_and_not_made_anew(model, run_copy, whole):
+    """What a plan says is final: a run that continues plans nothing again."""
+    shutil.rmtree(run_copy / "shards")
+    (run_copy / "tokens.parquet").unlink()
+    events = []
+    profiled.detect_profile(load_encoder(model, device="cpu"), run_copy, progress=events.append)
+    assert "mean similarity" not in {event.stage for event in events}
+    assert_same_run(run_copy, whole)
