@@ -73,7 +73,7 @@ def draw_curve(axes: Axes, evidence: ProfileEvidence) -> None:
     ):
         axes.plot(curve.copies, values, color=colour, linestyle=style, linewidth=2, label=label)
     axes.axhline(evidence.mean_similarity, color="#777777", linewidth=0.8)
-    axes.annotate("mean similarity", (32, evidence.mean_similarity), va="bottom", ha="right", fontsize=8)
+    axes.annotate("mean similarity", (8, evidence.mean_similarity), va="bottom", ha="center", fontsize=8)
     axes.set_xlabel("copies of the token in one of two texts")
     axes.set_ylabel("mean cosine similarity")
     axes.legend(frameon=False, fontsize=8)

@@ -13,11 +13,11 @@ def real_number(name: str, value: Any) -> float:
     Raises:
         InputError: it is no number.
     """
-    if isinstance(value, str):
+    if isinstance(value, (str, bytes)):
         raise InputError(f"{name} is {value!r}: it must be a number")
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} is {value!r}: it must be a number") from None
 
 

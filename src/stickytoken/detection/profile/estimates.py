@@ -105,7 +105,7 @@ def screen(lifts: Vector, covariates: Vector, reference: NDArray[np.bool_], conf
         prior.shrink(values, variances, covariates, confidence),
         prior,
         Null.fit(values[reference], noise),
-        1 - noise / float(values[reference].var(ddof=1)),
+        max(0.0, 1 - noise / spread) if (spread := float(values[reference].var(ddof=1))) > 0 else 0.0,
     )
 
 
