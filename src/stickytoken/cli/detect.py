@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.errors import reported
@@ -23,65 +18,24 @@ def detect(
     sentences: o.SentenceSource = None,
     column: o.Column = None,
     pairs: o.PairsFile = None,
-    tokens: Annotated[
-        Path | None,
-        typer.Option(
-            help="Look only at these tokens: txt with a token a line, or a table with token_id or token.",
-            show_default=False,
-        ),
-    ] = None,
-    sample: Annotated[
-        int | None,
-        typer.Option(min=1, help="Look at a random sample of this many tokens.", show_default=False),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Run folder. Default: runs/<model>-<method>-<identity>.", show_default=False),
-    ] = None,
+    tokens: o.TokensFile = None,
+    sample: o.Sample = None,
+    out: o.RunFolderPath = None,
     seed: o.Seed = 42,
     insertion: o.InsertionMode = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(help="profile: texts per available token, on average. Default: 6.", show_default=False),
-    ] = None,
+    budget: o.Budget = None,
     confidence: o.Confidence = None,
-    fdr: Annotated[
-        float | None,
-        typer.Option(
-            help="profile: false discovery rate of the verdicts. Default: 0.05.", show_default=False
-        ),
-    ] = None,
-    smallest_effect: Annotated[
-        float | None,
-        typer.Option(
-            help="profile: smallest lift that matters, in standard deviations of the model's similarities. "
-            "Default: 0.5.",
-            show_default=False,
-        ),
-    ] = None,
-    adaptive: Annotated[
-        bool | None,
-        typer.Option(
-            help="profile: spend more on the upper tail; --no-adaptive spends alike. Default: adaptive.",
-            show_default=False,
-        ),
-    ] = None,
+    fdr: o.FalseDiscoveryRate = None,
+    smallest_effect: o.SmallestEffect = None,
+    adaptive: o.Adaptive = None,
     vocabulary_share: o.VocabularyShare = None,
     copies: o.Copies = None,
     sentence_count: o.SentenceCount = None,
     pair_count: o.PairCount = None,
-    scoring_pairs: Annotated[
-        int | None, typer.Option(min=1, help="std: pairs that score a token. Default: 5.", show_default=False)
-    ] = None,
+    scoring_pairs: o.ScoringPairs = None,
     validation_pairs: o.ValidationPairs = None,
-    candidate_share: Annotated[
-        float | None,
-        typer.Option(help="std: share of the tokens that is validated. Default: 0.02.", show_default=False),
-    ] = None,
-    outlier_range: Annotated[
-        float | None,
-        typer.Option(min=0, help="std: sticky above Q3 + this x IQR. Default: 0.7.", show_default=False),
-    ] = None,
+    candidate_share: o.CandidateShare = None,
+    outlier_range: o.OutlierRange = None,
     device: o.Device = None,
     dtype: o.Dtype = "float32",
     prompt: o.Prompt = None,

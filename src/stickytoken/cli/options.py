@@ -129,3 +129,52 @@ ValidationPairs: TypeAlias = Annotated[
     int | None,
     typer.Option(min=1, help="std: pairs that validate a token. Default: 250.", show_default=False),
 ]
+TokensFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        help="Look only at these tokens: txt with a token a line, or a table with token_id or token.",
+        show_default=False,
+    ),
+]
+Sample: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, help="Look at a random sample of this many tokens.", show_default=False),
+]
+RunFolderPath: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(help="Run folder. Default: runs/<model>-<method>-<identity>.", show_default=False),
+]
+Budget: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="profile: texts per available token, on average. Default: 6.", show_default=False),
+]
+FalseDiscoveryRate: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="profile: false discovery rate of the verdicts. Default: 0.05.", show_default=False),
+]
+SmallestEffect: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        help="profile: smallest lift that matters, in standard deviations of the model's similarities. "
+        "Default: 0.5.",
+        show_default=False,
+    ),
+]
+Adaptive: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        help="profile: spend more on the upper tail; --no-adaptive spends alike. Default: adaptive.",
+        show_default=False,
+    ),
+]
+ScoringPairs: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="std: pairs that score a token. Default: 5.", show_default=False)
+]
+CandidateShare: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="std: share of the tokens that is validated. Default: 0.02.", show_default=False),
+]
+OutlierRange: TypeAlias = Annotated[
+    float | None,
+    typer.Option(min=0, help="std: sticky above Q3 + this x IQR. Default: 0.7.", show_default=False),
+]

@@ -32,7 +32,8 @@ class Job:
         corpus: sentences, or pairs.
         vocabulary: of the model.
         tokens: that the run looks at, by ascending id.
-        restricted: how they were restricted: not at all, by a random sample, or by name.
+        restricted: whether these are not all available tokens.
+        sampled: whether nobody named them, so that they are all or a random sample.
     """
 
     encoder: Encoder

@@ -21,6 +21,7 @@ from stickytoken.detection.statistics import (
 )
 from stickytoken.errors import InputError
 
+# Noise below this share of the mean square is rounding.
 _ROUNDING = 1e-20
 
 Vector = NDArray[np.float64]
@@ -62,7 +63,7 @@ class Screened(NamedTuple):
     Attributes:
         centred: lifts without the probes' common effects, shape (T, K).
         plain: means over probes, each with the pooled error; nothing is pulled anywhere.
-        shrunk: posterior means, for ranking and for the tokens that go no further.
+        shrunk: posterior means, for the tokens that go no further.
         prior: what they were pulled to.
         null: what is ordinary.
         reliability: share of the variance of unselected tokens' means that is no noise.
@@ -90,7 +91,6 @@ def screen(lifts: Vector, covariates: Vector, reference: NDArray[np.bool_], conf
     """
     centred = centre_probes(lifts, reference)
     noise = interaction_variance(centred[reference]) / lifts.shape[1]
-    # Rounding leaves a trace where nothing differs.
     if noise <= _ROUNDING * float((lifts**2).mean()):
         raise InputError(
             "every token moves the similarities alike: the model does not tell texts apart, "
