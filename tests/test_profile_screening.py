@@ -1,9 +1,13 @@
-"""A first round that cannot be estimated, and one that just can."""
+"""The first round: what cannot be estimated, and who goes on to the later ones."""
 
 import numpy as np
+import polars as pl
 import pytest
 
+import profiled
+from stickytoken import load_encoder
 from stickytoken.detection.profile.estimates import screen
+from stickytoken.detection.profile.rounds import Round, tokens_in
 from stickytoken.errors import InputError
 
 CONFIDENCE = 0.9
@@ -34,3 +38,37 @@ def test_one_token_or_one_probe_is_refused():
                 np.full(shape[0], True),
                 0.9,
             )
+
+
+# Who goes on, read from the shards of a run.
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    encoder = load_encoder(profiled.planted_model(2))
+    return profiled.detect_profile(encoder, tmp_path_factory.mktemp("planted") / "run")
+
+
+def mean_lifts(run, step):
+    """Mean over probes of every token that a round measured, by token id."""
+    paths = sorted((run.path / "shards").glob(f"{step}-*.parquet"))
+    table = pl.concat([pl.read_parquet(path) for path in paths])
+    return dict(zip(table["token_id"], table["lifts"].list.mean(), strict=True))
+
+
+def test_the_tokens_that_lift_most_in_the_first_round_are_refined(run):
+    screened, late = mean_lifts(run, "screen"), set(run.plan.late_reference)
+    refined = set(mean_lifts(run, "refine"))
+    upper = sorted(screened, key=lambda token_id: (-screened[token_id], token_id))
+    chosen = tokens_in(profiled.SMALL, len(screened))[Round.REFINE]
+    assert refined == set(upper[:chosen]) | late
+    assert len(refined) < len(screened)
+
+
+def test_the_tokens_that_lift_most_so_far_are_confirmed(run):
+    refined, late = mean_lifts(run, "refine"), set(run.plan.late_reference)
+    confirmed = set(mean_lifts(run, "confirm"))
+    assert confirmed <= set(refined)
+    went_on = [refined[token_id] for token_id in confirmed - late]
+    stayed = [refined[token_id] for token_id in set(refined) - confirmed]
+    assert np.mean(went_on) > np.mean(stayed)

@@ -52,7 +52,9 @@ def compute_profile(
         if step is Round.SCREEN:
             continue
         found = estimate_lifts(rounds, plan, unselected, job.settings)
-        asked = np.isin(found.ids, wanted)
+        # Of those in the round before: a token that went no further is known from few texts.
+        before = list(rounds.values())[-1].ids
+        asked = np.isin(found.ids, wanted) & np.isin(found.ids, before)
         # Not the posterior means: the prior pulls down a sticky token that does not look like one alone.
         chosen = advancing(found.ids[asked], found.tested.value[asked], count)
         measure(step, np.union1d(chosen, plan.late_reference))
