@@ -14,7 +14,8 @@ TOKENS = 20_000
 WIDTH = 0.95
 NORMAL = Shape()
 HEAVY = Shape(freedom=3.0)
-SHAPES = [NORMAL, Shape(freedom=2.0), HEAVY, Shape(freedom=20.0)]
+SKEWED = Shape(skewness=0.3)
+SHAPES = [NORMAL, Shape(freedom=2.0), HEAVY, Shape(freedom=20.0), SKEWED, Shape(skewness=1.0)]
 
 
 def normal_vocabulary(seed, center=2.0, spread=3.0, noise=2.0, tokens=TOKENS):
@@ -38,7 +39,9 @@ def quantile_error(level, total, tokens=TOKENS):
 
 def family_of(shape):
     """The distribution of effects as scipy's, and its unit."""
-    plain = stats.norm if np.isinf(shape.freedom) else stats.t(shape.freedom)
+    g = shape.skewness
+    skewed = stats.lognorm(g, loc=-1 / g, scale=1 / g) if g else stats.norm()
+    plain = skewed if np.isinf(shape.freedom) else stats.t(shape.freedom)
     return plain, stats.norm.ppf(WIDTH) / plain.ppf(WIDTH)
 
 
@@ -152,18 +155,42 @@ def test_tails_are_as_heavy_as_on_the_side_where_they_are_lighter():
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_skewness_to_either_side_is_no_heavy_tail_and_the_width_is_that_of_the_upper_side(seed, noise):
+def test_skewness_is_no_heavy_tail_and_only_to_the_right_it_shapes_the_null(seed, noise):
     generator = np.random.default_rng(seed)
     plain = stats.pearson3(0.8)
     effects = 2 * (plain.rvs(size=TOKENS, random_state=generator) - plain.median())
     values = effects + noise * generator.normal(size=TOKENS)
+    right, left = Null.fit(values, noise**2), Null.fit(-values, noise**2)
     for found, width in (
-        (Null.fit(values, noise**2), plain.ppf(WIDTH) - plain.median()),
-        (Null.fit(-values, noise**2), plain.median() - plain.ppf(1 - WIDTH)),
+        (right, plain.ppf(WIDTH) - plain.median()),
+        (left, plain.median() - plain.ppf(1 - WIDTH)),
     ):
-        assert found.shape == NORMAL
+        assert np.isinf(found.shape.freedom)
         # Noise is taken out around the median of the whole, which it moves a little toward the mean.
         assert found.spread == pytest.approx(2 * width / stats.norm.ppf(WIDTH), rel=0.05 + 0.05 * noise)
+    assert left.shape == NORMAL
+    assert 0.15 <= right.shape.skewness <= 0.35
+    highest = np.array([2 * (plain.isf(1e-4) - plain.median())])
+    chance = right.exceedance(Estimates(highest, np.full(1, noise), highest, highest))[0]
+    # A normal null of the same width would call this token about a hundred times as rare.
+    assert 2e-5 <= chance <= 3e-3
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.7])
+@pytest.mark.parametrize("skewness", [0.15, 0.4, 0.8])
+def test_center_spread_and_skewness_of_a_skewed_vocabulary_are_recovered_through_the_noise(skewness, noise):
+    generator = np.random.default_rng(3)
+    tokens = 10 * TOKENS
+    values = 5 + 2 * draw_effects(generator, Shape(skewness=skewness), tokens)
+    found = Null.fit(values + noise * generator.normal(size=tokens), noise**2)
+    assert found.center == pytest.approx(5.0, abs=0.04)
+    assert found.spread == pytest.approx(2.0, rel=0.03)
+    assert found.shape.skewness == pytest.approx(skewness, abs=0.04)
+
+
+def test_no_vocabulary_is_taken_for_more_skewed_than_the_largest_skewness():
+    values = draw_effects(np.random.default_rng(4), Shape(skewness=2.0), TOKENS)
+    assert Null.fit(values, 0.0).shape.skewness == 1.0
 
 
 def test_sticky_tokens_do_not_hide_tails_that_are_heavy_on_both_sides():
@@ -177,7 +204,7 @@ def test_no_tails_are_taken_for_heavier_than_those_of_two_degrees_of_freedom():
     assert Null.fit(np.random.default_rng(7).standard_cauchy(size=TOKENS), 0.0).shape.freedom == 2.0
 
 
-@pytest.mark.parametrize("shape", [NORMAL, HEAVY], ids=["normal", "heavy"])
+@pytest.mark.parametrize("shape", [NORMAL, HEAVY, SKEWED], ids=["normal", "heavy", "skewed"])
 def test_a_vocabulary_that_is_fitted_exceeds_its_own_null_about_as_often_as_it_should(shape):
     generator = np.random.default_rng(8)
     values = draw_effects(generator, shape, TOKENS) + 0.5 * generator.normal(size=TOKENS)
@@ -189,13 +216,14 @@ def test_a_vocabulary_that_is_fitted_exceeds_its_own_null_about_as_often_as_it_s
 
 
 @pytest.mark.parametrize("factor", [0.01, 25.0])
-@pytest.mark.parametrize("shape", [NORMAL, HEAVY], ids=["normal", "heavy"])
+@pytest.mark.parametrize("shape", [NORMAL, HEAVY, SKEWED], ids=["normal", "heavy", "skewed"])
 def test_the_fit_of_scaled_effects_is_the_scaled_fit(factor, shape):
     values = draw_effects(np.random.default_rng(9), shape, TOKENS)
     found, expected = Null.fit(factor * values, factor**2 / 16), Null.fit(values, 1 / 16).scaled(factor)
     assert found.center == pytest.approx(expected.center, abs=1e-12 * factor)
     assert found.spread == pytest.approx(expected.spread, rel=1e-6)
     assert found.shape.freedom == pytest.approx(expected.shape.freedom, rel=1e-6)
+    assert found.shape.skewness == pytest.approx(expected.shape.skewness, abs=1e-6)
 
 
 def test_a_constant_moves_the_center_alone_and_order_moves_nothing():
@@ -260,7 +288,7 @@ def slow_exceedance(shape, distance, error):
 
 
 @pytest.mark.parametrize("error", [0.1, 0.5, 1.0, 1.5])
-@pytest.mark.parametrize("shape", [NORMAL, Shape(freedom=2.0), Shape(freedom=6.0)], ids=str)
+@pytest.mark.parametrize("shape", [NORMAL, Shape(freedom=2.0), Shape(freedom=6.0), SKEWED], ids=str)
 def test_p_values_with_noise_equal_a_numerical_integral(shape, error):
     distances = np.array([-1.0, 0.0, 0.5, 1.3, 2.0, 4.0, 7.0])
     found = shape.exceedance(distances, 1.0, np.full(7, error))
@@ -273,12 +301,12 @@ def test_p_values_with_noise_equal_a_numerical_integral(shape, error):
 def test_the_spread_of_a_shape_reaches_the_quantile_that_was_asked_for(shape, noise):
     for level in (0.9, 0.95):
         spread = shape.spread(2.0, level, noise)
-        found = shape.exceedance(np.array([2.0]), spread, np.array([noise]))
-        assert found[0] == pytest.approx(1 - level, rel=1e-6)
+        found = shape.beyond(2.0 + shape.median(spread, noise), spread, noise)
+        assert found == pytest.approx(1 - level, rel=1e-6)
     assert shape.spread(1.0, 0.9, 1.0) == 0.0
 
 
-@pytest.mark.parametrize("shape", [NORMAL, Shape(freedom=2.5), HEAVY], ids=str)
+@pytest.mark.parametrize("shape", [NORMAL, Shape(freedom=2.5), HEAVY, SKEWED], ids=str)
 def test_p_values_of_ordinary_tokens_are_uniform_whatever_their_errors_are(shape):
     generator = np.random.default_rng(12)
     errors = generator.uniform(0, 1.5, TOKENS)

@@ -139,7 +139,7 @@ def plain_lift(model, run, step, place, token):
         before, after = (float(vector @ anchor) / float(np.linalg.norm(anchor)) for vector in unit)
         if before < plan.mean_similarity:
             changes.setdefault(group, []).append(after - before)
-    share = {"s": 1 / 3, "v": 2 / 3}
+    share = {"s": 0.25, "v": 0.75}
     groups = {kind: len({name for name, _ in anchors if name[0] == kind}) for kind in share}
     weights = {name: share[name[0]] / groups[name[0]] for name in changes}
     return sum(weights[name] * np.mean(found) for name, found in changes.items()) / sum(weights.values())
@@ -263,17 +263,6 @@ def test_topics_of_the_corpus_are_its_groups_and_part_of_the_identity(encoder, t
         for place, each in enumerate((corpus, bare))
     ]
     assert paper[0].record.identity == paper[1].record.identity  # the paper's method sees no topics
-
-
-def test_anchors_and_carriers_share_no_sentence_and_rounds_share_no_carrier(run):
-    plan = run.plan
-    carriers = [text for step in ROUNDS for text in plan.carriers[step]]
-    assert [len(plan.carriers[step]) for step in ROUNDS] == [3, 4, 24]
-    anchors = [anchor.text for anchor in plan.sentence_anchors]
-    assert len({*carriers, *anchors}) == len(carriers) + len(anchors)
-    assert set(carriers) | set(anchors) <= set(profiled.corpus().texts)
-    assert set(plan.late_reference) <= set(plan.reference)
-    assert len(plan.reference) == 250
 
 
 def test_without_adaptation_every_token_gets_the_budget_and_no_more(encoder, tmp_path):

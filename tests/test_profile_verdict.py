@@ -237,14 +237,14 @@ def test_a_group_without_pairs_counts_as_if_it_were_not_there():
 
 
 def test_a_token_that_lifts_all_sentences_and_vocabulary_by_chance_is_not_universal():
-    """At the default weights it reaches two thirds: a third and half of the rest."""
+    """At the default weights it reaches 0.625: a quarter, and half of the rest."""
     groups = np.zeros((2, 8))
     groups[1] = [1, 1, 1, 1, 1, 1, -1, -1]
-    weights = np.array([1 / 12] * 4 + [1 / 6] * 4)
+    weights = np.array([1 / 16] * 4 + [3 / 16] * 4)
     ids = np.array([5, 7])
     own = replace(measured(4, ids), groups=groups)
     found = profile({Round.SCREEN: own}, tokens_of(np.zeros(2)), ids[:1], weights)
-    assert found.universality[1] == pytest.approx(2 / 3)
+    assert found.universality[1] == pytest.approx(0.625)
     assert found.universality[1] < UNIVERSAL_SHARE
     assert found.floor[1] == -1
 

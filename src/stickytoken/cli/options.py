@@ -99,7 +99,7 @@ VocabularyShare: TypeAlias = Annotated[
     float | None,
     typer.Option(
         help="profile: weight of vocabulary entries among the anchors, the rest is sentences. "
-        "Default: 0.667.",
+        "Default: 0.75.",
         show_default=False,
     ),
 ]

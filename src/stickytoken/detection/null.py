@@ -13,10 +13,12 @@ from stickytoken.detection.statistics import Estimates, Vector
 # Quantiles that the null is fitted to: tails to two on either side, the width to an upper one that is
 # close to the tail that is tested, with room for sticky tokens beyond it.
 _BODY, _TAIL, _WIDTH = 0.9, 0.98, 0.95
-# Tails heavier than normal are taken where they are this many standard errors away.
+# Tails heavier than normal, and skewness, are taken where they are this many standard errors away.
 _CHANCE = 2.0
 _LEAST_FREEDOM, _NORMAL_FREEDOM = 2.0, 1e6
+_LARGEST_SKEWNESS = 1.0
 _NODES = 32
+_AT_WIDTH = float(stats.norm.ppf(_WIDTH))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +27,12 @@ class Shape:
 
     Attributes:
         freedom: degrees of freedom of Student's t; infinite is normal.
+        skewness: g of Tukey's distribution of (exp(g Z) - 1) / g, Z standard normal (Hoaglin 1985);
+            0 is normal. It counts only where the freedom is infinite.
     """
 
     freedom: float = math.inf
+    skewness: float = 0.0
 
     def exceedance(self, distance: Vector, spread: float, error: Vector) -> Vector:
         """Upper tail probability of an effect plus normal noise, by Gauss-Hermite quadrature.
@@ -37,7 +42,7 @@ class Shape:
             spread: of the effects.
             error: of the noise.
         """
-        if spread == 0 or math.isinf(self.freedom):
+        if spread == 0 or (math.isinf(self.freedom) and self.skewness == 0):
             scale = np.sqrt(spread**2 + error**2)
             standard = np.divide(
                 distance, scale, out=np.where(distance > 0, np.inf, -np.inf), where=scale > 0
@@ -48,19 +53,36 @@ class Shape:
         return np.asarray(self._survival(standard) @ (weights / weights.sum()), dtype=np.float64)
 
     def spread(self, distance: float, level: float, noise: float) -> float:
-        """The spread at which effects and noise together have ``distance`` as their quantile."""
+        """The spread at which a quantile of effects and noise together lies ``distance`` above their median."""
         if distance <= noise * stats.norm.ppf(level):
             return 0.0
 
         def excess(spread: float) -> float:
-            reached = self.exceedance(np.array([distance]), spread, np.array([noise]))
-            return float(reached[0]) - (1 - level)
+            return self.beyond(distance + self.median(spread, noise), spread, noise) - (1 - level)
 
         # Heavy tails reach far at a small spread, and a quantile of the body at a larger one.
         return float(optimize.brentq(excess, 0.0, 10 * distance))
 
+    def median(self, spread: float, noise: float) -> float:
+        """Median of effects and noise together: noise draws that of skewed effects to their mean."""
+        if self.skewness == 0 or spread == 0:
+            return 0.0
+        reach = spread + noise
+        return float(
+            optimize.brentq(lambda place: self.beyond(place, spread, noise) - 0.5, -reach, reach)
+        )
+
+    def beyond(self, distance: float, spread: float, noise: float) -> float:
+        """`exceedance` of one distance."""
+        return float(self.exceedance(np.array([distance]), spread, np.array([noise]))[0])
+
     def _survival(self, standard: Vector) -> Vector:
-        stretch = stats.t.ppf(_WIDTH, self.freedom) / stats.norm.ppf(_WIDTH)
+        if self.skewness:
+            # Below its lower end the distribution has nothing: log(0) is minus infinity there.
+            inside = np.maximum(0.0, 1 + standard * math.expm1(self.skewness * _AT_WIDTH) / _AT_WIDTH)
+            with np.errstate(divide="ignore"):
+                return np.asarray(stats.norm.sf(np.log(inside) / self.skewness), dtype=np.float64)
+        stretch = stats.t.ppf(_WIDTH, self.freedom) / _AT_WIDTH
         return np.asarray(stats.t.sf(standard * stretch, self.freedom), dtype=np.float64)
 
 
@@ -80,23 +102,29 @@ class Null:
 
     @classmethod
     def fit(cls, values: Vector, variance: float) -> Null:
-        """Fit the width above the median, heavy tails to both sides.
+        """Fit the width above the median, heavy tails to both sides, skewness to the right.
 
         Sticky tokens lie in the upper tail, and many of them look like a heavy one; a long lower
         tail may be skewness. Tails count as heavy as on the side where they are lighter. The
-        width may differ between the sides, and is taken from the side that is tested.
+        width may differ between the sides, and is taken from the side that is tested. Where the
+        body reaches further up than down, the upper tail is expected to go on like that.
 
         Args:
             values: noisy effects of unselected tokens, shape (tokens,).
             variance: of their noise.
         """
-        levels = (1 - _TAIL, 1 - _BODY, 0.5, _BODY, _WIDTH, _TAIL)
-        low_tail, low_body, center, body, width, tail = (float(q) for q in np.quantile(values, levels))
+        levels = (1 - _TAIL, 1 - _WIDTH, 1 - _BODY, 0.5, _BODY, _WIDTH, _TAIL)
+        low_tail, low_width, low_body, center, body, width, tail = (
+            float(quantile) for quantile in np.quantile(values, levels)
+        )
         noise, size = math.sqrt(variance), len(values)
         below = _freedom(center - low_body, center - low_tail, noise, size)
         above = _freedom(body - center, tail - center, noise, size)
         shape = Shape(freedom=max(below, above))
-        return cls(center, shape.spread(width - center, _WIDTH, noise), shape)
+        if math.isinf(shape.freedom):
+            shape = Shape(skewness=_skewness(center - low_width, width - center, noise, size))
+        spread = shape.spread(width - center, _WIDTH, noise)
+        return cls(center - shape.median(spread, noise), spread, shape)
 
     def scaled(self, factor: float) -> Null:
         """The same distribution on another scale."""
@@ -116,7 +144,7 @@ def _freedom(body: float, tail: float, noise: float, size: int) -> float:
     def excess(freedom: float) -> float:
         shape = Shape(freedom=freedom)
         spread = shape.spread(body, _BODY, noise)
-        return float(shape.exceedance(np.array([tail]), spread, np.array([noise]))[0]) - (1 - _TAIL)
+        return shape.beyond(tail, spread, noise) - (1 - _TAIL)
 
     if body <= noise * stats.norm.ppf(_BODY):
         return math.inf
@@ -125,3 +153,22 @@ def _freedom(body: float, tail: float, noise: float, size: int) -> float:
     if excess(_LEAST_FREEDOM) <= 0:
         return _LEAST_FREEDOM
     return float(optimize.brentq(excess, _LEAST_FREEDOM, _NORMAL_FREEDOM))
+
+
+def _skewness(below: float, above: float, noise: float, size: int) -> float:
+    """Skewness to the right at which effects and noise together reach the quantiles on both sides.
+
+    Zero where the lower side reaches as far, or less far by chance.
+    """
+
+    def excess(skewness: float) -> float:
+        shape = Shape(skewness=skewness)
+        spread = shape.spread(above, _WIDTH, noise)
+        return _WIDTH - shape.beyond(shape.median(spread, noise) - below, spread, noise)
+
+    # Both quantiles have an error.
+    if above <= noise * _AT_WIDTH or excess(0.0) < _CHANCE * math.sqrt(2 * _WIDTH * (1 - _WIDTH) / size):
+        return 0.0
+    if excess(_LARGEST_SKEWNESS) >= 0:
+        return _LARGEST_SKEWNESS
+    return float(optimize.brentq(excess, 0.0, _LARGEST_SKEWNESS))

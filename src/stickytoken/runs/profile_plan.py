@@ -24,6 +24,7 @@ from stickytoken.runs.profile_record import (
 )
 from stickytoken.runs.progress import Progress, ProgressCallback
 from stickytoken.sentences import Sentences
+from stickytoken.sentences.endings import open_ended
 
 _LEAST_ANCHORS = 40
 # Carriers of the first round at the smallest budget.
@@ -155,13 +156,15 @@ def _short_sentences(
     copies = max(settings.copies) * (1 if settings.insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY)
     limit = encoder.identity.max_length
     room = copies if limit is None else min(copies, limit // 2)
-    shortest = sorted(lengths, key=lambda k: lengths[k])
+    unlike = {open_ended(corpus.texts[k]): k for k in reversed(lengths)}
+    shortest = sorted(unlike.values(), key=lambda k: lengths[k])
     size = max(needed, min(int(_CARRIER_POOL * needed), len(shortest) - _LEAST_ANCHORS))
     found = {k for k in shortest[:size] if encoder.fits((0,) * (lengths[k] + room))}
     if len(found) < needed:
+        room_in = "" if limit is None else f" in the {limit} tokens that {encoder.name} reads"
         raise InputError(
-            f"only {len(found)} sentences of {corpus.source} leave room for the copies in the {limit} tokens "
-            f"that {encoder.name} reads, {needed} are needed: use shorter sentences"
+            f"only {len(found)} sentences of {corpus.source} differ in more than their punctuation and leave "
+            f"room for the copies{room_in}, {needed} are needed: use more or shorter sentences"
         )
     return found
 
@@ -224,7 +227,7 @@ def _carriers(
 ) -> _Carriers:
     """The first carriers of the pool that have unrelated anchors."""
     needed = sum(probes_in(settings).values())
-    texts = [corpus.texts[k] for k in pool]
+    texts = [open_ended(corpus.texts[k]) for k in pool]
     vectors = _unit(encoder.encode(texts))
     before = vectors @ panel.vectors.T
     if before.std() < _NO_SPREAD:

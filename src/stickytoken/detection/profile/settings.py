@@ -49,7 +49,7 @@ class ProfileSettings:
     copies: tuple[int, ...] = (8, 4)
     anchors: int = 400
     vocabulary_anchors: int = 400
-    vocabulary_share: float = 2 / 3
+    vocabulary_share: float = 0.75
     topics: int = 24
     refining_texts: int = 8
     confirming_texts: int = 96

@@ -16,7 +16,7 @@ from stickytoken.detection.profile.settings import ProfileSettings
 from stickytoken.detection.statistics import q_values, weighted_quantile
 
 # A sticky token lifts more than this share of the anchors above what an ordinary token does. One that
-# lifts all sentences, and vocabulary entries by chance, reaches two thirds at the default weights.
+# lifts all sentences, and half of the vocabulary entries by chance, reaches 0.625 at the default weights.
 UNIVERSAL_SHARE = 0.7
 # Fewer unselected tokens than this say too little about what is ordinary.
 LEAST_NULL_TOKENS = 200
