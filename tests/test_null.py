@@ -190,7 +190,7 @@ def test_center_spread_and_skewness_of_a_skewed_vocabulary_are_recovered_through
 
 def test_no_vocabulary_is_taken_for_more_skewed_than_the_largest_skewness():
     values = draw_effects(np.random.default_rng(4), Shape(skewness=2.0), TOKENS)
-    assert Null.fit(values, 0.0).shape.skewness == 1.0
+    assert 0.9 < Null.fit(values, 0.0).shape.skewness <= 1.0
 
 
 def test_sticky_tokens_do_not_hide_tails_that_are_heavy_on_both_sides():

@@ -305,7 +305,7 @@ def test_a_vocabulary_below_200_tokens_is_judged_by_intervals(tmp_path):
 def test_without_a_pair_of_sentences_below_the_mean_the_vocabulary_decides(tmp_path):
     encoder = load_encoder(profiled.planted_model(2, common=0.7))
     run = profiled.detect_profile(encoder, tmp_path / "run")
-    assert 0.05 < run.plan.share_below < 0.1
+    assert 0.05 < run.plan.share_below < 0.12
     assert run.tokens["lift_sentences"].is_null().all()
     assert not run.tokens["lift"].is_null().any()
     (row,) = run.sticky.to_dicts()

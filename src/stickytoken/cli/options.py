@@ -98,8 +98,7 @@ Confidence: TypeAlias = Annotated[
 VocabularyShare: TypeAlias = Annotated[
     float | None,
     typer.Option(
-        help="profile: weight of vocabulary entries among the anchors, the rest is sentences. "
-        "Default: 0.75.",
+        help="profile: weight of vocabulary entries among the anchors, the rest is sentences. Default: 0.75.",
         show_default=False,
     ),
 ]

@@ -17,6 +17,8 @@ _BODY, _TAIL, _WIDTH = 0.9, 0.98, 0.95
 _CHANCE = 2.0
 _LEAST_FREEDOM, _NORMAL_FREEDOM = 2.0, 1e6
 _LARGEST_SKEWNESS = 1.0
+# How much vocabularies differ in it.
+_SKEWNESS_SPREAD = 0.3
 _NODES = 32
 _AT_WIDTH = float(stats.norm.ppf(_WIDTH))
 
@@ -53,7 +55,7 @@ class Shape:
         return np.asarray(self._survival(standard) @ (weights / weights.sum()), dtype=np.float64)
 
     def spread(self, distance: float, level: float, noise: float) -> float:
-        """The spread at which a quantile of effects and noise together lies ``distance`` above their median."""
+        """The spread at which a quantile of effects and noise lies ``distance`` above their median."""
         if distance <= noise * stats.norm.ppf(level):
             return 0.0
 
@@ -68,9 +70,7 @@ class Shape:
         if self.skewness == 0 or spread == 0:
             return 0.0
         reach = spread + noise
-        return float(
-            optimize.brentq(lambda place: self.beyond(place, spread, noise) - 0.5, -reach, reach)
-        )
+        return float(optimize.brentq(lambda place: self.beyond(place, spread, noise) - 0.5, -reach, reach))
 
     def beyond(self, distance: float, spread: float, noise: float) -> float:
         """`exceedance` of one distance."""
@@ -158,7 +158,8 @@ def _freedom(body: float, tail: float, noise: float, size: int) -> float:
 def _skewness(below: float, above: float, noise: float, size: int) -> float:
     """Skewness to the right at which effects and noise together reach the quantiles on both sides.
 
-    Zero where the lower side reaches as far, or less far by chance.
+    Zero where the lower side reaches as far, or less far by chance; pulled to zero by its error,
+    which is large where tokens are few.
     """
 
     def excess(skewness: float) -> float:
@@ -166,9 +167,11 @@ def _skewness(below: float, above: float, noise: float, size: int) -> float:
         spread = shape.spread(above, _WIDTH, noise)
         return _WIDTH - shape.beyond(shape.median(spread, noise) - below, spread, noise)
 
-    # Both quantiles have an error.
-    if above <= noise * _AT_WIDTH or excess(0.0) < _CHANCE * math.sqrt(2 * _WIDTH * (1 - _WIDTH) / size):
+    chance = math.sqrt(2 * _WIDTH * (1 - _WIDTH) / size)  # both quantiles have an error
+    if above <= noise * _AT_WIDTH or (unexplained := excess(0.0)) < _CHANCE * chance:
         return 0.0
-    if excess(_LARGEST_SKEWNESS) >= 0:
-        return _LARGEST_SKEWNESS
-    return float(optimize.brentq(excess, 0.0, _LARGEST_SKEWNESS))
+    found = _LARGEST_SKEWNESS
+    if excess(found) < 0:
+        found = float(optimize.brentq(excess, 0.0, _LARGEST_SKEWNESS))
+    error = found * chance / unexplained
+    return found * _SKEWNESS_SPREAD**2 / (_SKEWNESS_SPREAD**2 + error**2)
