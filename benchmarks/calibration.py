@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from published import Check, show, write
 from stickytoken.detection.profile.estimates import Measurements, TokenEstimates, estimate
+from stickytoken.detection.profile.pull import pulls
 from stickytoken.detection.profile.rounds import LATE_REFERENCE, Round, advancing, probes_in, tokens_in
 from stickytoken.detection.profile.settings import ProfileSettings
 from stickytoken.detection.profile.verdict import find_outliers
@@ -30,6 +31,8 @@ Draw = Callable[[np.random.Generator, int], Vector]
 # effect, of the probes' common effects; spread of the similarities; growth of the effects from
 # the last round to the first; residual of the token alone around its effect.
 ORDINARY, PROBE, COMMON, SIMILARITIES, GROWTH, ALONE = 0.011, 0.0153, 0.004, 0.076, 1.25, 0.009
+# The same of contraction: of ordinary tokens, of one probe; correlation with the lift.
+CONTRACTION, PROBE_CONTRACTION, CORRELATION = 0.065, 0.12, -0.3
 SETTINGS = ProfileSettings()
 
 
@@ -42,6 +45,7 @@ class Shape:
         ordinary: draws standardised effects of ordinary tokens.
         sticky: share of sticky tokens.
         lift: draws lifts of sticky tokens, above the typical token's.
+        contraction: draws contractions of sticky tokens, above the typical token's.
         noise: draws standardised noise.
     """
 
@@ -50,6 +54,7 @@ class Shape:
     sticky: float
     lift: Draw
     noise: Draw
+    contraction: Draw
 
 
 def normal(generator: np.random.Generator, size: int) -> Vector:
@@ -72,20 +77,26 @@ def right_skewed(generator: np.random.Generator, size: int) -> Vector:
     return -left_skewed(generator, size)
 
 
+def correlated(generator: np.random.Generator, values: Vector, correlation: float) -> Vector:
+    """Standard values that go with the given ones."""
+    return np.asarray(correlation * values + np.sqrt(1 - correlation**2) * generator.normal(size=len(values)))
+
+
 def between(low: float, high: float) -> Draw:
     return lambda generator, size: generator.uniform(low, high, size)
 
 
+FLAT = between(0.1, 0.4)
 SHAPES = (
-    Shape("normal, no sticky tokens", normal, 0.0, between(0.05, 0.1), normal),
-    Shape("normal, few sticky tokens", normal, 0.001, between(0.05, 0.1), normal),
-    Shape("normal, many sticky tokens", normal, 0.01, between(0.05, 0.1), normal),
-    Shape("normal, weak sticky tokens", normal, 0.005, between(0.03, 0.07), normal),
-    Shape("normal, heavy-tailed noise", normal, 0.002, between(0.05, 0.1), student),
-    Shape("skewed to the left", left_skewed, 0.002, between(0.05, 0.1), normal),
-    Shape("skewed to the right", right_skewed, 0.002, between(0.05, 0.1), normal),
-    Shape("Student t, 5 degrees of freedom", student, 0.002, between(0.05, 0.1), normal),
-    Shape("Laplace", laplace, 0.002, between(0.05, 0.1), normal),
+    Shape("normal, no sticky tokens", normal, 0.0, between(0.05, 0.1), normal, FLAT),
+    Shape("normal, few sticky tokens", normal, 0.001, between(0.05, 0.1), normal, FLAT),
+    Shape("normal, many sticky tokens", normal, 0.01, between(0.05, 0.1), normal, FLAT),
+    Shape("normal, weak sticky tokens", normal, 0.005, between(0.03, 0.07), normal, FLAT),
+    Shape("normal, heavy-tailed noise", normal, 0.002, between(0.05, 0.1), student, FLAT),
+    Shape("skewed to the left", left_skewed, 0.002, between(0.05, 0.1), normal, FLAT),
+    Shape("skewed to the right", right_skewed, 0.002, between(0.05, 0.1), normal, FLAT),
+    Shape("Student t, 5 degrees of freedom", student, 0.002, between(0.05, 0.1), normal, FLAT),
+    Shape("Laplace", laplace, 0.002, between(0.05, 0.1), normal, FLAT),
 )
 
 
@@ -127,6 +138,8 @@ def simulate(shape: Shape, size: int, seed: int) -> Simulated:
     is_sticky = generator.random(size) < shape.sticky
     effects = ORDINARY * shape.ordinary(generator, size)
     effects[is_sticky] = shape.lift(generator, int(is_sticky.sum()))
+    contraction = CONTRACTION * correlated(generator, effects / ORDINARY, CORRELATION)
+    contraction[is_sticky] = shape.contraction(generator, int(is_sticky.sum()))
     effects -= effects.mean()
     alone = effects + ALONE * generator.normal(size=size)
     ids = np.arange(size)
@@ -136,21 +149,27 @@ def simulate(shape: Shape, size: int, seed: int) -> Simulated:
     for step, count in tokens_in(SETTINGS, size).items():
         chosen = ids
         if step is not Round.SCREEN:
-            found = judge(rounds, ids, late)
-            chosen = advancing(ids, found.tested.value, count)
+            before = list(rounds.values())[-1].ids
+            found, pull = judge(rounds, ids, late)
+            chosen = advancing(before, found.tested.value[before], pull.tested.value[before], count)
             if step is Round.CONFIRM:
                 confirmed[chosen] = True
             chosen = np.union1d(chosen, late)
         growth = GROWTH if step is Round.SCREEN else 1.0
         rounds[step] = measure(
-            generator, shape, chosen, growth * effects[chosen], growth, probes_in(SETTINGS)[step], alone
+            generator,
+            shape,
+            chosen,
+            (growth * effects, growth * contraction, alone),
+            growth,
+            probes_in(SETTINGS)[step],
         )
-    tokens = judge(rounds, ids, late)
+    tokens, pull = judge(rounds, ids, late)
     smallest = SETTINGS.smallest_effect * SIMILARITIES
     return Simulated(
         effects,
         is_sticky,
-        find_outliers(tokens, size, smallest, SETTINGS).found,
+        find_outliers(tokens, pull, size, smallest, SETTINGS).found,
         tokens,
         confirmed,
         smallest,
@@ -161,24 +180,31 @@ def measure(
     generator: np.random.Generator,
     shape: Shape,
     ids: NDArray[np.int64],
-    effects: Vector,
+    truth: tuple[Vector, Vector, Vector],
     growth: float,
     probes: int,
-    alone: Vector,
 ) -> Measurements:
     """Measurements of one round: effect, the probe's common effect, noise."""
-    common = COMMON * generator.normal(size=probes)
-    noise = shape.noise(generator, len(ids) * probes).reshape(len(ids), probes)
-    lifts = effects[:, None] + common + growth * PROBE * noise
+    effects, contraction, alone = (values[ids] for values in truth)
+
+    def measured(values: Vector, noise: float) -> Vector:
+        drawn = shape.noise(generator, len(ids) * probes).reshape(len(ids), probes)
+        common = COMMON / PROBE * noise * generator.normal(size=probes)
+        return np.asarray(values[:, None] + common + growth * noise * drawn)
+
+    lifts, slopes = measured(effects, PROBE), 1 - measured(contraction, PROBE_CONTRACTION)
     nothing, rest = np.zeros((len(ids), 1)), np.zeros(len(ids))
-    return Measurements(ids, lifts, lifts, nothing, rest, rest, rest, alone[ids])
+    return Measurements(ids, lifts, lifts, nothing, rest, slopes, rest, alone)
 
 
 def judge(
     rounds: dict[Round, Measurements], ids: NDArray[np.int64], late: NDArray[np.int64]
-) -> TokenEstimates:
+) -> tuple[TokenEstimates, TokenEstimates]:
+    """Estimates of the lift and of the pull."""
     parts = {step: measured.lifts for step, measured in rounds.items()}
-    return estimate(rounds, parts, ids, late, SETTINGS.confidence)
+    tokens = estimate(rounds, parts, ids, late, SETTINGS.confidence)
+    pull = estimate(rounds, pulls(rounds, ids), ids, late, SETTINGS.confidence, tokens.null.shape)
+    return tokens, pull
 
 
 def summary(shape: Shape, size: int, repeats: int) -> list[Check]:

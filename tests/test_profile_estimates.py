@@ -46,7 +46,7 @@ def judge(rounds, reference, late):
 
 def measured(ids, lifts, alone):
     nothing, rest = np.zeros((len(ids), 1)), np.zeros(len(ids))
-    return Measurements(ids, lifts, lifts, nothing, rest, rest, rest, alone)
+    return Measurements(ids, lifts, lifts, nothing, rest, np.ones_like(lifts), rest, alone)
 
 
 def simulate(seed, size=1500, sticky=0):
@@ -63,7 +63,7 @@ def simulate(seed, size=1500, sticky=0):
         chosen = ids
         if step is not SCREEN:
             found = judge(world.rounds, ids, late)
-            world.chosen[step] = advancing(found.ids, found.tested.value, SENT_ON[step])
+            world.chosen[step] = advancing(found.ids, found.tested.value, found.tested.value, SENT_ON[step])
             chosen = np.union1d(world.chosen[step], late)
         growth = GROWTH if step is SCREEN else 1.0
         own = np.searchsorted(ids, chosen)

@@ -1,6 +1,7 @@
 """How the budget is spent: cells, texts and tokens of each round."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -156,16 +157,23 @@ def test_a_small_selection_goes_on_whole(tokens):
 
 # advancing
 
-estimates = st.lists(st.tuples(st.integers(0, 10**6), st.integers(-3, 3)), unique_by=lambda pair: pair[0])
+estimates = st.lists(
+    st.tuples(st.integers(0, 10**6), st.integers(-3, 3), st.integers(-3, 3)), unique_by=lambda own: own[0]
+)
 
 
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(estimates, st.integers(0, 12), st.randoms(use_true_random=False))
-def test_the_highest_go_on_equal_ones_by_id_in_whatever_order_they_come(pairs, count, shuffler):
-    expected = sorted(own for own, _ in sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:count])
-    shuffler.shuffle(pairs)
-    ids = np.array([own for own, _ in pairs], dtype=np.int64)
-    found = advancing(ids, np.array([value for _, value in pairs], dtype=float), count)
+def test_half_go_on_for_their_lift_and_half_for_their_pull_in_whatever_order_they_come(
+    tokens, count, shuffler
+):
+    by_lift = sorted(tokens, key=lambda own: (-own[1], own[0]))
+    half = math.ceil(count / 2)
+    by_pull = sorted(by_lift[half:], key=lambda own: (-own[2], own[0]))
+    expected = sorted(own[0] for own in by_lift[:half] + by_pull[: count - half])
+    shuffler.shuffle(tokens)
+    ids, lifts, pulls = (np.array([own[place] for own in tokens], dtype=np.int64) for place in range(3))
+    found = advancing(ids, lifts.astype(float), pulls.astype(float), count)
     assert found.tolist() == expected
     assert found.dtype == np.int64
 

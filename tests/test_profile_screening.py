@@ -7,6 +7,7 @@ import pytest
 import profiled
 from stickytoken import load_encoder
 from stickytoken.detection.profile.estimates import screen
+from stickytoken.detection.profile.pull import contraction_weight
 from stickytoken.detection.profile.rounds import Round, tokens_in
 from stickytoken.errors import InputError
 
@@ -49,25 +50,46 @@ def run(tmp_path_factory):
     return profiled.detect_profile(encoder, tmp_path_factory.mktemp("planted") / "run")
 
 
-def mean_lifts(run, step):
+def means(run, step, column):
     """Mean over probes of every token that a round measured, by token id."""
     paths = sorted((run.path / "shards").glob(f"{step}-*.parquet"))
     table = pl.concat([pl.read_parquet(path) for path in paths])
-    return dict(zip(table["token_id"], table["lifts"].list.mean(), strict=True))
+    return dict(zip(table["token_id"], table[column].list.mean(), strict=True))
 
 
-def test_the_tokens_that_lift_most_in_the_first_round_are_refined(run):
-    screened, late = mean_lifts(run, "screen"), set(run.plan.late_reference)
-    refined = set(mean_lifts(run, "refine"))
-    upper = sorted(screened, key=lambda token_id: (-screened[token_id], token_id))
-    chosen = tokens_in(profiled.SMALL, len(screened))[Round.REFINE]
-    assert refined == set(upper[:chosen]) | late
-    assert len(refined) < len(screened)
+def mean_pulls(run, step):
+    """The same of lift + weight x (1 - slope), at the weight that gives both the same spread."""
+    lifts, slopes = means(run, step, "lifts"), means(run, step, "slopes")
+    screened = first_round(run)
+    weight = contraction_weight(*screened, np.full(len(screened[0]), True))
+    return {token_id: lifts[token_id] - weight * slopes[token_id] for token_id in lifts}
 
 
-def test_the_tokens_that_lift_most_so_far_are_confirmed(run):
-    refined, late = mean_lifts(run, "refine"), set(run.plan.late_reference)
-    confirmed = set(mean_lifts(run, "confirm"))
+def first_round(run):
+    paths = sorted((run.path / "shards").glob("screen-*.parquet"))
+    table = pl.concat([pl.read_parquet(path) for path in paths])
+    return np.array(table["lifts"].to_list()), 1 - np.array(table["slopes"].to_list())
+
+
+def ranked(values):
+    return sorted(values, key=lambda token_id: (-values[token_id], token_id))
+
+
+def test_the_tokens_that_lift_or_pull_most_in_the_first_round_are_refined(run):
+    lifts, late = means(run, "screen", "lifts"), set(run.plan.late_reference)
+    refined = set(means(run, "refine", "lifts"))
+    chosen = tokens_in(profiled.SMALL, len(lifts))[Round.REFINE]
+    lifting = ranked(lifts)[: -(-chosen // 2)]
+    pulling = [own for own in ranked(mean_pulls(run, "screen")) if own not in lifting]
+    assert refined == {*lifting, *pulling[: chosen // 2], *late}
+    assert len(refined) < len(lifts)
+
+
+@pytest.mark.parametrize("column", ["lifts", "pulls"])
+def test_the_tokens_that_lift_and_pull_most_so_far_are_confirmed(run, column):
+    late = set(run.plan.late_reference)
+    refined = mean_pulls(run, "refine") if column == "pulls" else means(run, "refine", "lifts")
+    confirmed = set(means(run, "confirm", "lifts"))
     assert confirmed <= set(refined)
     went_on = [refined[token_id] for token_id in confirmed - late]
     stayed = [refined[token_id] for token_id in set(refined) - confirmed]

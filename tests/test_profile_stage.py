@@ -224,7 +224,7 @@ def slow_row(stage, probes, u):
     after = (units_of(probes[: len(before)]) @ anchors.T).astype(float).tolist()
     sizes = Counter(GROUPS.tolist())
     anchor_weights = [WEIGHTS[group] / sizes[group] for group in GROUPS]
-    row = {name: [] for name in ("lifts", "sentence_lifts", "rising", "slope", "intercept")}
+    row = {name: [] for name in ("lifts", "sentence_lifts", "rising", "slopes", "intercept")}
     by_group = {group: [] for group in range(3)}
     for old, new in zip(before, after, strict=True):
         changes = {
@@ -239,9 +239,9 @@ def slow_row(stage, probes, u):
         row["sentence_lifts"].append(_weighted({g: m for g, m in means.items() if g < 2}))
         row["rising"].append(_weighted(rises))
         slope, intercept = np.polyfit(old, new, 1, w=np.sqrt(anchor_weights))
-        row["slope"].append(slope)
+        row["slopes"].append(slope)
         row["intercept"].append(intercept)
-    for name in ("rising", "slope", "intercept"):
+    for name in ("rising", "intercept"):
         row[name] = sum(row[name]) / len(before)
     row["groups"] = [sum(own) / len(own) if own else math.nan for own in by_group.values()]
     return row
@@ -295,10 +295,14 @@ def test_a_carrier_without_a_line_is_left_out_of_the_mean_line():
         panel = anchors.against(np.stack(carriers), 0.5)
         stage = ProfileStage("screen", TEXTS[: len(carriers)], CELLS[: len(carriers)], panel, 3)
         row = stage.measure(TOKEN, vectors)
-        return row["slope"], row["intercept"]
+        return row["slopes"], row["intercept"]
 
-    assert line([flat, first, second], after) == pytest.approx(line([first, second], after[1:]), abs=1e-6)
-    assert np.isnan(line([flat, flat], after[:2])).all()
+    slopes, intercept = line([flat, first, second], after)
+    others, expected = line([first, second], after[1:])
+    assert slopes == pytest.approx([math.nan, *others], abs=1e-6, nan_ok=True)
+    assert intercept == pytest.approx(expected, abs=1e-6)
+    slopes, intercept = line([flat, flat], after[:2])
+    assert np.isnan([*slopes, intercept]).all()
 
 
 def test_the_length_of_vectors_changes_nothing_and_the_token_alone_counts_for_no_lift():

@@ -43,6 +43,11 @@ def tokens_of(values, errors=0.1, center=0.0, spread=1.0, half=0.3):
 # find_outliers
 
 
+def outliers_of(tokens, *rest):
+    """Rare by the same estimates that are large."""
+    return find_outliers(tokens, tokens, *rest)
+
+
 def plain_q_values(p_values):
     ordered = sorted(p_values)
     count = len(ordered)
@@ -57,7 +62,7 @@ def test_outliers_are_rare_among_ordinary_tokens_and_large_by_their_intervals(sp
     generator = np.random.default_rng(1)
     values, errors = generator.normal(size=60) * 3, generator.uniform(0.1, 2, 60)
     tokens = tokens_of(values, errors, 0.4, spread)
-    found = find_outliers(tokens, 200, 2.0, ProfileSettings())
+    found = find_outliers(tokens, tokens, 200, 2.0, ProfileSettings())
     p_values = [
         stats.norm.sf((value - 0.4) / math.hypot(spread, error))
         for value, error in zip(values, errors, strict=True)
@@ -77,24 +82,24 @@ def test_rarity_is_judged_by_what_nothing_pulled_and_size_by_the_interval():
     tokens = tokens_of([0.0] * 300 + [8.0])
     elsewhere = tokens_of([0.0] * 301)
     plain = ProfileSettings()
-    assert find_outliers(tokens, 300, 1.0, plain).found.nonzero()[0].tolist() == [300]
-    small = find_outliers(tokens._replace(lift=elsewhere.lift), 300, 1.0, plain)
-    assert small.q_values == pytest.approx(find_outliers(tokens, 300, 1.0, plain).q_values)
+    assert find_outliers(tokens, tokens, 300, 1.0, plain).found.nonzero()[0].tolist() == [300]
+    small = find_outliers(tokens._replace(lift=elsewhere.lift), tokens, 300, 1.0, plain)
+    assert small.q_values == pytest.approx(find_outliers(tokens, tokens, 300, 1.0, plain).q_values)
     assert not small.found.any()
-    ordinary = find_outliers(tokens._replace(tested=elsewhere.tested), 300, 1.0, plain)
+    ordinary = find_outliers(tokens, tokens._replace(tested=elsewhere.tested), 300, 1.0, plain)
     assert min(ordinary.q_values) > 0.05
     assert not ordinary.found.any()
 
 
 def test_the_null_and_the_interval_can_each_keep_an_effect_from_being_an_outlier():
     values = [0.0] * 500 + [8.0]
-    assert find_outliers(tokens_of(values), 501, 1.0, ProfileSettings()).found.nonzero()[0].tolist() == [500]
+    assert outliers_of(tokens_of(values), 501, 1.0, ProfileSettings()).found.nonzero()[0].tolist() == [500]
     # Nothing special in this vocabulary; too small to matter; too uncertain to say, of either.
-    assert not find_outliers(tokens_of(values, spread=4.0), 501, 1.0, ProfileSettings()).found.any()
-    assert not find_outliers(tokens_of(values), 501, 7.7, ProfileSettings()).found.any()
-    assert find_outliers(tokens_of(values), 501, 7.69, ProfileSettings()).found.any()
-    assert not find_outliers(tokens_of(values, errors=3.0), 501, 1.0, ProfileSettings()).found.any()
-    assert not find_outliers(tokens_of(values, half=7.5), 501, 1.0, ProfileSettings()).found.any()
+    assert not outliers_of(tokens_of(values, spread=4.0), 501, 1.0, ProfileSettings()).found.any()
+    assert not outliers_of(tokens_of(values), 501, 7.7, ProfileSettings()).found.any()
+    assert outliers_of(tokens_of(values), 501, 7.69, ProfileSettings()).found.any()
+    assert not outliers_of(tokens_of(values, errors=3.0), 501, 1.0, ProfileSettings()).found.any()
+    assert not outliers_of(tokens_of(values, half=7.5), 501, 1.0, ProfileSettings()).found.any()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,7 @@ def test_the_null_and_the_interval_can_each_keep_an_effect_from_being_an_outlier
 )
 def test_with_few_unselected_tokens_the_interval_decides(null_tokens, empirical):
     # The bound is 1.5; intervals reach 0.3 down.
-    found = find_outliers(
+    found = outliers_of(
         tokens_of([1.7, 1.8, np.nextafter(1.8, 9), 1.9], errors=9.0, center=0.5),
         null_tokens,
         1.0,
@@ -119,9 +124,9 @@ def test_with_few_unselected_tokens_the_interval_decides(null_tokens, empirical)
 def test_more_caution_never_finds_more(seed, smallest, fdr):
     generator = np.random.default_rng(seed)
     tokens = tokens_of(generator.normal(size=100) * 3, generator.uniform(0.1, 1, 100))
-    found = find_outliers(tokens, 300, smallest, ProfileSettings(fdr=fdr)).found
-    larger = find_outliers(tokens, 300, smallest + 0.5, ProfileSettings(fdr=fdr)).found
-    stricter = find_outliers(tokens, 300, smallest, ProfileSettings(fdr=fdr / 2)).found
+    found = find_outliers(tokens, tokens, 300, smallest, ProfileSettings(fdr=fdr)).found
+    larger = find_outliers(tokens, tokens, 300, smallest + 0.5, ProfileSettings(fdr=fdr)).found
+    stricter = find_outliers(tokens, tokens, 300, smallest, ProfileSettings(fdr=fdr / 2)).found
     assert not (larger & ~found).any()
     assert not (stricter & ~found).any()
 
@@ -132,7 +137,7 @@ def test_vocabularies_of_ordinary_tokens_have_an_outlier_no_more_often_than_the_
         generator = np.random.default_rng(seed)
         errors = generator.uniform(0.1, 1, 400)
         values = generator.normal(size=400) + errors * generator.normal(size=400)
-        outliers = find_outliers(tokens_of(values, errors), 400, 0.0, ProfileSettings(fdr=0.1))
+        outliers = outliers_of(tokens_of(values, errors), 400, 0.0, ProfileSettings(fdr=0.1))
         with_outlier += bool(outliers.found.any())
     assert with_outlier / draws <= 0.1 + 4 * math.sqrt(0.1 * 0.9 / draws)
 
@@ -152,7 +157,7 @@ def measured(seed, ids, missing=()):
         sentence_lifts=generator.normal(size=(size, PROBES)),
         groups=groups,
         rising=generator.uniform(size=size),
-        slope=generator.uniform(0.2, 1.2, size),
+        slopes=generator.uniform(0.2, 1.2, (size, PROBES)),
         intercept=generator.normal(size=size),
     )
 
@@ -252,7 +257,7 @@ def test_a_token_that_lifts_all_sentences_and_vocabulary_by_chance_is_not_univer
 def test_a_line_of_slope_one_has_no_fixed_point():
     tokens, plain = tokens_of(np.zeros(4)), measured(3, range(5, 13, 2))
     slopes, intercepts = np.array([1.0, 1.0005, 0.9, 1.5]), np.array([0.1, 0.1, 0.05, 0.1])
-    own = replace(plain, slope=slopes, intercept=intercepts)
+    own = replace(plain, slopes=slopes[:, None] + [-0.2, 0.2], intercept=intercepts)
     found = profile({Round.SCREEN: own}, tokens, tokens.ids, WEIGHTS)
     assert found.fixed_point == pytest.approx([math.nan, math.nan, 0.5, -0.2], nan_ok=True)
     assert found.contraction == pytest.approx([0, -0.0005, 0.1, -0.5])

@@ -65,9 +65,14 @@ class Shape:
         # Heavy tails reach far at a small spread, and a quantile of the body at a larger one.
         return float(optimize.brentq(excess, 0.0, 10 * distance))
 
+    def halfway(self, other: Shape) -> Shape:
+        """The shape between two: averages of skewness and of 1 / freedom."""
+        heaviness = (1 / self.freedom + 1 / other.freedom) / 2
+        return Shape(1 / heaviness if heaviness else math.inf, (self.skewness + other.skewness) / 2)
+
     def median(self, spread: float, noise: float) -> float:
         """Median of effects and noise together: noise draws that of skewed effects to their mean."""
-        if self.skewness == 0 or spread == 0:
+        if math.isfinite(self.freedom) or self.skewness == 0 or spread == 0:
             return 0.0
         reach = spread + noise
         return float(optimize.brentq(lambda place: self.beyond(place, spread, noise) - 0.5, -reach, reach))
@@ -77,7 +82,7 @@ class Shape:
         return float(self.exceedance(np.array([distance]), spread, np.array([noise]))[0])
 
     def _survival(self, standard: Vector) -> Vector:
-        if self.skewness:
+        if math.isinf(self.freedom):
             # Below its lower end the distribution has nothing: log(0) is minus infinity there.
             inside = np.maximum(0.0, 1 + standard * math.expm1(self.skewness * _AT_WIDTH) / _AT_WIDTH)
             with np.errstate(divide="ignore"):
@@ -101,7 +106,7 @@ class Null:
     shape: Shape
 
     @classmethod
-    def fit(cls, values: Vector, variance: float) -> Null:
+    def fit(cls, values: Vector, variance: float, of_part: Shape | None = None) -> Null:
         """Fit the width above the median, heavy tails to both sides, skewness to the right.
 
         Sticky tokens lie in the upper tail, and many of them look like a heavy one; a long lower
@@ -112,6 +117,8 @@ class Null:
         Args:
             values: noisy effects of unselected tokens, shape (tokens,).
             variance: of their noise.
+            of_part: the shape of a part of the effects, where they are a sum: the body of a sum
+                looks more normal than its tails are.
         """
         levels = (1 - _TAIL, 1 - _WIDTH, 1 - _BODY, 0.5, _BODY, _WIDTH, _TAIL)
         low_tail, low_width, low_body, center, body, width, tail = (
@@ -120,9 +127,12 @@ class Null:
         noise, size = math.sqrt(variance), len(values)
         below = _freedom(center - low_body, center - low_tail, noise, size)
         above = _freedom(body - center, tail - center, noise, size)
-        shape = Shape(freedom=max(below, above))
-        if math.isinf(shape.freedom):
-            shape = Shape(skewness=_skewness(center - low_width, width - center, noise, size))
+        freedom, skewness = max(below, above), 0.0
+        if math.isinf(freedom):
+            skewness = _skewness(center - low_width, width - center, noise, size)
+        shape = Shape(freedom, skewness)
+        if of_part is not None:
+            shape = shape.halfway(of_part)
         spread = shape.spread(width - center, _WIDTH, noise)
         return cls(center - shape.median(spread, noise), spread, shape)
 

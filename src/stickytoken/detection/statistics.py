@@ -174,3 +174,13 @@ def scale_between(first: Vector, reliability: float, second: Vector) -> float:
     slope, error = line.slope / reliability, line.stderr / reliability
     kept = _SCALE_SPREAD**2 / (_SCALE_SPREAD**2 + error**2)
     return float(max(_LEAST_SCALE, 1 + kept * (slope - 1)))
+
+
+def present_mean(values: Vector) -> Vector:
+    """Mean over the first axis of what is no NaN; NaN where nothing is left."""
+    present = np.isfinite(values)
+    counts = present.sum(axis=0)
+    sums = np.where(present, values, 0.0).sum(axis=0)
+    return np.asarray(
+        np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0), dtype=np.float64
+    )

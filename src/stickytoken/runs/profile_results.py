@@ -10,6 +10,7 @@ import polars as pl
 
 from stickytoken.detection.profile.estimates import Measurements, TokenEstimates, estimate
 from stickytoken.detection.profile.panel import group_weights
+from stickytoken.detection.profile.pull import pulls
 from stickytoken.detection.profile.rounds import Round
 from stickytoken.detection.profile.settings import ProfileSettings
 from stickytoken.detection.profile.verdict import (
@@ -75,7 +76,7 @@ def measurements(rows: pl.DataFrame) -> Measurements:
         sentence_lifts=matrix("sentence_lifts"),
         groups=matrix("groups"),
         rising=matrix("rising"),
-        slope=matrix("slope"),
+        slopes=matrix("slopes"),
         intercept=matrix("intercept"),
         alone=matrix("alone") if "alone" in ordered.columns else None,
     )
@@ -90,6 +91,23 @@ def estimate_lifts(
     """Estimates of the lift on all anchors, from the rounds so far."""
     parts = {step: measured.lifts for step, measured in rounds.items()}
     return estimate(rounds, parts, unselected, np.array(plan.late_reference), settings.confidence)
+
+
+def estimate_pulls(
+    rounds: Mapping[Round, Measurements],
+    plan: ProfilePlanRecord,
+    unselected: np.ndarray,
+    settings: ProfileSettings,
+    lifts: TokenEstimates,
+) -> TokenEstimates:
+    """Estimates of the pull toward the mean, from the rounds so far.
+
+    The lift is a part of the pull.
+    """
+    late = np.array(plan.late_reference)
+    return estimate(
+        rounds, pulls(rounds, unselected), unselected, late, settings.confidence, lifts.null.shape
+    )
 
 
 def decide(
@@ -111,12 +129,13 @@ def decide(
     tokens = estimate_lifts(rounds, plan, unselected, settings)
     on_sentences = _estimate_on_sentences(rounds, plan, unselected, settings)
     smallest = settings.smallest_effect * plan.similarity_spread
-    outliers = find_outliers(tokens, len(unselected), smallest, settings)
+    pull = estimate_pulls(rounds, plan, unselected, settings, tokens)
+    outliers = find_outliers(tokens, pull, len(unselected), smallest, settings)
     unknown = np.full(len(tokens.ids), np.nan)
     lift_sentences, topical = unknown, np.zeros(len(tokens.ids), dtype=np.bool_)
     if on_sentences is not None:
         lift_sentences = on_sentences.lift.value + on_sentences.level
-        topical = find_outliers(on_sentences, len(unselected), smallest, settings).found
+        topical = find_outliers(on_sentences, on_sentences, len(unselected), smallest, settings).found
     # In the later rounds, tokens that their lifts selected must not show what is ordinary.
     ordinary = np.array(plan.late_reference) if settings.adaptive else unselected
     found = profile(rounds, tokens, ordinary, _group_weights(plan, settings))

@@ -13,7 +13,7 @@ from stickytoken.runs.corpora import PairCorpus
 from stickytoken.runs.job import Job, StageRunner
 from stickytoken.runs.profile_plan import anchor_panel, make_profile_plan, round_stage
 from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.runs.profile_results import Findings, decide, estimate_lifts, measurements
+from stickytoken.runs.profile_results import Findings, decide, estimate_lifts, estimate_pulls, measurements
 from stickytoken.runs.progress import ProgressCallback
 from stickytoken.runs.store import ShardCost
 
@@ -52,11 +52,12 @@ def compute_profile(
         if step is Round.SCREEN:
             continue
         found = estimate_lifts(rounds, plan, unselected, job.settings)
+        pull = estimate_pulls(rounds, plan, unselected, job.settings, found)
         # Of those in the round before: a token that went no further is known from few texts.
         before = list(rounds.values())[-1].ids
         asked = np.isin(found.ids, wanted) & np.isin(found.ids, before)
-        # Not the posterior means: the prior pulls down a sticky token that does not look like one alone.
-        chosen = advancing(found.ids[asked], found.tested.value[asked], count)
+        # Not the posterior means: the prior draws down a sticky token that does not look like one alone.
+        chosen = advancing(found.ids[asked], found.tested.value[asked], pull.tested.value[asked], count)
         measure(step, np.union1d(chosen, plan.late_reference))
     findings = decide(vocabulary, rounds, plan, unselected, job.settings)
     return findings._replace(

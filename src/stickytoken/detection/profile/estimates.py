@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.detection.null import Null
+from stickytoken.detection.null import Null, Shape
 from stickytoken.detection.profile.rounds import Round
 from stickytoken.detection.statistics import (
     Estimates,
@@ -17,6 +17,7 @@ from stickytoken.detection.statistics import (
     centre_probes,
     interaction_variance,
     mean_with_interval,
+    present_mean,
     scale_between,
 )
 from stickytoken.errors import InputError
@@ -38,8 +39,8 @@ class Measurements:
         sentence_lifts: lifts on sentences alone, shape (T, K).
         groups: mean over probes by group, shape (T, G).
         rising: share of pairs that rise, shape (T,).
-        slope: of similarity after on before, shape (T,).
-        intercept: of the same line, shape (T,).
+        slopes: of similarity after on before, NaN where no line can be drawn, shape (T, K).
+        intercept: of the same line, mean over probes, shape (T,).
         alone: similarity of the token alone to the anchors' mean, first round only, shape (T,).
     """
 
@@ -48,9 +49,14 @@ class Measurements:
     sentence_lifts: Vector
     groups: Vector
     rising: Vector
-    slope: Vector
+    slopes: Vector
     intercept: Vector
     alone: Vector | None = None
+
+    @property
+    def slope(self) -> Vector:
+        """Mean over the probes that have a line, shape (T,)."""
+        return present_mean(self.slopes.T)
 
     def rows(self, ids: Ids) -> NDArray[np.intp]:
         """Places of token ids, all of which are here."""
@@ -77,7 +83,13 @@ class Screened(NamedTuple):
     reliability: float
 
 
-def screen(lifts: Vector, covariates: Vector, reference: NDArray[np.bool_], confidence: float) -> Screened:
+def screen(
+    lifts: Vector,
+    covariates: Vector,
+    reference: NDArray[np.bool_],
+    confidence: float,
+    of_part: Shape | None = None,
+) -> Screened:
     """Estimate every token from the first round.
 
     Args:
@@ -85,6 +97,7 @@ def screen(lifts: Vector, covariates: Vector, reference: NDArray[np.bool_], conf
         covariates: of the prior, shape (T, covariates).
         reference: unselected tokens, shape (T,).
         confidence: coverage of the intervals.
+        of_part: as in `Null.fit`.
 
     Raises:
         InputError: copies of a token change nothing, or all tokens alike.
@@ -104,7 +117,7 @@ def screen(lifts: Vector, covariates: Vector, reference: NDArray[np.bool_], conf
         Estimates(values, np.sqrt(variances), values, values),
         prior.shrink(values, variances, covariates, confidence),
         prior,
-        Null.fit(values[reference], noise),
+        Null.fit(values[reference], noise, of_part),
         max(0.0, 1 - noise / spread) if (spread := float(values[reference].var(ddof=1))) > 0 else 0.0,
     )
 
@@ -188,6 +201,7 @@ def estimate(
     reference: Ids,
     late_reference: Ids,
     confidence: float,
+    of_part: Shape | None = None,
 ) -> TokenEstimates:
     """Estimate every token from the latest round that it reached.
 
@@ -201,12 +215,13 @@ def estimate(
         reference: tokens of the first round that nothing selected.
         late_reference: those of them that are in every round.
         confidence: coverage of the intervals.
+        of_part: as in `Null.fit`.
     """
     first = rounds[Round.SCREEN]
     if first.alone is None:
         raise InputError("the first round did not encode the tokens alone")
     covariates, unselected = first.alone[:, None], np.isin(first.ids, reference)
-    screened = screen(parts[Round.SCREEN], covariates, unselected, confidence)
+    screened = screen(parts[Round.SCREEN], covariates, unselected, confidence, of_part)
     texts = np.full(len(first.ids), parts[Round.SCREEN].shape[1] + 1)
     level, scale = float(parts[Round.SCREEN][unselected].mean()), 1.0
     refined: Refined | None = None

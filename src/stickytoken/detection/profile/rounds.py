@@ -85,7 +85,21 @@ def tokens_in(settings: ProfileSettings, tokens: int) -> dict[Round, int]:
     }
 
 
-def advancing(ids: NDArray[np.int64], estimates: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Token ids with the highest estimates, ascending; equal ones by id."""
-    order = np.lexsort((ids, -estimates))
-    return np.sort(ids[order[:count]])
+def advancing(
+    ids: NDArray[np.int64], lifts: NDArray[np.float64], pulls: NDArray[np.float64], count: int
+) -> NDArray[np.int64]:
+    """Ids of the tokens that lift most, and of as many others that pull most; equal ones by id.
+
+    Args:
+        ids: tokens to choose from, shape (T,).
+        lifts: estimates, shape (T,).
+        pulls: estimates, shape (T,).
+        count: tokens to choose; all if there are fewer.
+
+    Returns:
+        Ascending ids.
+    """
+    by_lift = np.lexsort((ids, -lifts))
+    lifting, rest = by_lift[: (count + 1) // 2], by_lift[(count + 1) // 2 :]
+    pulling = rest[np.lexsort((ids[rest], -pulls[rest]))][: count // 2]
+    return np.sort(ids[np.concatenate([lifting, pulling])])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from stickytoken.detection.probes import Carrier, word_count
 from stickytoken.detection.profile.panel import CarrierPanel
 from stickytoken.detection.profile.rounds import Cell
+from stickytoken.detection.statistics import present_mean
 from stickytoken.insertion import (
     Placement,
     Probe,
@@ -51,17 +52,17 @@ class ProfileStage:
         return [*found, self._copies_alone(token)] if self.alone else found
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """Lift of every probe; the means over probes of the rest, NaN where no probe has a value."""
+        """Lift and slope of every probe; the means over probes of the rest. NaN where there is no value."""
         units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         probes = len(self.carriers)
         response = self.panel.response(units[:probes])
         row: dict[str, float | list[float]] = {
             "lifts": response.lifts.tolist(),
             "sentence_lifts": response.sentence_lifts.tolist(),
-            "groups": _present_mean(response.groups).tolist(),
+            "groups": present_mean(response.groups).tolist(),
             "rising": float(response.rising.mean()),
-            "slope": float(_present_mean(response.slope)),
-            "intercept": float(_present_mean(response.intercept)),
+            "slopes": response.slope.tolist(),
+            "intercept": float(present_mean(response.intercept)),
         }
         if self.alone:
             row["alone"] = float(units[probes] @ self.panel.panel.center)
@@ -85,12 +86,3 @@ class ProfileStage:
         if isinstance(carrier, str):
             return token.text * copies
         return (*carrier.head, *(token.id,) * copies)
-
-
-def _present_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean over the first axis of what is no NaN; NaN where nothing is left."""
-    present = np.isfinite(values)
-    counts = present.sum(axis=0)
-    sums = np.where(present, values, 0.0).sum(axis=0)
-    means: NDArray[np.float64] = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
-    return means

@@ -77,15 +77,20 @@ class Outliers(NamedTuple):
 
 
 def find_outliers(
-    tokens: TokenEstimates, null_tokens: int, smallest: float, settings: ProfileSettings
+    tokens: TokenEstimates,
+    rarity: TokenEstimates,
+    null_tokens: int,
+    smallest: float,
+    settings: ProfileSettings,
 ) -> Outliers:
-    """Effects above the ordinary ones that are large enough to matter.
+    """Effects that ordinary tokens do not have and that are large enough to matter.
 
     With an empirical null, false discoveries are controlled over all tokens; on top, and without
     one alone, the interval must lie above the smallest effect.
 
     Args:
-        tokens: estimates.
+        tokens: estimates of the lift.
+        rarity: estimates of what is tested against the null.
         null_tokens: unselected tokens that the null was fitted to.
         smallest: the smallest effect that matters, as a lift.
         settings: false discovery rate.
@@ -93,7 +98,7 @@ def find_outliers(
     large = tokens.lift.low > tokens.null.center + smallest
     if null_tokens < LEAST_NULL_TOKENS:
         return Outliers(None, large)
-    found = q_values(tokens.null.exceedance(tokens.tested))
+    found = q_values(rarity.null.exceedance(rarity.tested))
     return Outliers(found, large & (found <= settings.fdr))
 
 
