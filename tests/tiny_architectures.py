@@ -297,9 +297,15 @@ def byt5(folder: Path) -> Path:
 _DECODER = {"num_key_value_heads": 2, "max_position_embeddings": MAX_LENGTH, **_SIZES}
 
 
-def qwen2(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
+def llama(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
+    """Llama: causal attention, one special token before the text."""
+    return _save(folder, "Llama", tokenizer or gemma_tokenizer(), seed=12, **_DECODER)
+
+
+def qwen2(folder: Path, tokenizer: PreTrainedTokenizerBase | None = None, **settings) -> Path:
     """Qwen2: causal attention, no special tokens."""
-    return _save(folder, "Qwen2", tokenizer or qwen_tokenizer(closing=False), seed=8, **_DECODER)
+    settings = {**_DECODER, **settings}
+    return _save(folder, "Qwen2", tokenizer or qwen_tokenizer(closing=False), seed=8, **settings)
 
 
 def qwen2_chat(folder: Path) -> Path:

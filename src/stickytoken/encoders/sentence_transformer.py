@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.batching import equal_length_batches
 from stickytoken.encoders.fingerprint import modules_fingerprint, weights_fingerprint
 from stickytoken.encoders.lengths import maximum_length, set_maximum_length
+from stickytoken.encoders.prefix_reuse import PrefixReuse
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.template import read_template
 from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 _TOKEN_BUDGET = {"cpu": 4096}
 _ACCELERATOR_TOKEN_BUDGET = 65536
 _SHOWN_CHARACTERS = 80
+# Difference from the plain path, as a share of a vector's length, up to which reuse counts as equal.
+_REUSE_TOLERANCE = 1e-4
 
 
 class SentenceTransformerEncoder:
@@ -143,17 +147,55 @@ class SentenceTransformerEncoder:
         self._check_vectors(vectors, label, allow_zero=allow_zero)
         return vectors[places]
 
+    @cached_property
+    def _reuse(self) -> PrefixReuse | None:
+        """Reuse of common beginnings, where the kind of model allows it."""
+        applies = PrefixReuse.applies_to(self._model, self._template)
+        return PrefixReuse(self._model, self._template, self._token_budget) if applies else None
+
+    @cached_property
+    def _reuse_agrees(self) -> bool:
+        """Whether reuse gives the vectors of the plain path on a few inputs.
+
+        A model can be of a causal kind and yet look both ways.
+        """
+        usable = (entry for entry in self._tokenizer.entries if entry < (self._rows or math.inf))
+        *carrier, other, token = itertools.islice(usable, 5)
+        samples = [
+            content
+            for count in (1, 2, 3)
+            for content in (
+                (*carrier, *(token,) * count),
+                (*carrier, *(other,) * count),
+                (*(token,) * count, *carrier),
+            )
+        ]
+        if self._reuse is None or not all(self.fits(content) for content in samples):
+            return False
+        roots = self._reuse.trees(samples)
+        if roots is None:
+            return False
+        found, plain = self._reuse.vectors(roots, len(samples)), self._forward_batches(samples)
+        precision = torch.finfo(next(self._model.parameters()).dtype).eps
+        tolerance = max(_REUSE_TOLERANCE, 4 * precision) * np.linalg.norm(plain, axis=1).max()
+        return bool(np.abs(found - plain).max() <= tolerance)
+
     def _forward_all(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
+        with _evaluating(self._model), torch.inference_mode(), _bounded_memory(self._model):
+            if self._reuse is not None and (roots := self._reuse.trees(contents)) and self._reuse_agrees:
+                return self._reuse.vectors(roots, len(contents))
+            return self._forward_batches(contents)
+
+    def _forward_batches(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
         batches = equal_length_batches(
             [len(content) + self._template.overhead for content in contents], self._token_budget
         )
         vectors: NDArray[np.float32] | None = None
-        with _evaluating(self._model), torch.inference_mode(), _bounded_memory(self._model):
-            for batch in batches:
-                found = self._forward([contents[row] for row in batch])
-                if vectors is None:
-                    vectors = np.empty((len(contents), found.shape[1]), dtype=np.float32)
-                vectors[batch] = found
+        for batch in batches:
+            found = self._forward([contents[row] for row in batch])
+            if vectors is None:
+                vectors = np.empty((len(contents), found.shape[1]), dtype=np.float32)
+            vectors[batch] = found
         return np.empty((0, self.dimension), np.float32) if vectors is None else vectors
 
     def _forward(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
