@@ -209,13 +209,17 @@ def test_only_the_command_line_imports_typer_and_nobody_imports_click():
         assert "typer" not in tops or part_of(path, PACKAGE) == "cli", path
 
 
-def test_torch_is_imported_at_the_top_of_one_module_only():
+def test_torch_is_imported_at_the_top_of_the_encoder_and_its_reuse_only():
+    """Nothing imports these two before a model is asked for."""
     at_top = {
         str(path.relative_to(PACKAGE))
         for path in modules()
         if any(each.top == "torch" and each.depth == "module" for each in imports_of(path, PACKAGE))
     }
-    assert at_top == {str(Path("encoders", "sentence_transformer.py"))}
+    assert at_top == {
+        str(Path("encoders", "sentence_transformer.py")),
+        str(Path("encoders", "prefix_reuse.py")),
+    }
 
 
 def test_transformers_and_datasets_are_imported_inside_functions_only():
