@@ -25,6 +25,7 @@ from stickytoken.encoders.mean_similarity import mean_similarity
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
 from stickytoken.runs.clusters import cluster
 from stickytoken.sentences import load_sentences
+from stickytoken.sentences.endings import open_ended
 
 CARRIERS, COPIES, CLUSTERS, ENTRIES, RANDOM_TOKENS = 24, 8, 24, 400, 400
 # Planted tokens below this lift are not expected to be found.
@@ -33,30 +34,44 @@ LEAST_LIFT = 0.045
 Array = NDArray[np.float64]
 
 
-def lifts_by_anchor(encoder: Encoder, tokens: list[Token], anchors: Array, u: float) -> Array:
-    """Mean lift of each token on each anchor, over carriers with similarity below u; shape (T, A)."""
-    texts = sorted(load_sentences().texts, key=len)[:CARRIERS]
+def responses(encoder: Encoder, tokens: list[Token], anchors: Array, u: float) -> tuple[Array, Array]:
+    """What copies of each token do to the similarities of carriers and anchors.
+
+    Returns:
+        Mean lift on each anchor, over carriers with similarity below u, shape (T, A); and mean
+        contraction, 1 - slope of similarity after on before over all anchors, shape (T,).
+    """
+    texts = [open_ended(text) for text in sorted(load_sentences().texts, key=len)[:CARRIERS]]
     carriers: list[TokenizedText] = encoder.tokenize(texts)
     total, pairs = np.zeros((len(tokens), len(anchors))), np.zeros(len(anchors))
+    contraction = np.zeros(len(tokens))
     for carrier, clean in zip(carriers, unit(encoder.encode(texts)), strict=True):
         before = anchors @ clean
         below = before < u
         probes = [copies_as_ids(token, carrier, Placement.SUFFIX, COPIES) for token in tokens]
         change = unit(encoder.encode_ids(probes)) @ anchors.T - before
+        centred = before - before.mean()
+        contraction -= change @ centred / (centred @ centred) / CARRIERS
         total += np.where(below, change, 0.0)
         pairs += below
     found: Array = total[:, pairs > 0] / pairs[pairs > 0]
-    return found
+    return found, contraction
 
 
 def measures(
-    sentences: Array, entries: Array, own: Array, groups: NDArray[np.intp], entry_groups: NDArray[np.intp]
+    sentences: Array,
+    entries: Array,
+    contraction: Array,
+    own: Array,
+    groups: NDArray[np.intp],
+    entry_groups: NDArray[np.intp],
 ) -> dict[str, Array]:
     """The candidates, each of shape (T,); larger is stickier.
 
     Args:
         sentences: lifts on sentences, shape (T, A).
         entries: lifts on vocabulary entries, shape (T, E).
+        contraction: over sentences and entries, shape (T,).
         own: similarity of the token alone to the sentences, shape (T, A).
         groups: cluster of each sentence.
         entry_groups: cluster of each entry.
@@ -64,6 +79,7 @@ def measures(
     excess = sentences - np.median(sentences, axis=0)
     by_group = group_means(excess, groups)
     everywhere = np.hstack([by_group, group_means(entries - np.median(entries, axis=0), entry_groups)])
+    mean_lift = (3 * entries.mean(axis=1) + sentences.mean(axis=1)) / 4
     unrelated = own <= np.median(own, axis=1, keepdims=True)
     return {
         "mean lift on sentences": excess.mean(axis=1),
@@ -76,8 +92,15 @@ def measures(
         ),
         "mean lift on vocabulary entries": entries.mean(axis=1),
         "25 % quantile over clusters of sentences and entries": np.quantile(everywhere, 0.25, axis=1),
-        "mean lift, entries 3/4 and sentences 1/4": (3 * entries.mean(axis=1) + sentences.mean(axis=1)) / 4,
+        "mean lift, entries 3/4 and sentences 1/4": mean_lift,
+        "contraction": contraction,
+        "pull: that lift and contraction, equally spread": mean_lift
+        + contraction * robust_spread(mean_lift) / robust_spread(contraction),
     }
+
+
+def robust_spread(values: Array) -> float:
+    return float(np.median(np.abs(values - np.median(values))))
 
 
 def group_means(values: Array, groups: NDArray[np.intp]) -> Array:
@@ -116,9 +139,12 @@ def main() -> None:
             if encoder.fits(ids.ids)
         ]
         anchors = unit(encoder.encode(fitting))
+        on_sentences, contracted = responses(encoder, tokens, anchors, u)
+        on_entries, contracted_entries = responses(encoder, tokens, entries, u)
         found = measures(
-            lifts_by_anchor(encoder, tokens, anchors, u),
-            lifts_by_anchor(encoder, tokens, entries, u),
+            on_sentences,
+            on_entries,
+            (3 * contracted_entries + contracted) / 4,
             alone @ anchors.T,
             cluster(anchors.astype(np.float32), CLUSTERS, 0),
             cluster(entries.astype(np.float32), CLUSTERS, 0),
@@ -132,7 +158,7 @@ def row(name: str, values: Array, planted: int, topical: int) -> Check:
     """Worst planted token, best topical word, best random token, in robust deviations."""
     ordinary = values[planted + topical :]
     center = np.median(ordinary)
-    standard = (values - center) / (1.4826 * np.median(np.abs(ordinary - center)))
+    standard = (values - center) / (1.4826 * robust_spread(ordinary))
     worst, best = float(standard[:planted].min()), float(standard[planted : planted + topical].max())
     other = float(np.sort(standard[planted + topical :])[-2:].min())
     return Check(

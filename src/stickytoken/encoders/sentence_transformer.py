@@ -43,6 +43,7 @@ class SentenceTransformerEncoder:
         prompt: text put in front of every input; None is the model's default prompt.
         token_budget: tokens of a batch; None chooses by device.
         max_length: the model's longest input from now on; None leaves it as it is.
+        reuse: compute common beginnings once where the model allows it.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class SentenceTransformerEncoder:
         prompt: str | None = None,
         token_budget: int | None = None,
         max_length: int | None = None,
+        reuse: bool = True,
     ) -> None:
         if len(model) == 0 or getattr(model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
         self.name = name
         self.prompt = _default_prompt(model) if prompt is None else prompt
         self._model = model
+        self._wants_reuse = reuse
         try:
             self._tokenizer = HuggingFaceTokenizer(model.tokenizer)
         except ModelError as error:
@@ -150,7 +153,7 @@ class SentenceTransformerEncoder:
     @cached_property
     def _reuse(self) -> PrefixReuse | None:
         """Reuse of common beginnings, where the kind of model allows it."""
-        applies = PrefixReuse.applies_to(self._model, self._template)
+        applies = self._wants_reuse and PrefixReuse.applies_to(self._model, self._template)
         return PrefixReuse(self._model, self._template, self._token_budget) if applies else None
 
     @cached_property
