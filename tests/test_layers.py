@@ -209,8 +209,8 @@ def test_only_the_command_line_imports_typer_and_nobody_imports_click():
         assert "typer" not in tops or part_of(path, PACKAGE) == "cli", path
 
 
-def test_torch_is_imported_at_the_top_of_the_encoder_and_its_reuse_only():
-    """Nothing imports these two before a model is asked for."""
+def test_torch_is_imported_at_the_top_of_the_encoder_and_its_parts_only():
+    """Nothing imports these before a model is asked for."""
     at_top = {
         str(path.relative_to(PACKAGE))
         for path in modules()
@@ -219,6 +219,7 @@ def test_torch_is_imported_at_the_top_of_the_encoder_and_its_reuse_only():
     assert at_top == {
         str(Path("encoders", "sentence_transformer.py")),
         str(Path("encoders", "prefix_reuse.py")),
+        str(Path("encoders", "packed_linear.py")),
     }
 
 

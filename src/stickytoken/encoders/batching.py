@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+# Kernels like such numbers of tokens, and few different ones.
+TOKEN_MULTIPLE = 64
 
 
 def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDArray[np.intp]]:
@@ -25,6 +29,13 @@ def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDAr
     batches: list[NDArray[np.intp]] = []
     for length in sorted(set(sizes.tolist()), reverse=True):
         members = np.flatnonzero(sizes == length)
-        rows = max(1, token_budget // max(1, length))
+        rows = _rows(length, token_budget)
         batches.extend(members[start : start + rows] for start in range(0, len(members), rows))
     return batches
+
+
+def _rows(length: int, token_budget: int) -> int:
+    """Inputs of a batch: where it can, so many that their tokens are a multiple of `TOKEN_MULTIPLE`."""
+    rows = max(1, token_budget // max(1, length))
+    step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
+    return rows - rows % step if rows >= step else rows

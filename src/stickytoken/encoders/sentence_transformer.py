@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.batching import equal_length_batches
 from stickytoken.encoders.fingerprint import modules_fingerprint, weights_fingerprint
 from stickytoken.encoders.lengths import maximum_length, set_maximum_length
+from stickytoken.encoders.packed_linear import PackedLinears
 from stickytoken.encoders.prefix_reuse import PrefixReuse
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.template import read_template
@@ -184,10 +185,18 @@ class SentenceTransformerEncoder:
         return bool(np.abs(found - plain).max() <= tolerance)
 
     def _forward_all(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
-        with _evaluating(self._model), torch.inference_mode(), _bounded_memory(self._model):
+        with _evaluating(self._model), torch.inference_mode(), _bounded_memory(self._model), self._fast():
             if self._reuse is not None and (roots := self._reuse.trees(contents)) and self._reuse_agrees:
                 return self._reuse.vectors(roots, len(contents))
             return self._forward_batches(contents)
+
+    @cached_property
+    def _packed(self) -> PackedLinears:
+        return PackedLinears(self._model)
+
+    def _fast(self) -> AbstractContextManager[None]:
+        """Packed linear layers, where the model computes on a CPU."""
+        return self._packed.active() if self._model.device.type == "cpu" else nullcontext()
 
     def _forward_batches(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
         batches = equal_length_batches(
