@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,offline,hub]'
 	touch $(STAMP)
 
-detect: $(STAMP) ## find the sticky tokens of the packaged all-MiniLM-L6-v2, whole vocabulary (about 6 minutes)
+detect: $(STAMP) ## find the sticky tokens of the packaged all-MiniLM-L6-v2, whole vocabulary (about 3 minutes)
 	$(BIN)/stickytoken detect all-MiniLM-L6-v2
 
 check: $(STAMP) ## ruff and mypy

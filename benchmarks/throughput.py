@@ -1,0 +1,168 @@
+"""Texts a second of the engine, beside SentenceTransformer.encode and beside the paper's loops.
+
+python benchmarks/throughput.py            # ten minutes on 2 CPU cores
+python benchmarks/throughput.py --quick    # a minute, on few texts
+python benchmarks/throughput.py --device cuda
+
+Everything is measured in one run on one machine, turn by turn, and the best of each counts: on a
+shared machine only ratios within a run mean something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+
+from published import Check, show, write
+from stickytoken.detection.stage import Shard
+from stickytoken.detection.std.settings import StdSettings
+from stickytoken.detection.std.stages import ScoringStage
+from stickytoken.encoders import load_encoder
+from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+from stickytoken.insertion import Token
+from stickytoken.runs.corpora import choose_corpus
+from stickytoken.runs.engines.local import compute_shard
+from stickytoken.runs.progress import ignore_progress
+from stickytoken.runs.std_plan import make_plan, scoring_stage
+from stickytoken.vocabulary import categorize
+
+BATCH_SIZES = (32, 64, 128, 256, 512)
+# Rows, columns in and out of the matrix products whose rate counts as the machine's.
+MATRIX = (4096, 384, 1536)
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def matrix_peak(device: str, repeats: int = 20) -> dict[str, float]:
+    """Highest rate of float32 matrix products that libraries here reach, in GFLOP a second."""
+    rows, inner, columns = MATRIX
+    left, right = torch.rand(rows, inner, device=device), torch.rand(inner, columns, device=device)
+    products: dict[str, Callable[[], object]] = {"torch.mm": lambda: torch.mm(left, right)}
+    if device == "cpu":
+        packed = torch.ops.mkldnn._reorder_linear_weight(right.T.contiguous())
+        a, b = left.numpy(), right.numpy()
+        products["oneDNN"] = lambda: torch.ops.mkldnn._linear_pointwise(left, packed, None, "none", [], "")
+        products["numpy"] = lambda: a @ b
+    best = {name: min(timed(product, device) for _ in range(repeats)) for name, product in products.items()}
+    return {name: 2 * rows * inner * columns / seconds / 1e9 for name, seconds in best.items()}
+
+
+def timed(work: Callable[[], object], device: str) -> float:
+    def synchronous() -> None:
+        work()
+        if device != "cpu":
+            torch.cuda.synchronize()
+
+    return seconds_of(synchronous)
+
+
+def operations(model: SentenceTransformer, lengths: Sequence[int]) -> float:
+    """Floating point operations of the linear layers and the attention on texts of these lengths."""
+    linear = sum(
+        module.in_features * module.out_features
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and "pooler" not in name
+    )
+    transformer: Any = model[0]
+    config = transformer.model.config
+    attention = 2 * config.num_hidden_layers * config.hidden_size
+    sizes = np.asarray(lengths, dtype=np.float64)
+    return float((2 * linear * sizes + 2 * attention * sizes**2).sum())
+
+
+def paper_loops(model: SentenceTransformer, stage: ScoringStage, tokens: Sequence[Token]) -> int:
+    """Every pair, placement and number of copies by itself, as loops write it down.
+
+    Returns:
+        Texts that were encoded.
+    """
+    count = 0
+    for token in tokens:
+        probes = [probe for probe in stage.probes(token) if isinstance(probe, str)]
+        for start in range(0, len(probes), 8):
+            model.encode(probes[start : start + 8], show_progress_bar=False)
+        count += len(probes)
+    return count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", default="all-MiniLM-L6-v2")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--quick", action="store_true", help="few texts, each way once")
+    parser.add_argument("--name", default="throughput", help="name of the result file")
+    arguments = parser.parse_args()
+    size, loops, turns = (8, 1, 1) if arguments.quick else (34, 8, 3)
+    loaded = load_encoder(arguments.model, device=arguments.device)
+    encoder = loaded if isinstance(loaded, SentenceTransformerEncoder) else sys.exit("no SentenceTransformer")
+    model: SentenceTransformer = encoder._model
+    settings = StdSettings(sentences=500)
+    vocabulary = categorize(encoder.tokenizer)
+    plan = make_plan(encoder, settings, choose_corpus(None, None), ignore_progress)
+    order = np.random.default_rng(0).permutation(len(vocabulary.available))[: size + loops]
+    tokens = [vocabulary.available[k] for k in sorted(order.tolist())]
+    stage = scoring_stage(encoder, settings, plan, vocabulary.available, tokens)
+    shard, few = Shard(0, tuple(tokens[:size])), tokens[size:]
+    texts = [probe for token in shard.tokens for probe in stage.probes(token) if isinstance(probe, str)]
+    lengths = [len(own.ids) + 2 for own in encoder.tokenize(texts)]
+    compute_shard(stage, Shard(0, tuple(few)), encoder)
+    engine: list[float] = []
+    library: dict[int, list[float]] = {batch: [] for batch in BATCH_SIZES}
+    peaks: list[dict[str, float]] = []
+    for _ in range(turns):
+        peaks.append(matrix_peak(arguments.device))
+        engine.append(seconds_of(lambda: compute_shard(stage, shard, encoder)))
+        for batch, found in library.items():
+            found.append(seconds_of(partial(model.encode, texts, batch_size=batch, show_progress_bar=False)))
+    loop_seconds = seconds_of(lambda: paper_loops(model, stage, few))
+    best_batch = min(library, key=lambda batch: min(library[batch]))
+    ours, theirs = len(texts) / min(engine), len(texts) / min(library[best_batch])
+    distinct = dict(zip(texts, lengths, strict=True))
+    rate = operations(model, list(distinct.values())) / min(engine) / 1e9
+    peak = {name: max(found[name] for found in peaks) for name in peaks[0]}
+    per_token = min(engine) / size
+    loop_per_token = loop_seconds / len(few)
+    checks = [
+        Check(
+            f"engine against SentenceTransformer.encode, {len(texts):,} texts of std scoring",
+            "at least 1.8 times the texts a second",
+            f"{ours / theirs:.2f} times ({ours:.0f} to {theirs:.0f} with batches of {best_batch})",
+            ours / theirs >= 1.8,
+            {"engine": engine, "library": {str(batch): found for batch, found in library.items()}},
+        ),
+        Check(
+            "arithmetic rate, of the fastest matrix product in this run",
+            "at least 85 %",
+            f"{rate / max(peak.values()):.0%} ({rate:.0f} of {max(peak.values()):.0f} GFLOP/s; "
+            f"{rate / peak['torch.mm']:.0%} of torch's own)",
+            rate / max(peak.values()) >= 0.85,
+            {"rate": rate, "peaks": peak, "distinct_texts": len(distinct)},
+        ),
+        Check(
+            "std scoring, the paper's loops against the engine",
+            "at least 3 times as long",
+            f"{loop_per_token / per_token:.1f} times ({loop_per_token:.2f} s to {per_token:.2f} s a token)",
+            loop_per_token / per_token >= 3,
+            {"tokens": size, "tokens_by_loops": len(few)},
+        ),
+    ]
+    write(checks, arguments.name, encoder.device)
+    show(checks, arguments.name)
+    if not all(check.passed for check in checks):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
