@@ -1,12 +1,17 @@
-"""Batches of equal length, as properties of whatever lengths come in."""
+"""Batches of equal length, as properties of whatever lengths come in; too little memory for them."""
 
 from itertools import pairwise
 
 import numpy as np
+import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tiny
+from stickytoken import load_encoder
 from stickytoken.encoders.batching import equal_length_batches
+from stickytoken.errors import EncodingError
 
 lengths = st.lists(st.integers(0, 40), max_size=60)
 budgets = st.integers(1, 200)
@@ -66,3 +71,41 @@ def test_no_inputs_make_no_batches():
 def test_an_input_longer_than_the_budget_is_a_batch_of_its_own():
     batches = equal_length_batches([3, 9, 9, 3, 3], 6)
     assert [batch.tolist() for batch in batches] == [[1], [2], [0, 3], [4]]
+
+
+@pytest.mark.parametrize("fits", [1, 3, 40])
+def test_a_device_out_of_memory_gets_smaller_batches_and_the_same_vectors(
+    fits, monkeypatch, caplog, tmp_path
+):
+    """The allocator is the one part that no test machine can run."""
+    model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path))
+    texts = [f"the {word} sings to the {other}" for word in tiny.WORDS[:9] for other in tiny.WORDS[:9]]
+    expected = load_encoder(model).encode(texts)
+    encoder = load_encoder(model)
+    forward = type(encoder)._forward
+
+    def limited(self, contents):
+        if len(contents) > fits:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, contents)
+
+    monkeypatch.setattr(type(encoder), "_forward", limited)
+    assert np.abs(encoder.encode(texts) - expected).max() < 1e-6
+    said = [record.message for record in caplog.records]
+    assert all("out of memory on cpu, going on with batches of at most" in message for message in said)
+    assert said
+    caplog.clear()
+    assert np.abs(encoder.encode(texts) - expected).max() < 1e-6
+    if fits > 1:
+        assert len(caplog.records) < len(said)
+
+
+def test_one_input_that_does_not_fit_is_an_error(monkeypatch, tmp_path):
+    encoder = load_encoder(tiny.sentence_transformer(tiny.bert_backbone(tmp_path)))
+
+    def nothing_fits(self, contents):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(type(encoder), "_forward", nothing_fits)
+    with pytest.raises(EncodingError, match="cpu has no memory for a text of 5 tokens: use shorter"):
+        encoder.encode(["the river sings", "a bird"])

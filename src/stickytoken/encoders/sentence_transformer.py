@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
@@ -26,6 +28,8 @@ from stickytoken.insertion import TokenizedText
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+_LOG = logging.getLogger(__name__)
 
 # On all-MiniLM-L6-v2 and 2 cores, throughput is flat from 2048 tokens a batch on.
 _TOKEN_BUDGET = {"cpu": 4096}
@@ -199,16 +203,36 @@ class SentenceTransformerEncoder:
         return self._packed.active() if self._model.device.type == "cpu" else nullcontext()
 
     def _forward_batches(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
-        batches = equal_length_batches(
-            [len(content) + self._template.overhead for content in contents], self._token_budget
-        )
+        lengths = [len(content) + self._template.overhead for content in contents]
+        batches = deque(equal_length_batches(lengths, self._token_budget))
         vectors: NDArray[np.float32] | None = None
-        for batch in batches:
-            found = self._forward([contents[row] for row in batch])
+        while batches:
+            batch = batches.popleft()
+            try:
+                found = self._forward([contents[row] for row in batch])
+            except torch.OutOfMemoryError as error:
+                if len(batch) == 1:
+                    raise EncodingError(
+                        f"{self.name}: {self.device} has no memory for a text of {lengths[batch[0]]} tokens: "
+                        "use shorter sentences, a lower precision or another device"
+                    ) from error
+                self._shrink_batches(len(batch) * lengths[batch[0]] // 2)
+                batches.extendleft(reversed(np.array_split(batch, 2)))
+                continue
             if vectors is None:
                 vectors = np.empty((len(contents), found.shape[1]), dtype=np.float32)
             vectors[batch] = found
         return np.empty((0, self.dimension), np.float32) if vectors is None else vectors
+
+    def _shrink_batches(self, token_budget: int) -> None:
+        self._token_budget = token_budget
+        torch.cuda.empty_cache()
+        _LOG.warning(
+            "%s: out of memory on %s, going on with batches of at most %d tokens",
+            self.name,
+            self.device,
+            self._token_budget,
+        )
 
     def _forward(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
         features = self._features(contents)
