@@ -62,8 +62,8 @@ def test_every_round_has_the_weight_of_the_first_and_its_own_probes():
     }
     found = pulls(rounds, np.arange(TOKENS))
     weight = contraction_weight(lifts, contracted, EVERYBODY)
-    assert np.allclose(found[Round.SCREEN], lifts + weight * contracted)
-    assert np.allclose(found[Round.CONFIRM], later[0] + weight * later[1])
+    assert np.allclose(found[Round.SCREEN], lifts + weight / 2 * contracted)
+    assert np.allclose(found[Round.CONFIRM], later[0] + weight / 2 * later[1])
 
 
 def test_a_probe_without_a_line_has_the_lift_alone():
@@ -89,5 +89,5 @@ def test_a_token_that_flattens_stands_out_among_tokens_that_lift_as_much():
     pull = pulls({Round.SCREEN: own}, np.arange(TOKENS))[Round.SCREEN].mean(axis=1)
     standard = (pull - pull.mean()) / pull.std()
     by_lift = (lifts.mean(axis=1) - lifts.mean()) / lifts.mean(axis=1).std()
-    assert standard[0] > 5.5 > standard[1:].max()
+    assert standard[0] > 5.2 > standard[1:].max()
     assert by_lift[0] < 3.7

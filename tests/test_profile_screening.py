@@ -58,11 +58,11 @@ def means(run, step, column):
 
 
 def mean_pulls(run, step):
-    """The same of lift + weight x (1 - slope), at the weight that gives both the same spread."""
+    """The same of lift + w / 2 x (1 - slope); w would give both the same spread."""
     lifts, slopes = means(run, step, "lifts"), means(run, step, "slopes")
     screened = first_round(run)
     weight = contraction_weight(*screened, np.full(len(screened[0]), True))
-    return {token_id: lifts[token_id] - weight * slopes[token_id] for token_id in lifts}
+    return {token_id: lifts[token_id] - weight / 2 * slopes[token_id] for token_id in lifts}
 
 
 def first_round(run):

@@ -12,11 +12,15 @@ from stickytoken.detection.profile.estimates import Measurements, Vector
 from stickytoken.detection.profile.rounds import Round
 from stickytoken.detection.statistics import centre_probes, interaction_variance
 
+# Contraction counts half as much as the lift: fewer texts tell less about it, and more about some tokens
+# than about others, which gives the pulls heavy tails where it counts as much.
+_CONTRACTION_SHARE = 0.5
+
 
 def pulls(
     rounds: Mapping[Round, Measurements], unselected: NDArray[np.int64]
 ) -> dict[Round, NDArray[np.float64]]:
-    """Pull of every probe, in units of the lift: lift + weight x (1 - slope).
+    """Pull of every probe, in units of the lift: lift + weight / 2 x (1 - slope).
 
     What draws all texts to one value raises the low similarities and flattens the line of
     similarity after on similarity before. A word that is near to much raises them and flattens
@@ -31,7 +35,9 @@ def pulls(
         By round, shape (T, K). Where no line can be drawn, the lift alone.
     """
     first = rounds[Round.SCREEN]
-    weight = contraction_weight(first.lifts, contractions(first), np.isin(first.ids, unselected))
+    weight = _CONTRACTION_SHARE * contraction_weight(
+        first.lifts, contractions(first), np.isin(first.ids, unselected)
+    )
     return {step: measured.lifts + weight * contractions(measured) for step, measured in rounds.items()}
 
 
