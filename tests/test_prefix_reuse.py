@@ -197,3 +197,17 @@ def test_suffix_copies_cost_a_small_part_of_the_tokens(tmp_path, name):
     closing = encoder._template.overhead
     carriers = sum(len(carrier.ids) for carrier in encoder.tokenize(CARRIERS))
     assert sum(seen) <= len(contents) * (1 + closing) + carriers
+
+
+def test_without_memory_for_keys_and_values_the_plain_path_is_taken(tmp_path, monkeypatch):
+    encoder = load_encoder(
+        tiny_architectures.stacked(tiny_architectures.qwen2(tmp_path), pooling="lasttoken")
+    )
+    contents = probes_of(encoder, Placement.SUFFIX)
+    expected = encoder.encode_ids(contents)
+
+    def full(self, roots, count):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(PrefixReuse, "vectors", full)
+    assert np.abs(encoder.encode_ids(contents) - expected).max() <= 2e-5

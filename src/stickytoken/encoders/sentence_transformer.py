@@ -7,7 +7,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -191,7 +191,9 @@ class SentenceTransformerEncoder:
     def _forward_all(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
         with _evaluating(self._model), torch.inference_mode(), _bounded_memory(self._model), self._fast():
             if self._reuse is not None and (roots := self._reuse.trees(contents)) and self._reuse_agrees:
-                return self._reuse.vectors(roots, len(contents))
+                # Keys and values need memory of their own; the plain path can do with less.
+                with suppress(torch.OutOfMemoryError):
+                    return self._reuse.vectors(roots, len(contents))
             return self._forward_batches(contents)
 
     @cached_property
