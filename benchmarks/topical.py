@@ -94,8 +94,8 @@ def measures(
         "25 % quantile over clusters of sentences and entries": np.quantile(everywhere, 0.25, axis=1),
         "mean lift, entries 3/4 and sentences 1/4": mean_lift,
         "contraction": contraction,
-        "pull: that lift and contraction, equally spread": mean_lift
-        + contraction * robust_spread(mean_lift) / robust_spread(contraction),
+        "pull: that lift and half as much contraction": mean_lift
+        + contraction / 2 * robust_spread(mean_lift) / robust_spread(contraction),
     }
 
 
