@@ -1,6 +1,6 @@
 """Are tokens found that were planted, and are the others that are flagged sticky too?
 
-python benchmarks/planted.py            # about 15 minutes on 2 CPU cores
+python benchmarks/planted.py            # about 8 minutes on 2 CPU cores
 python benchmarks/planted.py --quick    # few tokens beside the planted ones
 python benchmarks/planted.py --strength 0.8   # rows moved only that far from the original ones
 

@@ -1,7 +1,7 @@
 """Draw the picture of the README from a finished run: who stands out, and what copies of it do.
 
 stickytoken detect all-MiniLM-L6-v2 --out RUN
-python benchmarks/readme_figure.py RUN    # two minutes on 2 CPU cores
+python benchmarks/readme_figure.py RUN    # a minute on 2 CPU cores
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import MultipleLocator
 
 from stickytoken.cli.progress import progress_bar
 from stickytoken.encoders import analyze_vocabulary, load_encoder
@@ -57,6 +58,7 @@ def draw_lifts(axes: Axes, run: Run) -> None:
             color=_STICKY,
             arrowprops={"arrowstyle": "->", "color": _STICKY},
         )
+    axes.xaxis.set_major_locator(MultipleLocator(0.05))
     axes.set_xlabel("lift: mean rise of the similarity of unrelated texts")
     axes.set_ylabel("tokens")
     axes.set_title(f"{run.record.model.name}: all {len(lifts):,} tokens", fontsize=10)
@@ -72,11 +74,12 @@ def draw_curve(axes: Axes, evidence: ProfileEvidence) -> None:
         (curve.ordinary_below, _ORDINARY, "--", "ordinary tokens, unrelated texts"),
     ):
         axes.plot(curve.copies, values, color=colour, linestyle=style, linewidth=2, label=label)
-    axes.axhline(evidence.mean_similarity, color="#777777", linewidth=0.8)
-    axes.annotate("mean similarity", (8, evidence.mean_similarity), va="bottom", ha="center", fontsize=8)
+    axes.axhline(
+        evidence.mean_similarity, color="#777777", linewidth=0.8, label="mean similarity of the model"
+    )
     axes.set_xlabel("copies of the token in one of two texts")
     axes.set_ylabel("mean cosine similarity")
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.07))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Does another run say the same? Disjoint sentences, other seeds, another corpus.
 
-python benchmarks/reliability.py            # about 25 minutes on 2 CPU cores
+python benchmarks/reliability.py            # about 15 minutes on 2 CPU cores
 python benchmarks/reliability.py --quick    # a few minutes, on few tokens
 
 Two runs share no carrier and no anchor: each gets one half of the bundled sentences (a sentence
