@@ -149,7 +149,7 @@ def test_a_damaged_folder_gives_one_line_that_names_it(damage, folder):
 @pytest.mark.parametrize("content", ["not json", "{}"])
 def test_a_damaged_tokenizer_is_named_wherever_it_lies(content, folder, tmp_path):
     (alone := tmp_path / "alone").mkdir()
-    static_folder = architectures.static_in_a_folder(tmp_path / "static")
+    static_folder = saved_models.static_in_a_folder(tmp_path / "static")
     for place in (folder, static_folder / "0_StaticEmbedding", alone):
         (place / "tokenizer.json").write_text(content, "utf-8")
     for place in (folder, static_folder, alone):

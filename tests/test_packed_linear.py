@@ -72,6 +72,30 @@ def test_weights_that_were_changed_or_replaced_since_are_packed_again():
     assert not torch.allclose(found(), first, atol=0.1)
 
 
+def test_weights_that_were_made_in_inference_mode_are_packed_too():
+    with torch.inference_mode():
+        model = torch.nn.Sequential(layer())
+    plain, packed = outputs(model, torch.randn(5, 24))
+    assert torch.allclose(packed, plain, atol=1e-6)
+
+
+class Doubled(torch.nn.Module):
+    """The parts of BERT's block, put together in another way."""
+
+    def __init__(self):
+        super().__init__()
+        block = bert_block()
+        self.dense, self.intermediate_act_fn = block.dense, block.intermediate_act_fn
+
+    def forward(self, values):
+        return 2 * self.intermediate_act_fn(self.dense(values))
+
+
+def test_a_block_of_the_same_parts_that_does_more_keeps_doing_it():
+    plain, packed = outputs(Doubled(), torch.randn(70, 24))
+    assert torch.allclose(packed, plain, atol=2e-6)
+
+
 def test_the_model_is_left_as_it_was_also_after_an_error():
     model = torch.nn.Sequential(layer(), bert_block())
     packed = PackedLinears(model)

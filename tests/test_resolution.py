@@ -87,7 +87,7 @@ def test_the_tokenizer_of_a_cached_model_is_found(pristine, hub_cache):
 
 
 def test_the_tokenizer_of_a_cached_static_model_is_found(hub_cache, tmp_path):
-    folder = architectures.static_in_a_folder(tmp_path / "static")
+    folder = saved_models.static_in_a_folder(tmp_path / "static")
     cached(hub_cache, "tests/static", folder)
     assert np.array_equal(saved_models.vectors("tests/static"), saved_models.vectors(folder))
     assert load_tokenizer("tests/static").entries == load_tokenizer(folder).entries

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, processors
 
+import saved_models
 import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder, load_tokenizer
@@ -237,7 +238,7 @@ def test_a_folder_with_only_tokenizer_json_serves_the_tokenizer(tmp_path):
 
 
 def test_the_tokenizer_of_a_static_model_is_found_in_the_folder_of_its_module(tmp_path):
-    folder = architectures.static_in_a_folder(tmp_path / "static")
+    folder = saved_models.static_in_a_folder(tmp_path / "static")
     encoder = load_encoder(folder, device="cpu")
     tokenizer = load_tokenizer(folder)
     assert tokenizer.entries == encoder.tokenizer.entries
@@ -246,7 +247,7 @@ def test_the_tokenizer_of_a_static_model_is_found_in_the_folder_of_its_module(tm
 
 @pytest.mark.parametrize("content", ["not json", '["a"]', '[{"type": "x"}]', '[{"path": 3}]', "null"])
 def test_a_broken_list_of_modules_is_named_when_only_the_tokenizer_is_wanted(content, tmp_path):
-    folder = architectures.static_in_a_folder(tmp_path / "static")
+    folder = saved_models.static_in_a_folder(tmp_path / "static")
     (folder / "modules.json").write_text(content, "utf-8")
     with pytest.raises(ModelError, match=r"modules\.json is not a list of modules"):
         load_tokenizer(folder)

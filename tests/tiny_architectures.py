@@ -391,16 +391,3 @@ def saved(model: SentenceTransformer, folder: Path) -> Path:
     """Save a model without its card."""
     model.save(str(folder), create_model_card=False)
     return folder
-
-
-def static_in_a_folder(folder: Path) -> Path:
-    """Save a static model with its files in a folder of its module, as published ones have them."""
-    saved(static_model(), folder)
-    module = folder / "0_StaticEmbedding"
-    module.mkdir()
-    for name in ("model.safetensors", "tokenizer.json"):
-        (folder / name).rename(module / name)
-    modules = json.loads((folder / "modules.json").read_text("utf-8"))
-    modules[0]["path"] = module.name
-    (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
-    return folder

@@ -73,12 +73,18 @@ def _followed_by_gelu(module: torch.nn.Module) -> torch.nn.Linear | None:
 
     parts: Any = dict(module.named_children())
     activation = getattr(module, "intermediate_act_fn", None)
-    exact = isinstance(activation, GELUActivation) and activation.act is torch.nn.functional.gelu
+    # Elsewhere the same parts may be used in another way.
+    known = type(module).__module__.startswith("transformers.models.")
+    exact = known and isinstance(activation, GELUActivation) and activation.act is torch.nn.functional.gelu
     return _plain(parts["dense"]) if exact and set(parts) == {"dense", "intermediate_act_fn"} else None
 
 
 class _Packed:
-    """A linear layer's forward pass; its weights are packed again after they were changed in place."""
+    """A linear layer's forward pass.
+
+    Weights that torch saw change, or that were replaced, are packed again; it does not see changes
+    through ``.data``.
+    """
 
     def __init__(self, layer: torch.nn.Linear, activation: str) -> None:
         self._layer = layer
@@ -90,7 +96,9 @@ class _Packed:
     def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
         weight = self._layer.weight.detach()
         bias: torch.Tensor | None = self._layer.bias
-        version = (self._layer.weight._version, weight.data_ptr())
+        # Weights that were made in inference mode have no version.
+        changes = 0 if weight.is_inference() else self._layer.weight._version
+        version = (changes, weight.data_ptr())
         if version != self._version:
             self._weight, self._version = torch.ops.mkldnn._reorder_linear_weight(weight), version
         flat = hidden_states.reshape(-1, hidden_states.shape[-1])

@@ -7,7 +7,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -191,9 +191,12 @@ class SentenceTransformerEncoder:
     def _forward_all(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
         with _evaluating(self._model), torch.inference_mode(), _bounded_memory(self._model), self._fast():
             if self._reuse is not None and (roots := self._reuse.trees(contents)) and self._reuse_agrees:
-                # Keys and values need memory of their own; the plain path can do with less.
-                with suppress(torch.OutOfMemoryError):
+                try:
                     return self._reuse.vectors(roots, len(contents))
+                except torch.OutOfMemoryError:
+                    # Keys and values need memory of their own; the plain path can do with less.
+                    self._reuse = None
+                    _LOG.warning("%s: out of memory on %s, going on without reuse", self.name, self.device)
             return self._forward_batches(contents)
 
     @cached_property
@@ -308,11 +311,11 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _bounded_memory(model: torch.nn.Module) -> Iterator[None]:
-    """Multiply float32 matrices on a CPU without oneDNN.
+    """Keep torch from choosing oneDNN for float32 on a CPU; packed layers call it with few shapes.
 
     oneDNN keeps a kernel with its buffers for every shape of batch, up to a thousand. Lengths and
     batch sizes vary here, so the process grew to 2.7 GB on all-MiniLM-L6-v2; without it, it stays at
-    0.8 GB and is as fast. For bfloat16, oneDNN has the only fast kernels.
+    0.9 GB. For bfloat16, oneDNN has the only fast kernels.
     """
     parameter = next(model.parameters())
     if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
