@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import tiny
 from stickytoken import load_encoder
+from stickytoken.encoders.batch_runner import BatchRunner, affordable_tokens
 from stickytoken.encoders.batching import equal_length_batches
 from stickytoken.errors import EncodingError
 
@@ -82,14 +83,14 @@ def test_a_device_out_of_memory_gets_smaller_batches_and_the_same_vectors(
     texts = [f"the {word} sings to the {other}" for word in tiny.WORDS[:9] for other in tiny.WORDS[:9]]
     expected = load_encoder(model).encode(texts)
     encoder = load_encoder(model)
-    forward = type(encoder)._forward
+    launch = BatchRunner.launch
 
     def limited(self, contents):
         if len(contents) > fits:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(self, contents)
+        return launch(self, contents)
 
-    monkeypatch.setattr(type(encoder), "_forward", limited)
+    monkeypatch.setattr(BatchRunner, "launch", limited)
     assert np.abs(encoder.encode(texts) - expected).max() < 1e-6
     said = [record.message for record in caplog.records]
     assert all("out of memory on cpu, going on with batches of at most" in message for message in said)
@@ -106,6 +107,34 @@ def test_one_input_that_does_not_fit_is_an_error(monkeypatch, tmp_path):
     def nothing_fits(self, contents):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(type(encoder), "_forward", nothing_fits)
+    monkeypatch.setattr(BatchRunner, "launch", nothing_fits)
     with pytest.raises(EncodingError, match="cpu has no memory for a text of 5 tokens: use shorter"):
         encoder.encode(["the river sings", "a bird"])
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_batches_that_are_computed_ahead_give_the_same_vectors(ahead, monkeypatch, tmp_path):
+    """As on an accelerator; a lack of memory may come while another batch is being computed."""
+    model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path))
+    texts = [" ".join(tiny.WORDS[: 1 + k % 7]) + f" {word}" for k, word in enumerate(tiny.WORDS * 3)]
+    expected = load_encoder(model).encode(texts)
+    encoder = load_encoder(model, token_budget=24)
+    encoder._runner._ahead = ahead
+    assert np.abs(encoder.encode(texts) - expected).max() < 1e-6
+    launch, most = BatchRunner.launch, 2
+
+    def limited(self, contents):
+        if len(contents) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return launch(self, contents)
+
+    monkeypatch.setattr(BatchRunner, "launch", limited)
+    assert np.abs(encoder.encode(texts) - expected).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("free", "bytes_per_token", "expected"),
+    [(80e9, 1e6, 32000), (80e9, 1.0, 262144), (1e6, 1e6, 4096), (0, 0, 4096)],
+)
+def test_a_batch_takes_a_share_of_the_free_memory_within_bounds(free, bytes_per_token, expected):
+    assert affordable_tokens(free, bytes_per_token) == expected

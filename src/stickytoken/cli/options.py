@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from stickytoken.detection.precision import Precision
 from stickytoken.insertion import Insertion
 
 
@@ -38,7 +39,7 @@ OutputFormat: TypeAlias = Annotated[
 Device: TypeAlias = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1, mps. Default: the best there is.", show_default=False)
 ]
-Dtype: TypeAlias = Annotated[str, typer.Option(help="Precision of the weights: float32, float16, bfloat16.")]
+Dtype: TypeAlias = Annotated[str, typer.Option(help="Precision: float32, float16, bfloat16; tf32 on CUDA.")]
 Prompt: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Text put in front of every input. Default: the model's own.", show_default=False),
@@ -99,6 +100,14 @@ VocabularyShare: TypeAlias = Annotated[
     float | None,
     typer.Option(
         help="profile: weight of vocabulary entries among the anchors, the rest is sentences. Default: 0.75.",
+        show_default=False,
+    ),
+]
+ScreenPrecision: TypeAlias = Annotated[
+    Precision | None,
+    typer.Option(
+        help="profile: compute the rounds before the last in this, faster and less exactly. "
+        "CPU: int8, bfloat16. GPU: tf32, bfloat16, float16. Default: the model's own.",
         show_default=False,
     ),
 ]

@@ -29,6 +29,11 @@ def profile_lines(run: Run) -> list[str]:
         f"similarities spread by {plan.similarity_spread:.4f}; "
         f"mean similarity u = {plan.mean_similarity:.4f}",
     ]
+    if screened := record.settings.get("screen_precision"):
+        lines.append(
+            f"screened in {screened}; numbers of the {result.candidates} tokens measured most closely are in "
+            "the model's own precision (column precision of tokens.parquet)"
+        )
     if result.topical:
         lift = "token lifts" if result.topical == 1 else "tokens lift"
         lines.append(

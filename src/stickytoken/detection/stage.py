@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.detection.precision import Precision
 from stickytoken.insertion import Probe, Token
 
 
@@ -23,6 +24,11 @@ class Stage(Protocol):
     @property
     def probes_per_token(self) -> int:
         """Texts that one token costs."""
+        ...
+
+    @property
+    def precision(self) -> Precision | None:
+        """What the model may compute in; None is its own precision."""
         ...
 
     def probes(self, token: Token) -> Sequence[Probe]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stickytoken.detection.precision import Precision
 from stickytoken.encoders.devices import require_device
 from stickytoken.encoders.lengths import require_length
 from stickytoken.encoders.precision import require_running, set_precision
@@ -29,7 +30,7 @@ from stickytoken.vocabulary import Vocabulary, categorize
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-_DTYPES = ("float32", "float16", "bfloat16")
+_DTYPES = ("float32", "float16", "bfloat16", "tf32")
 _SHOWN_REASON = 300
 _MISSING = re.compile(r"^(\S+)\s*\|\s*MISSING", re.MULTILINE)
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -66,8 +67,8 @@ def load_encoder(
             loaded model stays where it is.
         prompt: text put in front of every input; None is the model's default prompt.
         prompt_name: name of one of the model's own prompts, instead of ``prompt``.
-        dtype: precision of the weights: ``float32``, ``float16`` or ``bfloat16``. A
-            loaded model keeps its own.
+        dtype: precision of the weights: ``float32``, ``float16`` or ``bfloat16``; ``tf32``
+            is float32 weights multiplied as TF32 on CUDA. A loaded model keeps its own.
         revision: branch, tag or commit on the hub; a folder or a loaded model has none.
         trust_remote_code: let the repository's own Python code run.
         max_length: longest input in tokens, special tokens included; None is the model's
@@ -92,15 +93,24 @@ def load_encoder(
         require_device(device)
     require_length(max_length)
     name = str(model)
+    precision = Precision.TF32 if dtype == Precision.TF32 else None
+    weights = "float32" if precision else dtype
     loaded = _load_sentence_transformer(
-        resolve_model(name, revision), device, dtype, revision, trust_remote_code
+        resolve_model(name, revision), device, weights, revision, trust_remote_code
     )
+    if precision and loaded.device.type != "cuda":
+        raise InputError(f"dtype 'tf32' is arithmetic of CUDA, and {name} is on {loaded.device}: use float32")
     prompt = prompt if prompt_name is None else _named_prompt(loaded, prompt_name, name)
     encoder = SentenceTransformerEncoder(
-        loaded, name, prompt=prompt, token_budget=token_budget, max_length=max_length
+        loaded,
+        name,
+        prompt=prompt,
+        token_budget=token_budget,
+        max_length=max_length,
+        precision=precision,
     )
-    if dtype != "float32":
-        require_running(encoder, dtype)
+    if weights != "float32":
+        require_running(encoder, weights)
     return encoder
 
 

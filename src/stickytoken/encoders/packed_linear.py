@@ -1,4 +1,4 @@
-"""Linear layers on a CPU in float32 through oneDNN, their weights packed once.
+"""Linear layers on a CPU through oneDNN, their weights packed once.
 
 torch multiplies float32 matrices with MKL, which on processors of other makers than Intel's does not use
 their widest instructions. oneDNN's kernels do, take the bias along, and apply an exact GELU as they write.
@@ -8,58 +8,91 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from stickytoken.encoders.batching import TOKEN_MULTIPLE
 
-Forward = Callable[[torch.Tensor], torch.Tensor]
+
+class LinearPlace(NamedTuple):
+    """Where a linear layer's product is computed.
+
+    Attributes:
+        module: whose forward pass is replaced: the layer, or a block of the layer and its GELU.
+        layer: the layer.
+        gelu: whether an exact GELU follows inside the module.
+        feeds: the layer that alone reads what the module gives, where that is known.
+    """
+
+    module: torch.nn.Module
+    layer: torch.nn.Linear
+    gelu: bool
+    feeds: torch.nn.Linear | None = None
 
 
-class PackedLinears:
+class ReplacedForwards:
+    """Other forward passes for some modules of a model, which is left as it was outside of `active`.
+
+    Args:
+        forwards: by module.
+    """
+
+    def __init__(self, forwards: dict[torch.nn.Module, Callable[[torch.Tensor], torch.Tensor]]) -> None:
+        self._forwards = forwards
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Let the modules compute by their other forward passes."""
+        replaced = {
+            module: forward for module, forward in self._forwards.items() if "forward" not in vars(module)
+        }
+        for module, forward in replaced.items():
+            vars(module)["forward"] = forward
+        try:
+            yield
+        finally:
+            for module in replaced:
+                vars(module).pop("forward", None)
+
+
+class PackedLinears(ReplacedForwards):
     """Packed weights of a model's linear layers.
-
-    The model is left as it was outside of `active`.
 
     Args:
         model: any model; layers that are not plain float32 ones on a CPU are left alone.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._forwards: list[tuple[torch.nn.Module, Forward]] = []
-        if not _available():
-            return
-        inner: set[int] = set()
-        for module in model.modules():
-            layer = _followed_by_gelu(module)
-            if layer is not None:
-                self._forwards.append((module, _Packed(layer, "gelu")))
-                inner.add(id(layer))
-        for module in model.modules():
-            layer = _plain(module)
-            if layer is not None and id(layer) not in inner:
-                self._forwards.append((module, _Packed(layer, "none")))
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Let the layers compute with their packed weights."""
-        replaced = [(module, forward) for module, forward in self._forwards if "forward" not in vars(module)]
-        for module, forward in replaced:
-            vars(module)["forward"] = forward
-        try:
-            yield
-        finally:
-            for module, _ in replaced:
-                vars(module).pop("forward", None)
+        super().__init__({place.module: _PackedLinear(place) for place in linear_places(model)})
 
 
-def _available() -> bool:
+def linear_places(model: torch.nn.Module) -> list[LinearPlace]:
+    """All plain float32 linear layers on a CPU; none where oneDNN is missing."""
     onednn: Any = torch.backends.mkldnn
-    return bool(onednn.is_available()) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    if not (onednn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
+        return []
+    fed = {
+        id(block): output
+        for parent in model.modules()
+        if (block := getattr(parent, "intermediate", None)) is not None
+        and (output := _plain(getattr(getattr(parent, "output", None), "dense", None))) is not None
+    }
+    blocks = [
+        LinearPlace(module, layer, gelu=True, feeds=fed.get(id(module)))
+        for module in model.modules()
+        if (layer := _followed_by_gelu(module)) is not None
+    ]
+    inner = {place.layer for place in blocks}
+    layers = [
+        LinearPlace(layer, layer, gelu=False)
+        for module in model.modules()
+        if (layer := _plain(module)) is not None and layer not in inner
+    ]
+    return [*blocks, *layers]
 
 
-def _plain(module: torch.nn.Module) -> torch.nn.Linear | None:
+def _plain(module: object) -> torch.nn.Linear | None:
     """The module if it is a linear layer and nothing more."""
     if type(module) is not torch.nn.Linear:
         return None
@@ -79,35 +112,63 @@ def _followed_by_gelu(module: torch.nn.Module) -> torch.nn.Linear | None:
     return _plain(parts["dense"]) if exact and set(parts) == {"dense", "intermediate_act_fn"} else None
 
 
-class _Packed:
-    """A linear layer's forward pass.
+class PackedForward:
+    """A linear layer's forward pass with packed weights.
 
     Weights that torch saw change, or that were replaced, are packed again; it does not see changes
     through ``.data``.
+
+    Args:
+        place: the layer.
     """
 
-    def __init__(self, layer: torch.nn.Linear, activation: str) -> None:
-        self._layer = layer
-        self._activation = activation
-        self._algorithm = "none" if activation == "gelu" else ""
+    def __init__(self, place: LinearPlace) -> None:
+        self._layer = place.layer
+        # What oneDNN calls the function that follows, and its kind.
+        self._activation = ("gelu", "none") if place.gelu else ("none", "")
         self._version: tuple[int, int] | None = None
-        self._weight: Any = None
 
     def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """The layer's output, shape (..., features)."""
         weight = self._layer.weight.detach()
-        bias: torch.Tensor | None = self._layer.bias
         # Weights that were made in inference mode have no version.
-        changes = 0 if weight.is_inference() else self._layer.weight._version
-        version = (changes, weight.data_ptr())
+        version = (0 if weight.is_inference() else self._layer.weight._version, weight.data_ptr())
         if version != self._version:
-            self._weight, self._version = torch.ops.mkldnn._reorder_linear_weight(weight), version
+            self.pack(weight)
+            self._version = version
         flat = hidden_states.reshape(-1, hidden_states.shape[-1])
         rows = flat.shape[0]
         # oneDNN keeps a kernel with its buffers for every number of rows: few numbers, little memory.
         if missing := -rows % TOKEN_MULTIPLE:
             flat = torch.nn.functional.pad(flat, (0, 0, 0, missing))
-        found = torch.ops.mkldnn._linear_pointwise(
-            flat, self._weight, None if bias is None else bias.detach(), self._activation, [], self._algorithm
-        )
-        shaped: torch.Tensor = found[:rows].reshape(*hidden_states.shape[:-1], self._layer.out_features)
-        return shaped
+        bias: torch.Tensor | None = self._layer.bias
+        found = self.multiply(flat, None if bias is None else bias.detach())
+        return found[:rows].reshape(*hidden_states.shape[:-1], self._layer.out_features)
+
+    def pack(self, weight: torch.Tensor) -> None:
+        """Take the weights, shape (features, inputs)."""
+        raise NotImplementedError
+
+    def multiply(self, flat: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """The product with the weights, bias and activation applied.
+
+        Args:
+            flat: shape (rows, inputs).
+            bias: shape (features,).
+
+        Returns:
+            Shape (rows, features).
+        """
+        raise NotImplementedError
+
+
+class _PackedLinear(PackedForward):
+    """In float32."""
+
+    def pack(self, weight: torch.Tensor) -> None:
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight)
+
+    def multiply(self, flat: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        name, kind = self._activation
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(flat, self._weight, bias, name, [], kind)
+        return found

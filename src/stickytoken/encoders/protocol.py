@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.detection.precision import Precision
 from stickytoken.insertion import TokenizedText
 from stickytoken.vocabulary import RoundTripTokenizer
 
@@ -58,6 +59,14 @@ class Encoder(Protocol):
     @property
     def tokenizer(self) -> RoundTripTokenizer:
         """The tokenizer, for the vocabulary."""
+        ...
+
+    def at(self, precision: Precision | None) -> Encoder:
+        """The same encoder computing faster and less exactly, for early rounds; None is itself.
+
+        Raises:
+            InputError: the device or the model does not compute in this precision.
+        """
         ...
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import logging
 import math
-from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.batching import equal_length_batches
+from stickytoken.detection.precision import Precision
+from stickytoken.encoders.arithmetic import ROUNDING, Arithmetic, arithmetic, require_precision
+from stickytoken.encoders.batch_runner import BatchRunner
+from stickytoken.encoders.calibration import calibration_inputs
 from stickytoken.encoders.fingerprint import modules_fingerprint, weights_fingerprint
 from stickytoken.encoders.lengths import maximum_length, set_maximum_length
-from stickytoken.encoders.packed_linear import PackedLinears
 from stickytoken.encoders.prefix_reuse import PrefixReuse
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.template import read_template
@@ -31,12 +33,11 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# On all-MiniLM-L6-v2 and 2 cores, throughput is flat from 2048 tokens a batch on.
-_TOKEN_BUDGET = {"cpu": 4096}
-_ACCELERATOR_TOKEN_BUDGET = 65536
 _SHOWN_CHARACTERS = 80
 # Difference from the plain path, as a share of a vector's length, up to which reuse counts as equal.
 _REUSE_TOLERANCE = 1e-4
+# Mean cosine between the vectors of a lower precision and the model's own, below which it is of no use.
+_LEAST_AGREEMENT = 0.95
 
 
 class SentenceTransformerEncoder:
@@ -49,6 +50,7 @@ class SentenceTransformerEncoder:
         token_budget: tokens of a batch; None chooses by device.
         max_length: the model's longest input from now on; None leaves it as it is.
         reuse: compute common beginnings once where the model allows it.
+        precision: of matrix products; None is that of the weights.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class SentenceTransformerEncoder:
         token_budget: int | None = None,
         max_length: int | None = None,
         reuse: bool = True,
+        precision: Precision | None = None,
     ) -> None:
         if len(model) == 0 or getattr(model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
@@ -77,8 +80,11 @@ class SentenceTransformerEncoder:
             set_maximum_length(model, max_length, name, taken=taken)
         self._max_length = maximum_length(model)
         self._rows = _embedding_rows(model)
-        device = torch.device(model.device)
-        self._token_budget = token_budget or _TOKEN_BUDGET.get(device.type, _ACCELERATOR_TOKEN_BUDGET)
+        if precision is not None:
+            require_precision(model, precision, name)
+        self._precision = precision
+        self._runner = BatchRunner(model, self._template, name, token_budget)
+        self._lower: dict[Precision, SentenceTransformerEncoder] = {}
 
     @property
     def device(self) -> str:
@@ -103,7 +109,7 @@ class SentenceTransformerEncoder:
             tokenizer=self._tokenizer.fingerprint,
             modules=modules_fingerprint(self._model),
             prompt=self.prompt,
-            dtype=str(next(self._model.parameters()).dtype).removeprefix("torch."),
+            dtype=self._precision or str(next(self._model.parameters()).dtype).removeprefix("torch."),
             max_length=self._max_length,
             dimension=self.dimension,
         )
@@ -113,7 +119,15 @@ class SentenceTransformerEncoder:
         """Components of a vector, read off the vector of one token."""
         entry = next(token_id for token_id in self._tokenizer.entries if token_id < (self._rows or math.inf))
         with _evaluating(self._model), torch.inference_mode():
-            return int(self._forward([(entry,)]).shape[1])
+            return int(self._runner.launch([(entry,)]).shape[1])
+
+    def at(self, precision: Precision | None) -> SentenceTransformerEncoder:
+        """The same encoder in a lower precision; see `Encoder.at`."""
+        if precision is None or precision is self._precision:
+            return self
+        if precision not in self._lower:
+            self._lower[precision] = self._lowered(precision)
+        return self._lower[precision]
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Content ids of each text (prompt in the head), without special tokens."""
@@ -155,11 +169,46 @@ class SentenceTransformerEncoder:
         self._check_vectors(vectors, label, allow_zero=allow_zero)
         return vectors[places]
 
+    def _lowered(self, precision: Precision) -> SentenceTransformerEncoder:
+        require_precision(self._model, precision, self.name)
+        lower = copy.copy(self)
+        lower._precision = precision
+        for derived in ("_reuse", "_reuse_agrees", "_arithmetic"):
+            vars(lower).pop(derived, None)
+        inputs = self._calibration
+        exact, found = self._forward_all(inputs), lower._forward_all(inputs)
+        lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(found, axis=1)
+        agreement = float(
+            np.mean((exact * found).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny))
+        )
+        # The comparison is false where a vector is not finite.
+        if not agreement >= _LEAST_AGREEMENT:
+            raise InputError(
+                f"{precision} changes the vectors of {self.name} too much (mean cosine {agreement:.2f} with "
+                "its own): use another precision, or leave it out"
+            )
+        return lower
+
+    @cached_property
+    def _calibration(self) -> list[tuple[int, ...]]:
+        return [
+            content
+            for content in calibration_inputs([*self._usable_entries()], sorted(self._tokenizer.special_ids))
+            if self.fits(content)
+        ]
+
+    def _usable_entries(self) -> Iterator[int]:
+        return (entry for entry in self._tokenizer.entries if entry < (self._rows or math.inf))
+
+    @cached_property
+    def _arithmetic(self) -> Arithmetic:
+        return arithmetic(self._model, self._precision, lambda: self._runner.vectors(self._calibration))
+
     @cached_property
     def _reuse(self) -> PrefixReuse | None:
         """Reuse of common beginnings, where the kind of model allows it."""
         applies = self._wants_reuse and PrefixReuse.applies_to(self._model, self._template)
-        return PrefixReuse(self._model, self._template, self._token_budget) if applies else None
+        return PrefixReuse(self._model, self._template, self._runner.token_budget) if applies else None
 
     @cached_property
     def _reuse_agrees(self) -> bool:
@@ -167,8 +216,7 @@ class SentenceTransformerEncoder:
 
         A model can be of a causal kind and yet look both ways.
         """
-        usable = (entry for entry in self._tokenizer.entries if entry < (self._rows or math.inf))
-        *carrier, other, token = itertools.islice(usable, 5)
+        *carrier, other, token = itertools.islice(self._usable_entries(), 5)
         samples = [
             content
             for count in (1, 2, 3)
@@ -184,12 +232,18 @@ class SentenceTransformerEncoder:
         if roots is None:
             return False
         found, plain = self._reuse.vectors(roots, len(samples)), self._forward_batches(samples)
-        precision = torch.finfo(next(self._model.parameters()).dtype).eps
-        tolerance = max(_REUSE_TOLERANCE, 4 * precision) * np.linalg.norm(plain, axis=1).max()
+        own = torch.finfo(next(self._model.parameters()).dtype).eps
+        rounding = own if self._precision is None else ROUNDING[self._precision]
+        tolerance = max(_REUSE_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=1).max()
         return bool(np.abs(found - plain).max() <= tolerance)
 
     def _forward_all(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
-        with _evaluating(self._model), torch.inference_mode(), _bounded_memory(self._model), self._fast():
+        with (
+            _evaluating(self._model),
+            torch.inference_mode(),
+            _bounded_memory(self._model),
+            self._arithmetic(),
+        ):
             if self._reuse is not None and (roots := self._reuse.trees(contents)) and self._reuse_agrees:
                 try:
                     return self._reuse.vectors(roots, len(contents))
@@ -199,71 +253,9 @@ class SentenceTransformerEncoder:
                     _LOG.warning("%s: out of memory on %s, going on without reuse", self.name, self.device)
             return self._forward_batches(contents)
 
-    @cached_property
-    def _packed(self) -> PackedLinears:
-        return PackedLinears(self._model)
-
-    def _fast(self) -> AbstractContextManager[None]:
-        """Packed linear layers, where the model computes on a CPU."""
-        return self._packed.active() if self._model.device.type == "cpu" else nullcontext()
-
     def _forward_batches(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
-        lengths = [len(content) + self._template.overhead for content in contents]
-        batches = deque(equal_length_batches(lengths, self._token_budget))
-        vectors: NDArray[np.float32] | None = None
-        while batches:
-            batch = batches.popleft()
-            try:
-                found = self._forward([contents[row] for row in batch])
-            except torch.OutOfMemoryError as error:
-                if len(batch) == 1:
-                    raise EncodingError(
-                        f"{self.name}: {self.device} has no memory for a text of {lengths[batch[0]]} tokens: "
-                        "use shorter sentences, a lower precision or another device"
-                    ) from error
-                self._shrink_batches(len(batch) * lengths[batch[0]] // 2)
-                batches.extendleft(reversed(np.array_split(batch, 2)))
-                continue
-            if vectors is None:
-                vectors = np.empty((len(contents), found.shape[1]), dtype=np.float32)
-            vectors[batch] = found
+        vectors = self._runner.vectors(contents)
         return np.empty((0, self.dimension), np.float32) if vectors is None else vectors
-
-    def _shrink_batches(self, token_budget: int) -> None:
-        self._token_budget = token_budget
-        torch.cuda.empty_cache()
-        _LOG.warning(
-            "%s: out of memory on %s, going on with batches of at most %d tokens",
-            self.name,
-            self.device,
-            self._token_budget,
-        )
-
-    def _forward(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
-        features = self._features(contents)
-        found = self._model(features)["sentence_embedding"].float()
-        if self._model.truncate_dim is not None:
-            found = found[:, : self._model.truncate_dim]
-        array: NDArray[np.float32] = found.cpu().numpy()
-        return array
-
-    def _features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:
-        """Model input for contents of one length."""
-        template, device = self._template, self._model.device
-        rows = [[*template.before, *content, *template.after] for content in contents]
-        ids = torch.tensor(rows, dtype=torch.long, device=device)
-        features: dict[str, Any] = dict(template.features)
-        if template.flat:
-            features["input_ids"] = ids.reshape(-1)
-            features["offsets"] = torch.arange(0, ids.numel(), ids.shape[1], device=device)
-            return features
-        features["input_ids"] = ids
-        features["attention_mask"] = torch.ones_like(ids)
-        if template.token_types is not None:
-            before, content, after = template.token_types
-            types = [*before, *[content] * len(contents[0]), *after]
-            features["token_type_ids"] = torch.tensor(types, device=device).expand_as(ids)
-        return features
 
     def _check_input(self, content: tuple[int, ...], row: int, label: Any) -> None:
         length = len(content) + self._template.overhead

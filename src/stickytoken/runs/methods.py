@@ -69,7 +69,7 @@ _METHODS = (
         "profile",
         ProfileSettings,
         ProfilePlanRecord,
-        profile_results.TOKEN_COLUMNS,
+        profile_results.MEASURED_COLUMNS,
         "lift",
         True,
         profile_run.plan_profile,

@@ -110,13 +110,15 @@ def round_stage(
 ) -> ProfileStage:
     """The stage of one round."""
     texts = plan.carriers[step]
+    precision = None if step is Round.CONFIRM else settings.screen_precision
     return ProfileStage(
         name=step.value,
         carriers=tuple(encoder.tokenize(texts)) if settings.insertion is Insertion.IDS else tuple(texts),
         cells=tuple(cells(settings, len(texts))),
-        panel=panel.against(_unit(encoder.encode(texts)), plan.mean_similarity),
+        panel=panel.against(_unit(encoder.at(precision).encode(texts)), plan.mean_similarity),
         seed=settings.seed,
         alone=step is Round.SCREEN,
+        precision=precision,
     )
 
 

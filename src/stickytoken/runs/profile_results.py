@@ -22,7 +22,7 @@ from stickytoken.detection.profile.verdict import (
 )
 from stickytoken.runs.profile_record import ProfilePlanRecord
 
-TOKEN_COLUMNS = (
+MEASURED_COLUMNS = (
     "token_id",
     "token",
     "decoded",
@@ -41,6 +41,7 @@ TOKEN_COLUMNS = (
     "severity",
     "verdict",
 )
+TOKEN_COLUMNS = (*MEASURED_COLUMNS, "precision")
 
 
 class Findings(NamedTuple):
@@ -162,7 +163,7 @@ def decide(
     ).with_columns(pl.col(pl.Float64).fill_nan(None))
     return Findings(
         table.join(vocabulary, on="token_id", how="left", validate="1:1")
-        .select(*TOKEN_COLUMNS)
+        .select(*MEASURED_COLUMNS)
         .sort("token_id"),
         tokens.null.center + level,
         tokens.null.spread,

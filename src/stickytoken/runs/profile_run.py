@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import polars as pl
 
@@ -60,10 +62,21 @@ def compute_profile(
         chosen = advancing(found.ids[asked], found.tested.value[asked], pull.tested.value[asked], count)
         measure(step, np.union1d(chosen, plan.late_reference))
     findings = decide(vocabulary, rounds, plan, unselected, job.settings)
+    precision = _precision(job, rounds)
     return findings._replace(
-        tokens=findings.tokens.filter(pl.col("token_id").is_in(wanted.tolist())),
+        tokens=findings.tokens.filter(pl.col("token_id").is_in(wanted.tolist())).with_columns(precision),
         candidates=int(np.isin(list(rounds.values())[-1].ids, wanted).sum()),
     )
+
+
+def _precision(job: Job, rounds: Mapping[Round, Measurements]) -> pl.Expr:
+    """What the numbers of a token were computed in: those of the last round in the model's own precision."""
+    own = job.encoder.identity.dtype
+    early = job.settings.screen_precision or own
+    last = rounds[Round.CONFIRM].ids if Round.CONFIRM in rounds else np.empty(0, np.int64)
+    return (
+        pl.when(pl.col("token_id").is_in(last.tolist())).then(pl.lit(own)).otherwise(pl.lit(str(early)))
+    ).alias("precision")
 
 
 def _unselected(job: Job, plan: ProfilePlanRecord, wanted: np.ndarray) -> np.ndarray:

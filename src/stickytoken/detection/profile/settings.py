@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stickytoken.detection.numbers import real_number, whole_number
+from stickytoken.detection.precision import Precision
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 
@@ -37,6 +38,8 @@ class ProfileSettings:
         confirming_texts: texts of a token in the third round, on which alone its verdict rests.
         reference: random tokens that show what is ordinary, where not the whole
             vocabulary is looked at.
+        screen_precision: what the model computes in before the last round; None is its own
+            precision. Verdicts on the tokens that reach the last round rest on its own in any case.
         seed: of everything that is drawn.
     """
 
@@ -54,6 +57,7 @@ class ProfileSettings:
     refining_texts: int = 8
     confirming_texts: int = 96
     reference: int = 400
+    screen_precision: Precision | None = None
     seed: int = 42
 
     def __post_init__(self) -> None:
@@ -91,5 +95,19 @@ class ProfileSettings:
         adaptive: Any = self.adaptive
         if not isinstance(adaptive, bool):
             raise InputError(f"adaptive is {self.adaptive!r}: it must be True or False")
+        object.__setattr__(self, "screen_precision", _screen_precision(self.screen_precision, adaptive))
         # One spelling of each value, since the settings are part of a run's identity.
         object.__setattr__(self, "insertion", Insertion(self.insertion))
+
+
+def _screen_precision(given: Any, adaptive: bool) -> Precision | None:
+    if given is None:
+        return None
+    if given not in tuple(Precision):
+        raise InputError(f"screen_precision is {given!r}: it must be one of {', '.join(Precision)}")
+    if not adaptive:
+        raise InputError(
+            f"screen_precision is {given}, but without adaptive rounds there is nothing to screen for: "
+            "leave one of them out"
+        )
+    return Precision(given)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.detection.precision import Precision
 from stickytoken.detection.probes import Carrier, word_count
 from stickytoken.detection.profile.panel import CarrierPanel
 from stickytoken.detection.profile.rounds import Cell
@@ -32,6 +33,7 @@ class ProfileStage:
         panel: the carriers without copies against the anchors.
         seed: of random placement.
         alone: also encode the token without a carrier.
+        precision: of the model; None is its own.
     """
 
     name: str
@@ -40,6 +42,7 @@ class ProfileStage:
     panel: CarrierPanel
     seed: int
     alone: bool = False
+    precision: Precision | None = None
 
     @property
     def probes_per_token(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.detection.precision import Precision
 from stickytoken.detection.probes import Carrier
 from stickytoken.detection.profile.panel import CarrierPanel
 from stickytoken.insertion import Placement, Probe, Token, copies_as_ids, copies_as_text
@@ -25,12 +26,14 @@ class SymptomStage:
         copies: numbers of copies, without 0.
         panel: the carriers without copies against the anchors.
         name: of the stage.
+        precision: of the model; None is its own.
     """
 
     carriers: tuple[Carrier, ...]
     copies: tuple[int, ...]
     panel: CarrierPanel
     name: str = "symptoms"
+    precision: Precision | None = None
 
     @property
     def probes_per_token(self) -> int:

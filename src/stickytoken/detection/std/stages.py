@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.detection.distances import Metric, distances
+from stickytoken.detection.precision import Precision
 from stickytoken.detection.probes import ProbeGrid
 from stickytoken.detection.std.formulas import falls_on_average, sticky_score
 from stickytoken.detection.std.settings import PlacementWeights, StdSettings
@@ -58,6 +59,7 @@ class ScoringStage:
     pairs: PairProbes
     settings: StdSettings
     name: str = "score"
+    precision: Precision | None = None
 
     @property
     def probes_per_token(self) -> int:
@@ -87,6 +89,7 @@ class ValidationStage:
     pairs: PairProbes
     settings: StdSettings
     name: str = "validate"
+    precision: Precision | None = None
 
     @property
     def probes_per_token(self) -> int:

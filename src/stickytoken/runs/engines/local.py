@@ -62,7 +62,7 @@ def compute_shard(stage: Stage, shard: Shard, encoder: Encoder) -> tuple[list[di
         start = len(probes)
         probes.extend(stage.probes(token))
         spans.append((token, start, len(probes)))
-    vectors = encode_probes(encoder, probes)
+    vectors = encode_probes(encoder.at(stage.precision), probes)
     rows = [
         {"token_id": token.id, **stage.measure(token, vectors[start:stop])} for token, start, stop in spans
     ]

@@ -1,0 +1,93 @@
+"""The arithmetic of a model's matrix products, by device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeAlias
+
+import torch
+
+from stickytoken.detection.precision import Precision
+from stickytoken.encoders.low_precision import BFloat16Linears, Int8Linears
+from stickytoken.encoders.packed_linear import PackedLinears
+from stickytoken.errors import InputError
+
+Arithmetic: TypeAlias = Callable[[], AbstractContextManager[object]]
+"""A context in which the model computes."""
+
+_ON_CPU = (Precision.BFLOAT16, Precision.INT8)
+_ON_CUDA = (Precision.TF32, Precision.BFLOAT16, Precision.FLOAT16)
+_ON_OTHERS = (Precision.BFLOAT16, Precision.FLOAT16)
+# Names of instructions that multiply int8 numbers without overflow between.
+_INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8", "i8mm", "dot")
+# Distance of neighbouring numbers around 1.
+ROUNDING = {
+    Precision.TF32: 2**-10,
+    Precision.BFLOAT16: 2**-7,
+    Precision.FLOAT16: 2**-10,
+    Precision.INT8: 2**-7,
+}
+
+
+def require_precision(model: torch.nn.Module, precision: Precision, name: str) -> None:
+    """Refuse a precision that the model's device does not compute in.
+
+    Raises:
+        InputError: the device or its instructions lack it, or the weights are not float32.
+    """
+    parameter = next(model.parameters())
+    kind = parameter.device.type
+    there = _ON_CPU if kind == "cpu" else _ON_CUDA if kind == "cuda" else _ON_OTHERS
+    if precision not in there:
+        raise InputError(
+            f"precision {precision} is not there on {parameter.device}: use {' or '.join(there)}, "
+            "or leave it out"
+        )
+    if parameter.dtype != torch.float32:
+        found = str(parameter.dtype).removeprefix("torch.")
+        raise InputError(f"{name} computes in {found} already: leave the precision {precision} out")
+    if precision is Precision.INT8 and not _multiplies_int8():
+        raise InputError(
+            "precision int8 needs a processor with VNNI instructions, which this one lacks: "
+            "use bfloat16, or leave it out"
+        )
+
+
+def arithmetic(
+    model: torch.nn.Module, precision: Precision | None, calibrate: Callable[[], object]
+) -> Arithmetic:
+    """The fastest way to compute in a precision; None is the weights' own.
+
+    Args:
+        model: on its device.
+        precision: one that `require_precision` let pass.
+        calibrate: runs the model on inputs of all kinds.
+    """
+    kind = next(model.parameters()).device.type
+    if kind == "cpu":
+        if precision is Precision.INT8:
+            return Int8Linears(model, calibrate).active
+        return (BFloat16Linears(model) if precision else PackedLinears(model)).active
+    if precision is None:
+        return nullcontext
+    if precision is Precision.TF32:
+        return _tf32
+    dtype = getattr(torch, precision)
+    return lambda: torch.autocast(kind, dtype=dtype)
+
+
+def _multiplies_int8() -> bool:
+    capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
+    present = any(capabilities.get(name) for name in _INT8_INSTRUCTIONS)
+    return present and hasattr(torch.ops.onednn, "qlinear_pointwise")
+
+
+@contextmanager
+def _tf32() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
