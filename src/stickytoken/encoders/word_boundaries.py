@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -14,11 +15,13 @@ _Part: TypeAlias = Mapping[str, Any]
 PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 """The characters that may stand beside a boundary."""
 
+STOPS = ".!?"
+"""Behind these, before a letter or digit, some pipelines have a boundary too."""
+
 _MARK = "▁"
 # Each character by itself, or up to the next ASCII character: nothing reaches over "x y".
-_LOCAL_NORMALIZERS = {
-    *("BertNormalizer", "Lowercase", "Nmt", "StripAccents", "NFC", "NFD", "NFKC", "NFKD", "Precompiled")
-}
+_PLAIN_NORMALIZERS = {"BertNormalizer", "Lowercase", "StripAccents", "NFC", "NFD", "NFKC", "NFKD"}
+_LOCAL_NORMALIZERS = _PLAIN_NORMALIZERS | {"Nmt", "Precompiled"}
 _WHITESPACE_PRE_TOKENIZERS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
 # None of their alternatives holds a blank behind another character, and "x y" is always cut at the blank:
 # Qwen 2 and 3, Llama 3.
@@ -29,18 +32,30 @@ _KNOWN_PATTERNS = {
 }
 
 
-def word_prefix(backend: Tokenizer) -> str | None:
-    """What to put before a word that is encoded without the words before it.
+@dataclass(frozen=True)
+class Boundaries:
+    """Where a text may be cut.
 
     A boundary is a single space between two printable ASCII characters whose other neighbours are
-    printable ASCII, spaces, or the ends of the text. Where the result is not None, the ids of a text
-    without added tokens are those of what stands before a boundary, followed by those of the prefix and
-    what stands behind the boundary. The proof is by cases: every step of the pipeline must be known to
-    act on both sides by itself. A pipeline with any other step is refused, whether it deserves it or not.
+    printable ASCII, spaces, or the ends of the text. The ids of a text without added tokens are those of
+    what stands before a boundary, followed by those of the prefix and what stands behind the boundary.
 
-    Returns:
-        A space; nothing, where the pipeline itself puts a mark before a text; or None, where words cannot
-        be encoded by themselves.
+    Attributes:
+        prefix: what to put before words that are encoded without the words before them: a space, or
+            nothing where the pipeline itself puts a mark before a text.
+        stops: whether there is a boundary, then without a space and a prefix, behind a `STOPS` before an
+            ASCII letter or digit, too.
+    """
+
+    prefix: str
+    stops: bool
+
+
+def boundaries(backend: Tokenizer) -> Boundaries | None:
+    """Boundaries of a tokenizer, read off its pipeline; None where there are none.
+
+    The proof is by cases: every step must be known to act on both sides of a boundary by itself. A
+    pipeline with any other step is refused, whether it deserves it or not.
     """
     try:
         pipeline = json.loads(backend.to_str())
@@ -50,18 +65,20 @@ def word_prefix(backend: Tokenizer) -> str | None:
         return None
     steps = list(_flat(pipeline["normalizer"], "normalizers"))
     marks = bool(steps) and steps[0]["type"] == "Prepend"
-    if marks and (steps[0]["prepend"] != _MARK or len(steps) != 2):
+    blank = _normalized_blank(backend, steps)
+    contents = [content for token in pipeline["added_tokens"] for content in _looked_for(backend, token)]
+    if (
+        blank is None
+        or not all(map(_keeps_to_one_side, contents))
+        or not _one_sequence(pipeline["post_processor"])
+        or pipeline["model"].get("dropout")
+        or not (
+            _cuts_before_blank(pipeline["pre_tokenizer"], blank) or _merges_stop_at_blank(pipeline, blank)
+        )
+    ):
         return None
-    prefix = "" if marks else " "
-    blank = _normalized_blank(backend, steps[marks:], front=_MARK if marks else "")
-    if blank is None or (marks and blank != _MARK):
-        return None
-    if not all(_keeps_to_one_side(backend, token) for token in pipeline["added_tokens"]):
-        return None
-    if not _one_sequence(pipeline["post_processor"]) or pipeline["model"].get("dropout"):
-        return None
-    separate = _cuts_before_blank(pipeline["pre_tokenizer"], blank) or _merges_stop_at_blank(pipeline, blank)
-    return prefix if separate else None
+    plain = {step["type"] for step in steps} <= _PLAIN_NORMALIZERS and not set(STOPS) & set("".join(contents))
+    return Boundaries("" if marks else " ", plain and _cuts_behind_stop(pipeline["pre_tokenizer"]))
 
 
 def _flat(part: _Part | None, members: str) -> Iterator[_Part]:
@@ -73,45 +90,59 @@ def _flat(part: _Part | None, members: str) -> Iterator[_Part]:
         yield part
 
 
-def _normalized_blank(backend: Tokenizer, steps: list[_Part], front: str) -> str | None:
+def _normalized_blank(backend: Tokenizer, steps: list[_Part]) -> str | None:
     """What the space of a boundary becomes, a space or the mark; None where a side sees the other."""
-    if not all(_is_local(step) for step in steps):
-        return None
     if backend.normalizer is None:
         return " "
+    front = ""
+    if steps and steps[0]["type"] == "Prepend":
+        # The mark put before a word must be the one that its space becomes.
+        if [step["type"] for step in steps] != ["Prepend", "Replace"] or steps[0]["prepend"] != _MARK:
+            return None
+        if steps[1]["pattern"] != {"String": " "} or steps[1]["content"] != _MARK:
+            return None
+        front, steps = _MARK, steps[1:]
+    if not all(_is_local(step) for step in steps):
+        return None
     blanks = set()
     for character in PRINTABLE:
         alone = backend.normalizer.normalize_str(character).removeprefix(front)
-        pair = backend.normalizer.normalize_str(f"{character} {character}")
-        blanks.add(pair.removeprefix(front).removeprefix(alone).removesuffix(alone))
+        pair = backend.normalizer.normalize_str(f"{character} {character}").removeprefix(front)
         # What became a blank or nothing would join the blank.
         if not alone or not set(alone) <= set(PRINTABLE):
             return None
+        blanks.add(pair.removeprefix(alone).removesuffix(alone))
     return blanks.pop() if blanks in ({" "}, {_MARK}) else None
 
 
 def _is_local(step: _Part) -> bool:
+    """Whether a step treats both sides of a boundary as it would treat each alone."""
     if step["type"] == "Strip":
         return not step["strip_left"]
-    if step["type"] == "Replace":
-        content, (kind, pattern) = step["content"], *step["pattern"].items()
-        if kind == "Regex":
-            return bool(pattern == " {2,}")
-        if pattern == " ":
-            return content in (" ", _MARK)
-        # A replaced end of a word must stay the end of a word.
-        return " " not in pattern and content[:1] in set(PRINTABLE) and content[-1:] in set(PRINTABLE)
-    return step["type"] in _LOCAL_NORMALIZERS
+    if step["type"] != "Replace":
+        return step["type"] in _LOCAL_NORMALIZERS
+    content, pattern = step["content"], step["pattern"].get("String")
+    if pattern is None:
+        return bool(step["pattern"] == {"Regex": " {2,}"})
+    if pattern == " ":
+        return content in (" ", _MARK)
+    # A replaced end of a word must stay the end of a word.
+    return bool(pattern) and not {" ", _MARK} & set(pattern) and {content[:1], content[-1:]} <= set(PRINTABLE)
 
 
-def _keeps_to_one_side(backend: Tokenizer, token: _Part) -> bool:
-    """Whether an added token can never be found over a boundary."""
-    content = token["content"]
+def _looked_for(backend: Tokenizer, token: _Part) -> Iterator[str]:
+    """What the library searches texts for to find an added token."""
+    yield token["content"]
     if token["normalized"] and backend.normalizer is not None:
-        content = backend.normalizer.normalize_str(content)
+        yield backend.normalizer.normalize_str(token["content"])
+
+
+def _keeps_to_one_side(content: str) -> bool:
+    """Whether an added token can never be found over a boundary."""
     beside = {"", *PRINTABLE}
     return not any(
-        character in (" ", _MARK) and {content[max(place - 1, 0) : place], content[place + 1 : place + 2]} <= beside
+        character in (" ", _MARK)
+        and {content[max(place - 1, 0) : place], content[place + 1 : place + 2]} <= beside
         for place, character in enumerate(content)
     )
 
@@ -120,7 +151,9 @@ def _one_sequence(processor: _Part | None) -> bool:
     """Whether the ids of the text are kept as they are, special tokens aside."""
     return all(
         step["type"] in ("ByteLevel", "BertProcessing", "RobertaProcessing")
-        or (step["type"] == "TemplateProcessing" and sum("Sequence" in piece for piece in step["single"]) == 1)
+        or (
+            step["type"] == "TemplateProcessing" and sum("Sequence" in piece for piece in step["single"]) == 1
+        )
         for step in _flat(processor, "processors")
     )
 
@@ -142,6 +175,15 @@ def _cuts_before_blank(pre_tokenizer: _Part | None, blank: str) -> bool:
     if kinds == ["WhitespaceSplit", "Metaspace"]:
         return bool(steps[1]["replacement"] == _MARK)
     return len(kinds) == 1 and kinds[0] in _WHITESPACE_PRE_TOKENIZERS
+
+
+def _cuts_behind_stop(pre_tokenizer: _Part | None) -> bool:
+    """Whether a stop and a letter or digit behind it are never in one part."""
+    steps = list(_flat(pre_tokenizer, "pretokenizers"))
+    kinds = [step["type"] for step in steps]
+    return kinds == ["BertPreTokenizer"] or (
+        kinds == ["ByteLevel"] and steps[0]["use_regex"] and not steps[0]["add_prefix_space"]
+    )
 
 
 def _merges_stop_at_blank(pipeline: _Part, blank: str) -> bool:

@@ -7,44 +7,59 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from stickytoken.encoders.word_boundaries import PRINTABLE, word_prefix
+from stickytoken.encoders.word_boundaries import PRINTABLE, STOPS, Boundaries, boundaries
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _Ids: TypeAlias = tuple[int, ...] | None
 
-# Characters and ids held; some ten bytes each.
+# Characters and ids held: at some ten bytes each, and more for short words, at most about 100 MB.
 _CAPACITY = 4_000_000
-_BLANK = re.compile(r"(?:(?<=[ -~][!-~])|(?<=\A[!-~])) (?=[!-~](?:[ -~]|\Z))")
-_STARTS = frozenset({*PRINTABLE, *(one + other for one in PRINTABLE for other in PRINTABLE + " ")})
-_ENDS = frozenset({*PRINTABLE, *(other + one for one in PRINTABLE for other in PRINTABLE + " ")})
+_BOUNDARY = re.compile(r" (?=[!-~](?:[ -~]|\Z))(?:(?<=[ -~][!-~] )|(?<=\A[!-~] ))")
+# The first two characters behind a boundary, and the last two before it.
+_STARTS = frozenset({*PRINTABLE, *(one + other for one in PRINTABLE for other in " " + PRINTABLE)})
+_ENDS = frozenset({*PRINTABLE, *(other + one for one in PRINTABLE for other in " " + PRINTABLE)})
+_STOP = re.compile(rf"[{re.escape(STOPS)}](?=[A-Za-z0-9](?:[ -~]|\Z))")
+# Several boundaries, and what must be none.
 _SAMPLES = (
     "It's 9 o'clock: the old (quiet) river 's  sings, 10,000 times.",
-    " the quick brown fox; jumps over 'em all\n at once ",
-    "co-operate \u0301 caf\u00e9 \u4e2d\u6587 \u2581 x \u00a0y z\u200d naive",
+    " The quick brown fox; jumps over 'em all\n at once ",
+    "co-operate \u0301 caf\u00e9 \u4e2d\u6587 \u2581 x \u00a0y z\u200d na\u00efve words.Words 3.14 end?no",
 )
 
 
 class WordCache:
     """Encodes texts without special tokens; what was seen before is not tokenized again.
 
-    A text is cut at boundaries (see `word_boundaries.word_prefix`): into all but its last word and that,
-    or into its first word and the others, where the longer part has been seen before; into its words
-    otherwise. A text with an added token goes through the whole tokenizer.
+    A text is cut at boundaries (see `boundaries`): into all but its last word and that, or into its first
+    word and the others, where the longer part has been seen before; into its words otherwise. A text with
+    an added token goes through the whole tokenizer.
 
     Args:
         backend: the pipeline, without padding and truncation; it must not change any more.
-        prefix: what `word_prefix` found.
+        found: where words end, as `boundaries` found it.
         capacity: characters and ids to hold.
     """
 
-    def __init__(self, backend: Tokenizer, prefix: str, capacity: int = _CAPACITY) -> None:
+    def __init__(self, backend: Tokenizer, found: Boundaries, capacity: int = _CAPACITY) -> None:
         self._backend = backend
-        self._prefix = prefix
+        self._prefix = found.prefix
+        self._stops = found.stops
         self._capacity = capacity
         self._added = frozenset(backend.get_added_tokens_decoder())
         self._forget()
+
+    @classmethod
+    def of(cls, backend: Tokenizer) -> WordCache | None:
+        """The cache of a tokenizer, or None where words cannot be encoded by themselves."""
+        found = boundaries(backend)
+        if found is None:
+            return None
+        cache = cls(backend, found)
+        # The second time, longer parts are known.
+        agrees = all(cache.encode(_SAMPLES) == _tokenized(backend, _SAMPLES) for _ in range(3))
+        return cache if agrees else None
 
     def _forget(self) -> None:
         # New containers: a call in another thread goes on with its own.
@@ -62,45 +77,52 @@ class WordCache:
         if self._held > self._capacity:
             self._forget()
         beginnings, continuations = self._beginnings, self._continuations
-        parts = [self._cut(text) for text in texts]
-        self._learn(beginnings, dict.fromkeys(first for first, _ in parts), "")
-        self._learn(continuations, dict.fromkeys(chain.from_iterable(rest for _, rest in parts)), self._prefix)
+        cuts = [self._cut(text) for text in texts]
+        self._learn(beginnings, chain.from_iterable((first, after) for first, _, after in cuts), "")
+        self._learn(continuations, chain.from_iterable(words for _, words, _ in cuts), self._prefix)
         known = continuations.__getitem__
-        found = [[beginnings[first], *map(known, rest)] for first, rest in parts]
-        whole = [place for place, ids in enumerate(found) if None in ids]
-        ids = [[] if None in pieces else list(chain.from_iterable(pieces)) for pieces in found]
-        for place, own in zip(whole, self._tokenized([texts[place] for place in whole]), strict=True):
+        ids: list[list[int]] = []
+        whole = []
+        for place, (first, words, after) in enumerate(cuts):
+            parts = [beginnings[first], *map(known, words), beginnings[after]]
+            if None in parts:
+                whole.append(place)
+            ids.append([token_id for part in parts if part for token_id in part])
+        for place, own in zip(whole, _tokenized(self._backend, [texts[row] for row in whole]), strict=True):
             ids[place] = own
         return ids
 
-    def _cut(self, text: str) -> tuple[str, list[str]]:
-        """Cut a text at boundaries, the first part by itself."""
+    def _cut(self, text: str) -> tuple[str, list[str], str]:
+        """The beginning of a text, the words behind it, and what directly follows the last of them."""
         seen = self._seen
         head, blank, last = text.rpartition(" ")
         if not blank:
-            return text, []
+            return text, [], ""
         if head[-2:] in _ENDS and last[:2] in _STARTS:
             if head in self._beginnings or (key := hash(head)) in seen:
-                return head, [last]
+                if self._stops and (stop := _STOP.search(last)):
+                    return head, [last[: stop.end()]], last[stop.end() :]
+                return head, [last], ""
             seen.add(key)
         first, _, tail = text.partition(" ")
         if first[-2:] in _ENDS and tail[:2] in _STARTS:
             if tail in self._continuations or (key := hash(tail)) in seen:
-                return first, [tail]
+                return first, [tail], ""
             seen.add(key)
-        words = text.split(" ") if text.isascii() and text.isprintable() else _BLANK.split(text)
-        if "" in words:
-            words = _BLANK.split(text)
-        return words[0], words[1:]
+        words = _BOUNDARY.split(text)
+        return words[0], words[1:], ""
 
     def _learn(self, known: dict[str, _Ids], pieces: Iterable[str], prefix: str) -> None:
         """Tokenize the pieces that are not known; None stands for one with an added token."""
-        new = [piece for piece in pieces if piece not in known]
+        new = [piece for piece in dict.fromkeys(pieces) if piece not in known]
         added = self._added
-        for piece, ids in zip(new, self._tokenized([prefix + piece for piece in new]), strict=True):
+        for piece, ids in zip(new, _tokenized(self._backend, [prefix + piece for piece in new]), strict=True):
             known[piece] = tuple(ids) if added.isdisjoint(ids) else None
             self._held += len(piece) + len(ids)
 
-    def _tokenized(self, texts: list[str]) -> list[list[int]]:
-        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False) if texts else []
-        return [encoding.ids for encoding in encodings]
+
+def _tokenized(backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Ids from the whole pipeline, without their offsets."""
+    if not texts:
+        return []
+    return [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
