@@ -152,11 +152,9 @@ def test_pipelines_that_may_look_over_a_boundary_are_refused(name):
         ("an expression", "the river"),
         ("two words replaced", "sings the river"),
         ("the mark replaced", "on the river"),
-        ("an end replaced by a blank", "walks x"),
         ("an unknown split", "the river"),
         ("no split of bytes", "the river"),
         ("an added token of two words", "in the river"),
-        ("an added word with its blank", "the river"),
         ("the text twice", "the river"),
     ],
 )
@@ -234,7 +232,7 @@ def test_the_cache_is_bounded_and_forgetting_changes_nothing():
         texts = [f"{text} {number}" for text in tiny.sentences(5, seed=number)]
         assert cache.encode(texts) == plain(backend, texts)
         held = (*cache._beginnings.items(), *cache._continuations.items())
-        most = max(most, sum(len(text) + len(ids) for text, ids in held))
+        most = max(most, sum(len(text) + len(ids or ()) for text, ids in held))
     assert 1000 < most < 2000 + 5 * 3 * 100
 
 

@@ -133,7 +133,7 @@ NOT_CACHED: dict[str, Callable[[], Tokenizer]] = {
     "merges over words": crossing_merges,
     "whole texts looked up": lambda: changed(architectures.gemma_tokenizer, model={"ignore_merges": True}),
     "other symbols inside a text": lambda: changed(
-        architectures.gemma_tokenizer, model={"continuing_subword_prefix": "#"}
+        architectures.gemma_tokenizer, model={"continuing_subword_prefix": "#", "merges": []}
     ),
     "sums over the whole text": lambda: unigram(
         None, pre_tokenizers.Metaspace(prepend_scheme="always", split=False)

@@ -66,7 +66,7 @@ def boundaries(backend: Tokenizer) -> Boundaries | None:
     steps = list(_flat(pipeline["normalizer"], "normalizers"))
     marks = bool(steps) and steps[0]["type"] == "Prepend"
     blank = _normalized_blank(backend, steps)
-    contents = [content for token in pipeline["added_tokens"] for content in _looked_for(backend, token)]
+    contents = added_contents(backend)
     if (
         blank is None
         or not all(map(_keeps_to_one_side, contents))
@@ -79,6 +79,16 @@ def boundaries(backend: Tokenizer) -> Boundaries | None:
         return None
     plain = {step["type"] for step in steps} <= _PLAIN_NORMALIZERS and not set(STOPS) & set("".join(contents))
     return Boundaries("" if marks else " ", plain and _cuts_behind_stop(pipeline["pre_tokenizer"]))
+
+
+def added_contents(backend: Tokenizer) -> frozenset[str]:
+    """What the library searches a text, or a normalized text, for to find added tokens."""
+    added = backend.get_added_tokens_decoder().values()
+    normalizer = backend.normalizer
+    normalized = [
+        normalizer.normalize_str(token.content) for token in added if normalizer and token.normalized
+    ]
+    return frozenset([*(token.content for token in added), *normalized])
 
 
 def _flat(part: _Part | None, members: str) -> Iterator[_Part]:
@@ -128,13 +138,6 @@ def _is_local(step: _Part) -> bool:
         return content in (" ", _MARK)
     # A replaced end of a word must stay the end of a word.
     return bool(pattern) and not {" ", _MARK} & set(pattern) and {content[:1], content[-1:]} <= set(PRINTABLE)
-
-
-def _looked_for(backend: Tokenizer, token: _Part) -> Iterator[str]:
-    """What the library searches texts for to find an added token."""
-    yield token["content"]
-    if token["normalized"] and backend.normalizer is not None:
-        yield backend.normalizer.normalize_str(token["content"])
 
 
 def _keeps_to_one_side(content: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from stickytoken.encoders.word_boundaries import PRINTABLE, STOPS, Boundaries, boundaries
+from stickytoken.encoders.word_boundaries import PRINTABLE, STOPS, Boundaries, added_contents, boundaries
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -48,6 +48,7 @@ class WordCache:
         self._stops = found.stops
         self._capacity = capacity
         self._added = frozenset(backend.get_added_tokens_decoder())
+        self._contents = added_contents(backend)
         self._forget()
 
     @classmethod
@@ -117,8 +118,15 @@ class WordCache:
         new = [piece for piece in dict.fromkeys(pieces) if piece not in known]
         added = self._added
         for piece, ids in zip(new, _tokenized(self._backend, [prefix + piece for piece in new]), strict=True):
-            known[piece] = tuple(ids) if added.isdisjoint(ids) else None
+            plain = added.isdisjoint(ids) or not self._may_hold_added(prefix + piece)
+            known[piece] = tuple(ids) if plain else None
             self._held += len(piece) + len(ids)
+
+    def _may_hold_added(self, text: str) -> bool:
+        """Whether an added token can stand in the text; the id of an unknown word is often one's, too."""
+        normalizer = self._backend.normalizer
+        normalized = text if normalizer is None else normalizer.normalize_str(text)
+        return any(content in text or content in normalized for content in self._contents)
 
 
 def _tokenized(backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
