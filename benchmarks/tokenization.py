@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few texts, each way once")
     parser.add_argument("--name", default="tokenization", help="name of the result file")
     arguments = parser.parse_args()
-    size, turns = (100, 1) if arguments.quick else (2000, 7)
+    size, turns = (100, 1) if arguments.quick else (2000, 5)
     folders = {arguments.model: resolve_model(arguments.model).location}
     folders |= {path.name: str(path) for path in sorted(arguments.tokenizers.glob("*/"))}
     carriers = load_sentences().texts

@@ -226,14 +226,27 @@ def test_what_is_known_is_not_tokenized_again(name):
 
 def test_the_cache_is_bounded_and_forgetting_changes_nothing():
     backend = backend_of("bert")
-    cache = WordCache(backend, boundaries(backend), capacity=2000)
-    most = 0
-    for number in range(200):
+    cache = WordCache(backend, boundaries(backend), capacity=20_000)
+    entries, hashes = [], []
+    for number in range(300):
         texts = [f"{text} {number}" for text in tiny.sentences(5, seed=number)]
         assert cache.encode(texts) == plain(backend, texts)
-        held = (*cache._beginnings.items(), *cache._continuations.items())
-        most = max(most, sum(len(text) + len(ids or ()) for text, ids in held))
-    assert 1000 < most < 2000 + 5 * 3 * 100
+        entries.append(len(cache._beginnings) + len(cache._continuations))
+        hashes.append(len(cache._seen))
+    assert 30 < max(entries) < 20_000 / 200 + 50
+    assert 30 < max(hashes) < 20_000 / 64 + 10
+    assert min(entries[100:]) < max(entries) / 2
+
+
+def test_texts_of_known_words_in_ever_new_orders_are_bounded_too():
+    backend = backend_of("bert")
+    cache = WordCache(backend, boundaries(backend), capacity=60_000)
+    most = 0
+    for number in range(150):
+        texts = tiny.sentences(20, seed=number)
+        assert cache.encode(texts) == plain(backend, texts)
+        most = max(most, len(cache._seen))
+    assert 100 < most < 60_000 / 64 + 40
 
 
 def test_what_is_returned_is_the_callers_own():

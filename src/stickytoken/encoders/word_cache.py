@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 _Ids: TypeAlias = tuple[int, ...] | None
 
-# Characters and ids held: at some ten bytes each, and more for short words, at most about 100 MB.
-_CAPACITY = 4_000_000
+_CAPACITY = 64 * 2**20
+# About what an entry with its key and value, an id in a tuple, and a hash in a set take.
+_ENTRY_BYTES, _ID_BYTES, _HASH_BYTES = 200, 36, 64
 _BOUNDARY = re.compile(r" (?=[!-~](?:[ -~]|\Z))(?:(?<=[ -~][!-~] )|(?<=\A[!-~] ))")
 # The first two characters behind a boundary, and the last two before it.
 _STARTS = frozenset({*PRINTABLE, *(one + other for one in PRINTABLE for other in " " + PRINTABLE)})
@@ -39,7 +40,7 @@ class WordCache:
     Args:
         backend: the pipeline, without padding and truncation; it must not change any more.
         found: where words end, as `boundaries` found it.
-        capacity: characters and ids to hold.
+        capacity: bytes to hold, about; beyond it, everything is forgotten before the next call.
     """
 
     def __init__(self, backend: Tokenizer, found: Boundaries, capacity: int = _CAPACITY) -> None:
@@ -75,7 +76,7 @@ class WordCache:
         Raises:
             TypeError: a text holds half a surrogate pair.
         """
-        if self._held > self._capacity:
+        if self._held + _HASH_BYTES * len(self._seen) > self._capacity:
             self._forget()
         beginnings, continuations = self._beginnings, self._continuations
         cuts = [self._cut(text) for text in texts]
@@ -120,7 +121,7 @@ class WordCache:
         for piece, ids in zip(new, _tokenized(self._backend, [prefix + piece for piece in new]), strict=True):
             plain = added.isdisjoint(ids) or not self._may_hold_added(prefix + piece)
             known[piece] = tuple(ids) if plain else None
-            self._held += len(piece) + len(ids)
+            self._held += _ENTRY_BYTES + 2 * len(piece) + _ID_BYTES * len(ids)
 
     def _may_hold_added(self, text: str) -> bool:
         """Whether an added token can stand in the text; the id of an unknown word is often one's, too."""
