@@ -105,10 +105,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="all-MiniLM-L6-v2")
     parser.add_argument("--tokenizers", type=Path, default=PUBLISHED, help="a folder of further tokenizers")
-    parser.add_argument("--quick", action="store_true", help="few texts, each way once")
+    parser.add_argument("--quick", action="store_true", help="few texts")
     parser.add_argument("--name", default="tokenization", help="name of the result file")
     arguments = parser.parse_args()
-    size, turns = (100, 1) if arguments.quick else (2000, 5)
+    size, turns = (200, 3) if arguments.quick else (2000, 5)
     folders = {arguments.model: resolve_model(arguments.model).location}
     folders |= {path.name: str(path) for path in sorted(arguments.tokenizers.glob("*/"))}
     carriers = load_sentences().texts
