@@ -7,10 +7,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from stickytoken.encoders.word_cache import WordCache
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.insertion import TokenizedText
 
@@ -100,9 +101,17 @@ class HuggingFaceTokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode each text without special tokens, padding or truncation."""
+        if self._backend is not None and self._words is not None:
+            with suppress(TypeError):
+                return self._words.encode(texts)
         if self._backend is not None:
             return [encoding.ids for encoding in self._encodings(texts)]
         return [self._tokenizer.encode(text, add_special_tokens=False, truncation=False) for text in texts]
+
+    @cached_property
+    def _words(self) -> WordCache | None:
+        """Ids of what was encoded before, where the pipeline works word by word."""
+        return None if self._backend is None else WordCache.of(self._backend)
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[TokenizedText]:
         """Content ids of prompt + text, cut at the words of the text.
