@@ -22,6 +22,7 @@ from stickytoken.encoders.resolution import (
     hub_repositories,
     resolve_model,
 )
+from stickytoken.encoders.spec import EncoderSpec
 from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.vocabulary import Vocabulary, categorize
@@ -92,16 +93,48 @@ def load_encoder(
         require_device(device)
     require_length(max_length)
     name = str(model)
-    loaded = _load_sentence_transformer(
-        resolve_model(name, revision), device, dtype, revision, trust_remote_code
-    )
+    source = resolve_model(name, revision)
+    loaded = _load_sentence_transformer(source, device, dtype, revision, trust_remote_code)
     prompt = prompt if prompt_name is None else _named_prompt(loaded, prompt_name, name)
     encoder = SentenceTransformerEncoder(
         loaded, name, prompt=prompt, token_budget=token_budget, max_length=max_length
     )
     if dtype != "float32":
         require_running(encoder, dtype)
+    encoder.spec = EncoderSpec(
+        model=str(Path(name).expanduser().resolve()) if source.origin is Origin.FOLDER else name,
+        device=encoder.device,
+        prompt=encoder.prompt,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        max_length=max_length,
+        token_budget=token_budget,
+    )
     return encoder
+
+
+def load_from_spec(spec: EncoderSpec, device: str) -> Encoder:
+    """Load the encoder that a spec describes, in another process or on another machine.
+
+    Args:
+        spec: of an encoder that `load_encoder` loaded by name.
+        device: where it shall compute here.
+
+    Raises:
+        ModelError: the model cannot be found or used here.
+        InputError: an option cannot be met here.
+    """
+    return load_encoder(
+        spec.model,
+        device=device,
+        prompt=spec.prompt,
+        dtype=spec.dtype,
+        revision=spec.revision,
+        trust_remote_code=spec.trust_remote_code,
+        max_length=spec.max_length,
+        token_budget=spec.token_budget,
+    )
 
 
 def load_tokenizer(

@@ -29,6 +29,8 @@ from stickytoken.insertion import TokenizedText
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from stickytoken.encoders.spec import EncoderSpec
+
 _LOG = logging.getLogger(__name__)
 
 # On all-MiniLM-L6-v2 and 2 cores, throughput is flat from 2048 tokens a batch on.
@@ -64,6 +66,7 @@ class SentenceTransformerEncoder:
         if len(model) == 0 or getattr(model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
         self.name = name
+        self.spec: EncoderSpec | None = None  # of a model that was loaded by name
         self.prompt = _default_prompt(model) if prompt is None else prompt
         self._model = model
         self._wants_reuse = reuse

@@ -3,51 +3,40 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.detection.stage import Shard, Stage
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.insertion import Probe, Token
-from stickytoken.runs.progress import Progress, ProgressCallback
-from stickytoken.runs.store import RunFolder, ShardCost
+from stickytoken.runs.engines.protocol import ComputedShard
+from stickytoken.runs.store import ShardCost
 
 
-def run_stage(
-    stage: Stage, shards: Sequence[Shard], encoder: Encoder, folder: RunFolder, progress: ProgressCallback
-) -> pl.DataFrame:
-    """Compute the shards that are not committed yet, then return all rows in order.
+class LocalEngine:
+    """Computes shards in this process.
 
     Args:
-        stage: probes and measurement.
-        shards: the whole stage.
         encoder: encodes the probes.
-        folder: where shards are committed; the caller holds its lock.
-        progress: told after every shard.
     """
-    total = sum(len(shard.tokens) for shard in shards)
-    done = computed = sequences = 0
-    frames: list[pl.DataFrame] = []
-    progress(Progress(stage.name, 0, total))
-    for shard in shards:
-        ids = [token.id for token in shard.tokens]
-        frame = folder.read_shard(stage.name, shard.index, ids)
-        if frame is None:
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """Of the model that it computes with."""
+        return self._encoder.identity
+
+    def compute(self, stage: Stage, shards: Sequence[Shard]) -> Iterator[ComputedShard]:
+        """Give the shards in order; see `Engine.compute`."""
+        for shard in shards:
             started = time.perf_counter()
-            rows, encoded = compute_shard(stage, shard, encoder)
-            cost = ShardCost(time.perf_counter() - started, encoded)
-            folder.write_shard(stage.name, shard.index, rows, cost)
-            frame = pl.DataFrame(rows, infer_schema_length=None)
-            computed += len(ids)
-            sequences += encoded
-        frames.append(frame)
-        done += len(ids)
-        progress(Progress(stage.name, done, total, computed, sequences))
-    return pl.concat(frames)
+            rows, sequences = compute_shard(stage, shard, self._encoder)
+            yield ComputedShard(shard, rows, ShardCost(time.perf_counter() - started, sequences))
 
 
 def compute_shard(stage: Stage, shard: Shard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
