@@ -67,7 +67,8 @@ def connected(address: str | None) -> Iterator[Any]:
             )
         yield ray
         return
-    address = address or os.environ.get("RAY_ADDRESS")
+    if address is None:
+        address = os.environ.get("RAY_ADDRESS") or None
     _start(ray, address)
     try:
         yield ray

@@ -96,6 +96,16 @@ class RayEngine:
 
     def compute(self, stage: Stage, shards: Sequence[Shard]) -> Iterator[ComputedShard]:
         """Give the shards as workers finish them; see `Engine.compute`."""
+        try:
+            yield from self._computed(stage, shards)
+        finally:
+            # Whoever stopped listening must not be told of it in the next stage.
+            for worker in self._workers:
+                for reference in worker.given:
+                    self._ray.cancel(reference)
+                worker.given.clear()
+
+    def _computed(self, stage: Stage, shards: Sequence[Shard]) -> Iterator[ComputedShard]:
         key, reference = next(self._keys), [self._ray.put(stage)]
         queue, attempts = deque(shards), Counter[int]()
         while queue or any(worker.given for worker in self._workers):

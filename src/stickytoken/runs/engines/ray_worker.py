@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ class WorkerReport:
 
     Attributes:
         host: name of its machine.
+        pid: of its process there.
         version: of this package there.
         identity: of the model that it loaded.
         threads: that it computes with.
@@ -32,6 +34,7 @@ class WorkerReport:
     """
 
     host: str
+    pid: int
     version: str
     identity: EncoderIdentity
     threads: int
@@ -70,7 +73,12 @@ class ShardWorker:
         except StickyTokenError as error:
             raise RunError(f"the worker on {host} cannot load the model: {error}") from error
         return WorkerReport(
-            host, version("stickytoken"), identity, torch.get_num_threads(), self._encoder.device
+            host=host,
+            pid=os.getpid(),
+            version=version("stickytoken"),
+            identity=identity,
+            threads=torch.get_num_threads(),
+            device=self._encoder.device,
         )
 
     def compute(self, key: int, stage: Sequence[Any], shard: Shard) -> ComputedShard:
