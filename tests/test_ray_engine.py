@@ -32,10 +32,10 @@ COPIES_PER_SHARD = 4 * planted.SHARD_PROBES
 
 @pytest.fixture(scope="module")
 def running_ray():
-    """A Ray that the user started: two cores, whatever the machine has."""
+    """A Ray that the user started: three cores, whatever the machine has; two workers leave one free."""
     import ray
 
-    with engines.local_ray():
+    with engines.local_ray(cpus=3):
         # Tests are no package that workers could import.
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
         yield ray
@@ -184,11 +184,11 @@ def test_an_address_beside_a_ray_that_is_there_is_refused():
 
 
 def test_the_nodes_of_a_cluster_are_counted(running_ray):
-    assert [node.cpus for node in nodes_of(running_ray)] == [2]
+    assert [node.cpus for node in nodes_of(running_ray)] == [3]
 
 
 @pytest.mark.usefixtures("running_ray")
-@pytest.mark.parametrize(("workers", "saying"), [(0, "0 workers cannot"), (3, "the cluster has 2 CPU cores")])
+@pytest.mark.parametrize(("workers", "saying"), [(0, "0 workers cannot"), (4, "the cluster has 3 CPU cores")])
 def test_a_number_of_workers_that_cannot_be_is_refused(encoder, tmp_path, workers, saying):
     with pytest.raises(InputError, match=saying):
         engines.detect_std(encoder, tmp_path / "run", engine=RayCluster(workers=workers))

@@ -127,6 +127,23 @@ class RayEngine:
             else:
                 self._admit(worker, found)
 
+    def wait_until_ready(self) -> None:
+        """Wait for all workers to load the model, which `compute` does not: it begins with the first.
+
+        Raises:
+            RunError: a worker cannot load it, has another one or was lost.
+        """
+        for worker in self._workers:
+            if not worker.ready:
+                try:
+                    self._admit(worker, self._ray.get(worker.loading))
+                except self._ray.exceptions.RayTaskError as error:
+                    raise _as_raised(error) from None
+                except self._ray.exceptions.RayError as error:
+                    raise RunError(
+                        f"a Ray worker ended as it loaded the model ({_last_line(error)})"
+                    ) from error
+
     def close(self) -> None:
         """End the workers."""
         for worker in self._workers:
