@@ -47,6 +47,7 @@ class Case:
         device: where.
         sample: tokens looked at; None is all.
         budget: texts a token.
+        adaptive: whether the upper tail gets more texts.
         workers: on Ray; None is the local engine.
         threads: of this process.
         kill: whether a worker is killed when its first shard is there.
@@ -56,6 +57,7 @@ class Case:
     device: str = "cpu"
     sample: int | None = None
     budget: float = 6
+    adaptive: bool = True
     workers: int | None = None
     threads: int = 2
     kill: bool = False
@@ -107,7 +109,7 @@ def compute(case: Case, out: Path) -> dict[str, Any]:
                 killed.append(engine.reports[0].pid)
                 os.kill(killed[0], signal.SIGKILL)
 
-        settings = ProfileSettings(budget=case.budget)
+        settings = ProfileSettings(budget=case.budget, adaptive=case.adaptive)
         run = detect(
             encoder, sample=case.sample, settings=settings, out=out, engine=engine, progress=kill_one
         )
@@ -210,9 +212,10 @@ def large_vocabulary(folder: Path, entries: int) -> str:
     return str(folder / "model")
 
 
-def ray_checks(folder: Path, device: str, sample: int, turns: int) -> list[Check]:
+def ray_checks(folder: Path, device: str, sample: int, turns: int, adaptive: bool) -> list[Check]:
     """Two workers of one core each against the local engine with two cores, turn by turn."""
-    local, spread = Case(device=device, sample=sample), Case(device=device, sample=sample, workers=2)
+    local = Case(device=device, sample=sample, adaptive=adaptive)
+    spread = replace(local, workers=2)
     found: dict[str, list[Measured]] = {"local": [], "ray": []}
     for turn in range(turns):
         found["local"].append(measured(local, folder / f"local-{turn}"))
@@ -251,9 +254,9 @@ def ray_checks(folder: Path, device: str, sample: int, turns: int) -> list[Check
     ]
 
 
-def scaling_checks(folder: Path, device: str, sizes: tuple[int, ...]) -> list[Check]:
+def scaling_checks(folder: Path, device: str, sizes: tuple[int, ...], adaptive: bool) -> list[Check]:
     """Vocabulary, carriers and workers, one varied at a time; without bars."""
-    middle = Case(device=device, sample=sizes[-1])
+    middle = Case(device=device, sample=sizes[-1], adaptive=adaptive)
     cases = {
         **{f"{size:,} tokens": replace(middle, sample=size) for size in sizes},
         **{f"{budget} texts a token": replace(middle, budget=budget) for budget in (4, 12)},
@@ -269,12 +272,14 @@ def scaling_checks(folder: Path, device: str, sizes: tuple[int, ...]) -> list[Ch
     return checks
 
 
-def memory_checks(folder: Path, device: str, sizes: dict[int, int], minilm: int | None) -> list[Check]:
+def memory_checks(
+    folder: Path, device: str, sizes: dict[int, int], minilm: int | None, adaptive: bool
+) -> list[Check]:
     """Peak memory of whole vocabularies at default settings, against the bars in GB."""
-    cases = {MINILM: (Case(device=device, sample=minilm), 2)}
+    cases = {MINILM: (Case(device=device, sample=minilm, adaptive=adaptive), 2)}
     for entries, bar in sizes.items():
         model = large_vocabulary(folder / f"model-{entries}", entries)
-        cases[f"tiny BERT, {entries:,} entries"] = (Case(model=model, device=device), bar)
+        cases[f"tiny BERT, {entries:,} entries"] = (Case(model=model, device=device, adaptive=adaptive), bar)
     checks = []
     for place, (name, (case, bar)) in enumerate(cases.items()):
         found = measured(case, folder / f"memory-{place}")
@@ -288,7 +293,7 @@ def memory_checks(folder: Path, device: str, sizes: dict[int, int], minilm: int 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--quick", action="store_true", help="small samples and vocabularies")
+    parser.add_argument("--quick", action="store_true", help="small samples and vocabularies, one round")
     parser.add_argument("--only", choices=["ray", "scaling", "memory"], help="one part")
     parser.add_argument("--sample", type=int, help="tokens of the comparison with Ray")
     parser.add_argument("--turns", type=int, help="turns of the comparison with Ray")
@@ -300,13 +305,15 @@ def main() -> None:
         print(json.dumps(compute(Case(**json.loads(arguments.case)), arguments.out)))
         return
     quick, device = arguments.quick, arguments.device
-    sample, turns = arguments.sample or (200 if quick else 2000), arguments.turns or (1 if quick else 3)
+    sample, turns = arguments.sample or (3000 if quick else 2000), arguments.turns or (1 if quick else 3)
     sizes = (100, 200) if quick else (500, 1000, 2000)
     vocabularies = {3_000: 3, 5_000: 4} if quick else {150_000: 3, 250_000: 4}
     parts: dict[str, Callable[[Path], list[Check]]] = {
-        "memory": lambda folder: memory_checks(folder, device, vocabularies, 200 if quick else None),
-        "ray": lambda folder: ray_checks(folder, device, sample, turns),
-        "scaling": lambda folder: scaling_checks(folder, device, sizes),
+        "memory": lambda folder: memory_checks(
+            folder, device, vocabularies, 200 if quick else None, not quick
+        ),
+        "ray": lambda folder: ray_checks(folder, device, sample, turns, not quick),
+        "scaling": lambda folder: scaling_checks(folder, device, sizes, not quick),
     }
     checks: list[Check] = []
     for name, part in parts.items():

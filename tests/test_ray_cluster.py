@@ -48,13 +48,12 @@ def test_what_is_no_address_is_refused(address):
         pass
 
 
-def test_no_cluster_on_this_machine_is_said(monkeypatch, tmp_path):
-    import ray
-
-    if ray.is_initialized():
-        pytest.skip("this process has a Ray already")
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    with pytest.raises(RunError, match="no Ray at 'auto'"), connected("auto"):
+def test_the_address_may_come_from_the_environment(closed_port, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{closed_port}")
+    with (
+        pytest.raises(RunError, match=f"nobody answers at the Ray address '127.0.0.1:{closed_port}'"),
+        connected(None),
+    ):
         pass
 
 
