@@ -20,6 +20,7 @@ def local_ray(cpus: int = 2) -> Iterator[None]:
     import ray
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_worker_niceness"] = "0"  # on a busy machine the default of 15 would hardly run
     logging.getLogger("ray").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Ray says of its own future

@@ -90,13 +90,12 @@ def detect(
         trust_remote_code=trust_remote_code,
         token_budget=token_budget,
     )
-    ids = token_ids_from_file(categorize(encoder.tokenizer), tokens) if tokens else None
     with progress_bar() as progress:
         run = run_detection(
             encoder,
             sentences=corpus,
             pairs=pairs,
-            tokens=ids,
+            tokens=token_ids_from_file(categorize(encoder.tokenizer), tokens) if tokens else None,
             sample=sample,
             settings=settings,
             out=out,

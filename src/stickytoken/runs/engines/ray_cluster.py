@@ -108,8 +108,13 @@ def _require_answer(address: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Let Ray start without reports to its makers, and without lines between ours."""
-    wanted = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_gcs_server_port_wait_time_s": "1"}
+    """Let Ray start without reports to its makers and lines between ours, and answer soon if it cannot."""
+    wanted = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_gcs_server_port_wait_time_s": "1",
+        # Workers are what the user waits for; Ray would run them behind everything else on the machine.
+        "RAY_worker_niceness": "0",
+    }
     changed = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(changed)
     logger = logging.getLogger("ray")
