@@ -19,8 +19,8 @@ def local_ray(cpus: int = 2) -> Iterator[None]:
     """A Ray with so many cores, whatever the machine has, as a user would start it."""
     import ray
 
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_worker_niceness"] = "0"  # on a busy machine the default of 15 would hardly run
+    # On a busy machine, workers of the default niceness of 15 would hardly run.
+    os.environ.update({"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"})
     logging.getLogger("ray").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Ray says of its own future
