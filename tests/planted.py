@@ -154,13 +154,13 @@ def command_line(arguments: list[str], output: Path) -> None:
     sys.argv = ["stickytoken", *arguments]
     sharding()._SHARD_PROBES = SHARD_PROBES
     engine = importlib.import_module("stickytoken.runs.engines.local")
-    compute_shard = engine.compute_shard
+    measure_shard = engine.measure_shard
 
     def paused(*args):
         time.sleep(0.01)
-        return compute_shard(*args)
+        return measure_shard(*args)
 
-    engine.compute_shard = paused
+    engine.measure_shard = paused
     importlib.import_module("stickytoken.cli.main").main()
 
 

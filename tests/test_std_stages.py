@@ -306,8 +306,9 @@ def test_planned_stages_take_tokens_whose_text_has_white_space_inside(encoder, p
 @pytest.mark.parametrize(
     ("tokens", "probes_per_token", "shard_probes", "sizes"),
     [
-        (10, 5, 20, [4, 4, 2]),
-        (10, 5, 24, [4, 4, 2]),
+        (10, 5, 20, [3, 3, 4]),
+        (10, 5, 24, [3, 3, 4]),
+        (9, 5, 24, [3, 3, 3]),
         (8, 5, 20, [4, 4]),
         (3, 100, 20, [1, 1, 1]),
         (3, 1, 100, [3]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
+from stickytoken.cli.engines import chosen_engine
 from stickytoken.cli.errors import reported
 from stickytoken.cli.models import chosen_encoder
 from stickytoken.cli.progress import progress_bar
@@ -44,6 +45,9 @@ def detect(
     revision: o.Revision = None,
     trust_remote_code: o.TrustRemoteCode = False,
     token_budget: o.TokenBudget = None,
+    engine: o.EngineName = o.Engine.LOCAL,
+    ray_address: o.RayAddress = None,
+    workers: o.Workers = None,
     output_format: o.OutputFormat = o.Format.TABLE,
 ) -> None:
     """Find the sticky tokens of a model. The same command continues a run that was cut off.
@@ -54,6 +58,7 @@ def detect(
     from stickytoken.runs.selection import token_ids_from_file
     from stickytoken.vocabulary import categorize
 
+    engine_choice = chosen_engine(engine, ray_address, workers)
     settings = chosen_settings(
         method,
         pairs,
@@ -87,16 +92,16 @@ def detect(
         trust_remote_code=trust_remote_code,
         token_budget=token_budget,
     )
-    ids = token_ids_from_file(categorize(encoder.tokenizer), tokens) if tokens else None
     with progress_bar() as progress:
         run = run_detection(
             encoder,
             sentences=corpus,
             pairs=pairs,
-            tokens=ids,
+            tokens=token_ids_from_file(categorize(encoder.tokenizer), tokens) if tokens else None,
             sample=sample,
             settings=settings,
             out=out,
+            engine=engine_choice,
             progress=progress,
         )
     show_run(run, output_format)

@@ -26,6 +26,13 @@ class Method(StrEnum):
     STD = "std"
 
 
+class Engine(StrEnum):
+    """Where shards are computed."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 Model: TypeAlias = Annotated[
     str,
     typer.Argument(
@@ -185,4 +192,21 @@ CandidateShare: TypeAlias = Annotated[
 OutlierRange: TypeAlias = Annotated[
     float | None,
     typer.Option(min=0, help="std: sticky above Q3 + this x IQR. Default: 0.7.", show_default=False),
+]
+EngineName: TypeAlias = Annotated[
+    Engine,
+    typer.Option("--engine", help="local: this process. ray: workers on a cluster, or on all GPUs here."),
+]
+RayAddress: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="ray: host:port of the head node, or auto. Default: RAY_ADDRESS, else a Ray on this machine.",
+        show_default=False,
+    ),
+]
+Workers: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="ray: how many. Default: one a GPU, or one for every four cores.", show_default=False
+    ),
 ]

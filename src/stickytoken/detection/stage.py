@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -54,9 +55,14 @@ class Shard:
 
 
 def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard]:
-    """Cut tokens into shards of about ``shard_probes`` texts, at least one token each."""
-    size = max(1, shard_probes // max(1, probes_per_token))
+    """Cut tokens into shards of at most ``shard_probes`` texts, at least one token each.
+
+    Their sizes differ by at most one token, so that several workers end together.
+    """
+    most = max(1, shard_probes // max(1, probes_per_token))
+    count = -(-len(tokens) // most)
+    ends = [len(tokens) * index // max(1, count) for index in range(count + 1)]
     return [
-        Shard(index, tuple(tokens[start : start + size]))
-        for index, start in enumerate(range(0, len(tokens), size))
+        Shard(index, tuple(tokens[start:stop]))
+        for index, (start, stop) in enumerate(itertools.pairwise(ends))
     ]

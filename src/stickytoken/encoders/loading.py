@@ -23,6 +23,7 @@ from stickytoken.encoders.resolution import (
     hub_repositories,
     resolve_model,
 )
+from stickytoken.encoders.spec import EncoderSpec
 from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.vocabulary import Vocabulary, categorize
@@ -95,9 +96,8 @@ def load_encoder(
     name = str(model)
     precision = Precision.TF32 if dtype == Precision.TF32 else None
     weights = "float32" if precision else dtype
-    loaded = _load_sentence_transformer(
-        resolve_model(name, revision), device, weights, revision, trust_remote_code
-    )
+    source = resolve_model(name, revision)
+    loaded = _load_sentence_transformer(source, device, weights, revision, trust_remote_code)
     if precision and loaded.device.type != "cuda":
         raise InputError(f"dtype 'tf32' is arithmetic of CUDA, and {name} is on {loaded.device}: use float32")
     prompt = prompt if prompt_name is None else _named_prompt(loaded, prompt_name, name)
@@ -111,7 +111,40 @@ def load_encoder(
     )
     if weights != "float32":
         require_running(encoder, weights)
+    encoder.spec = EncoderSpec(
+        model=str(Path(name).expanduser().resolve()) if source.origin is Origin.FOLDER else name,
+        device=encoder.device,
+        prompt=encoder.prompt,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        max_length=max_length,
+        token_budget=token_budget,
+    )
     return encoder
+
+
+def load_from_spec(spec: EncoderSpec, device: str) -> Encoder:
+    """Load the encoder that a spec describes, in another process or on another machine.
+
+    Args:
+        spec: of an encoder that `load_encoder` loaded by name.
+        device: where it shall compute here.
+
+    Raises:
+        ModelError: the model cannot be found or used here.
+        InputError: an option cannot be met here.
+    """
+    return load_encoder(
+        spec.model,
+        device=device,
+        prompt=spec.prompt,
+        dtype=spec.dtype,
+        revision=spec.revision,
+        trust_remote_code=spec.trust_remote_code,
+        max_length=spec.max_length,
+        token_budget=spec.token_budget,
+    )
 
 
 def load_tokenizer(

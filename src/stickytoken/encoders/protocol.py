@@ -73,6 +73,10 @@ class Encoder(Protocol):
         """Content ids of each text (prompt in the head), without special tokens."""
         ...
 
+    def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Content ids of each text, the prompt's included: what `encode` would send to the model."""
+        ...
+
     def fits(self, ids: Sequence[int]) -> bool:
         """Whether the model reads these ids whole, special tokens added, and has rows for all of them."""
         ...

@@ -31,6 +31,8 @@ from stickytoken.insertion import TokenizedText
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from stickytoken.encoders.spec import EncoderSpec
+
 _LOG = logging.getLogger(__name__)
 
 _SHOWN_CHARACTERS = 80
@@ -67,6 +69,7 @@ class SentenceTransformerEncoder:
         if len(model) == 0 or getattr(model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
         self.name = name
+        self.spec: EncoderSpec | None = None  # of a model that was loaded by name
         self.prompt = _default_prompt(model) if prompt is None else prompt
         self._model = model
         self._wants_reuse = reuse
@@ -133,6 +136,10 @@ class SentenceTransformerEncoder:
         """Content ids of each text (prompt in the head), without special tokens."""
         return self._tokenizer.tokenize(texts, self.prompt)
 
+    def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Content ids of each text, the prompt's included."""
+        return self._tokenizer.encode_many([self.prompt + text for text in texts])
+
     def fits(self, ids: Sequence[int]) -> bool:
         """Whether the model reads these ids whole, special tokens added, and has rows for all of them."""
         short = self._max_length is None or len(ids) + self._template.overhead <= self._max_length
@@ -144,8 +151,7 @@ class SentenceTransformerEncoder:
             raise InputError(
                 f"encode takes a list of texts, got the text {_shown(texts)}: put it into a list"
             )
-        ids = self._tokenizer.encode_many([self.prompt + text for text in texts])
-        return self._encode(ids, texts, allow_zero=False)
+        return self._encode(self.content_ids(texts), texts, allow_zero=False)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Encode lists of content ids; see `Encoder.encode_ids`."""

@@ -13,6 +13,8 @@ from stickytoken.detection.std.settings import StdSettings
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import RunError
 from stickytoken.runs.corpora import choose_corpus, corpus_fingerprint, corpus_record
+from stickytoken.runs.engines.choice import EngineChoice, chosen_engine
+from stickytoken.runs.engines.protocol import Engine
 from stickytoken.runs.environment import hardware, now, package_versions
 from stickytoken.runs.identity import differences, digest, identity_parts
 from stickytoken.runs.job import FolderRunner, Job
@@ -28,7 +30,7 @@ from stickytoken.vocabulary import categorize
 _IDENTITY_SHOWN = 12
 
 
-def detect(
+def detect(  # noqa: PLR0913 - one call is the whole public surface of a detection
     encoder: Encoder,
     *,
     method: str | None = None,
@@ -39,6 +41,7 @@ def detect(
     settings: ProfileSettings | StdSettings | None = None,
     seed: int | None = None,
     out: str | Path | None = None,
+    engine: EngineChoice = "local",
     progress: ProgressCallback = ignore_progress,
 ) -> Run:
     """Find sticky tokens. The same call continues a run that was cut off.
@@ -54,6 +57,9 @@ def detect(
         settings: of the method; None is its defaults.
         seed: replaces the seed of the settings.
         out: the run folder; None is ``runs/<model>-<method>-<identity>``.
+        engine: ``local``, this process; ``ray``, the workers of a Ray on this machine or of the cluster
+            that RAY_ADDRESS names; a `RayCluster`; or an engine that is open, such as that of `ray_engine`.
+            It changes no number beyond rounding, and a run can be continued with another.
         progress: told of every step.
 
     Returns:
@@ -94,11 +100,16 @@ def detect(
     )
     path = Path(out).expanduser() if out is not None else _default_path(encoder.name, record)
     job = Job(encoder, settings, corpus, vocabulary, chosen, restricted is not None, tokens is None)
-    return _execute(job, chosen_method, record, RunFolder(path), progress)
+    return _execute(job, chosen_method, record, RunFolder(path), engine, progress)
 
 
 def _execute(
-    job: Job, method: Method, record: RunRecord, folder: RunFolder, progress: ProgressCallback
+    job: Job,
+    method: Method,
+    record: RunRecord,
+    folder: RunFolder,
+    engine: EngineChoice,
+    progress: ProgressCallback,
 ) -> Run:
     if folder.holds_other_files():
         raise RunError(f"{folder.path} holds files but no run: choose an empty or a new folder")
@@ -108,12 +119,18 @@ def _execute(
             _require_same(earlier, record, folder)
             if earlier.result is not None and (folder.path / TOKENS_FILE).is_file():
                 return open_run(folder.path)
-        _compute(job, method, record, folder, progress)
+        with chosen_engine(engine, job.encoder) as chosen:
+            _compute(job, method, record, folder, chosen, progress)
     return open_run(folder.path)
 
 
 def _compute(
-    job: Job, method: Method, record: RunRecord, folder: RunFolder, progress: ProgressCallback
+    job: Job,
+    method: Method,
+    record: RunRecord,
+    folder: RunFolder,
+    engine: Engine,
+    progress: ProgressCallback,
 ) -> None:
     vocabulary = job.vocabulary.frame()
     plan = folder.read_plan(method.plan_record)
@@ -123,7 +140,7 @@ def _compute(
     folder.write_record(RUN_FILE, record)  # only now: input that cannot be planned must not block the folder
     folder.write_record(PLAN_FILE, plan)
     folder.write_table(VOCABULARY_FILE, vocabulary)
-    outcome = method.compute(job, plan, vocabulary, FolderRunner(job.encoder, folder, progress))
+    outcome = method.compute(job, plan, vocabulary, FolderRunner(engine, folder, progress))
     folder.write_table(TOKENS_FILE, outcome.tokens)
     folder.write_record(RUN_FILE, record.model_copy(update={"result": outcome.result}))
 

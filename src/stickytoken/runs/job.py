@@ -12,7 +12,8 @@ from stickytoken.detection.stage import Shard, Stage, cut_into_shards
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Token
 from stickytoken.runs.corpora import PairCorpus
-from stickytoken.runs.engines.local import run_stage
+from stickytoken.runs.engines.protocol import Engine
+from stickytoken.runs.engines.stages import run_stage
 from stickytoken.runs.progress import ProgressCallback
 from stickytoken.runs.store import RunFolder, ShardCost
 from stickytoken.sentences import Sentences
@@ -57,13 +58,13 @@ class FolderRunner:
     """Runs stages shard by shard into a run folder.
 
     Args:
-        encoder: encodes the probes.
+        engine: computes shards.
         folder: where shards are committed; the caller holds its lock.
         progress: told after every shard.
     """
 
-    def __init__(self, encoder: Encoder, folder: RunFolder, progress: ProgressCallback) -> None:
-        self._encoder = encoder
+    def __init__(self, engine: Engine, folder: RunFolder, progress: ProgressCallback) -> None:
+        self._engine = engine
         self._folder = folder
         self._progress = progress
         self._shards: dict[str, int] = {}
@@ -72,7 +73,7 @@ class FolderRunner:
         """Rows in the order of the tokens; what is committed is not computed again."""
         shards: list[Shard] = cut_into_shards(tokens, stage.probes_per_token, _SHARD_PROBES)
         self._shards[stage.name] = len(shards)
-        return run_stage(stage, shards, self._encoder, self._folder, self._progress)
+        return run_stage(stage, shards, self._engine, self._folder, self._progress)
 
     @property
     def cost(self) -> ShardCost:

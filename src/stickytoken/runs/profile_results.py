@@ -69,7 +69,12 @@ def measurements(rows: pl.DataFrame) -> Measurements:
     ordered = rows.sort("token_id")
 
     def matrix(column: str) -> np.ndarray:
-        return np.array(ordered[column].to_list(), dtype=np.float64)
+        # Not by way of Python's numbers: of a large vocabulary they would take a gigabyte.
+        values = ordered[column]
+        if values.dtype != pl.List:
+            return values.cast(pl.Float64).to_numpy(writable=True)
+        flat = values.explode().cast(pl.Float64).to_numpy(writable=True)
+        return flat.reshape(len(values), len(flat) // max(1, len(values)))
 
     return Measurements(
         ids=ordered["token_id"].to_numpy().astype(np.int64),

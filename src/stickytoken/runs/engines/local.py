@@ -3,51 +3,65 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import polars as pl
-from numpy.typing import NDArray
-
 from stickytoken.detection.stage import Shard, Stage
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.insertion import Probe, Token
-from stickytoken.runs.progress import Progress, ProgressCallback
-from stickytoken.runs.store import RunFolder, ShardCost
+from stickytoken.runs.engines.protocol import ComputedShard
+from stickytoken.runs.store import ShardCost
 
 
-def run_stage(
-    stage: Stage, shards: Sequence[Shard], encoder: Encoder, folder: RunFolder, progress: ProgressCallback
-) -> pl.DataFrame:
-    """Compute the shards that are not committed yet, then return all rows in order.
+class LocalEngine:
+    """Computes shards in this process.
 
     Args:
-        stage: probes and measurement.
-        shards: the whole stage.
         encoder: encodes the probes.
-        folder: where shards are committed; the caller holds its lock.
-        progress: told after every shard.
     """
-    total = sum(len(shard.tokens) for shard in shards)
-    done = computed = sequences = 0
-    frames: list[pl.DataFrame] = []
-    progress(Progress(stage.name, 0, total))
-    for shard in shards:
-        ids = [token.id for token in shard.tokens]
-        frame = folder.read_shard(stage.name, shard.index, ids)
-        if frame is None:
-            started = time.perf_counter()
-            rows, encoded = compute_shard(stage, shard, encoder)
-            cost = ShardCost(time.perf_counter() - started, encoded)
-            folder.write_shard(stage.name, shard.index, rows, cost)
-            frame = pl.DataFrame(rows, infer_schema_length=None)
-            computed += len(ids)
-            sequences += encoded
-        frames.append(frame)
-        done += len(ids)
-        progress(Progress(stage.name, done, total, computed, sequences))
-    return pl.concat(frames)
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """Of the model that it computes with."""
+        return self._encoder.identity
+
+    def compute(self, stage: Stage, shards: Sequence[Shard]) -> Iterator[ComputedShard]:
+        """Give the shards in order; see `Engine.compute`.
+
+        The probes of the next shard are made and tokenized while the model computes.
+        """
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="probes") as ahead:
+            upcoming = deque(self._submitted(ahead, stage, shards[:1]))
+            for place, shard in enumerate(shards):
+                upcoming.extend(self._submitted(ahead, stage, shards[place + 1 : place + 2]))
+                started = time.perf_counter()
+                prepared = upcoming.popleft().result()
+                rows, sequences = measure_shard(stage, prepared, self._encoder)
+                yield ComputedShard(shard, rows, ShardCost(time.perf_counter() - started, sequences))
+
+    def _submitted(
+        self, ahead: Executor, stage: Stage, shards: Sequence[Shard]
+    ) -> list[Future[PreparedShard]]:
+        return [ahead.submit(prepare_shard, stage, shard, self._encoder) for shard in shards]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedShard:
+    """A shard ready for the model.
+
+    Attributes:
+        tokens: what it covers, each with the slice of its probes.
+        ids: content ids of all probes.
+    """
+
+    tokens: Sequence[tuple[Token, slice]]
+    ids: Sequence[Sequence[int]]
 
 
 def compute_shard(stage: Stage, shard: Shard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
@@ -56,22 +70,27 @@ def compute_shard(stage: Stage, shard: Shard, encoder: Encoder) -> tuple[list[di
     Returns:
         One row a token, and the number of probes.
     """
+    return measure_shard(stage, prepare_shard(stage, shard, encoder), encoder)
+
+
+def prepare_shard(stage: Stage, shard: Shard, encoder: Encoder) -> PreparedShard:
+    """Make the probes of a shard and tokenize those that are texts."""
     probes: list[Probe] = []
-    spans: list[tuple[Token, int, int]] = []
+    tokens: list[tuple[Token, slice]] = []
     for token in shard.tokens:
         start = len(probes)
         probes.extend(stage.probes(token))
-        spans.append((token, start, len(probes)))
-    vectors = encode_probes(encoder.at(stage.precision), probes)
-    rows = [
-        {"token_id": token.id, **stage.measure(token, vectors[start:stop])} for token, start, stop in spans
-    ]
-    return rows, len(probes)
-
-
-def encode_probes(encoder: Encoder, probes: Sequence[Probe]) -> NDArray[np.float32]:
-    """Encode texts, or id tuples; one kind at a time."""
+        tokens.append((token, slice(start, len(probes))))
     texts = [probe for probe in probes if isinstance(probe, str)]
-    if len(texts) == len(probes):
-        return encoder.encode(texts)
-    return encoder.encode_ids([probe for probe in probes if not isinstance(probe, str)])
+    if texts and len(texts) == len(probes):
+        return PreparedShard(tokens, encoder.content_ids(texts))
+    return PreparedShard(tokens, [probe for probe in probes if not isinstance(probe, str)])
+
+
+def measure_shard(
+    stage: Stage, prepared: PreparedShard, encoder: Encoder
+) -> tuple[list[dict[str, Any]], int]:
+    """Encode what was prepared and measure token by token; as `compute_shard`."""
+    vectors = encoder.at(stage.precision).encode_ids(prepared.ids)
+    rows = [{"token_id": token.id, **stage.measure(token, vectors[own])} for token, own in prepared.tokens]
+    return rows, len(prepared.ids)

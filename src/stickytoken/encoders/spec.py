@@ -1,0 +1,24 @@
+"""All that another process needs to load the same encoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSpec:
+    """What an encoder was loaded from; arguments as of `load_encoder`.
+
+    Attributes:
+        model: an absolute folder, or a name.
+        prompt: the prompt itself; a prompt's name is resolved.
+    """
+
+    model: str
+    device: str
+    prompt: str
+    dtype: str
+    revision: str | None
+    trust_remote_code: bool
+    max_length: int | None
+    token_budget: int | None
