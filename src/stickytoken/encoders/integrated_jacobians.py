@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.autograd.forward_ad as forward_mode
 from numpy.typing import NDArray
 from sentence_transformers.sentence_transformer.modules import Normalize
 
@@ -23,6 +22,8 @@ from stickytoken.encoders.borrowing import bounded_memory, evaluating
 from stickytoken.encoders.inspection import Inspector, backbone_of, input_embeddings
 from stickytoken.errors import EncodingError, ModelError
 
+# torch gives its functions no types.
+_forward_mode: Any = torch.autograd.forward_ad
 _TOKENS = 2048
 
 
@@ -63,11 +64,11 @@ class JacobianIntegrator:
     """
 
     def __init__(self, inspector: Inspector) -> None:
-        self._encoder = inspector.encoder
+        self.encoder = inspector.encoder
         self._model = inspector.encoder.model
         self._embeddings = input_embeddings(self._model)
         if self._embeddings is None:
-            raise ModelError(f"{self._encoder.name}: its token embeddings cannot be reached")
+            raise ModelError(f"{self.encoder.name}: its token embeddings cannot be reached")
         # T5 has several modules with the same weights, and calls another one than it names.
         weight = self._embeddings.weight
         kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
@@ -90,8 +91,8 @@ class JacobianIntegrator:
             ModelError: the model has an operation without a forward-mode derivative.
         """
         ids = tuple(content)
-        start = len(self._encoder.template.before)
-        features = self._encoder.features([ids])
+        start = len(self.encoder.template.before)
+        features = self.encoder.features([ids])
         with self._borrowed():
             text = self._rows(features)
             reference = text.clone()
@@ -104,7 +105,7 @@ class JacobianIntegrator:
             parts = self._integrate(features, reference, text, directions, steps)
         norm = float(ends[0].norm())
         if not np.isfinite(norm) or norm == 0:
-            raise EncodingError(f"{self._encoder.name}: a text to be explained has no usable vector")
+            raise EncodingError(f"{self.encoder.name}: a text to be explained has no usable vector")
         found = [np.asarray((each / norm).cpu().numpy(), dtype=np.float64) for each in (*ends, parts)]
         return Contributions(found[0], found[1], found[2])
 
@@ -130,27 +131,25 @@ class JacobianIntegrator:
                 total = weighted.new_zeros((len(directions), weighted.shape[1]))
             total.index_add_(0, torch.as_tensor(part, device=text.device), weighted)
         if total is None:
-            raise EncodingError(f"{self._encoder.name}: a text to be explained has no tokens")
+            raise EncodingError(f"{self.encoder.name}: a text to be explained has no tokens")
         return total
 
-    def _slopes(
-        self, features: dict[str, Any], place: torch.Tensor, direction: torch.Tensor
-    ) -> torch.Tensor:
+    def _slopes(self, features: dict[str, Any], place: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
         """Directional derivatives of the vectors, shape (points, d)."""
         try:
-            with forward_mode.dual_level():
-                vectors = self._vectors(features, forward_mode.make_dual(place, direction))
-                found = forward_mode.unpack_dual(vectors)
+            with _forward_mode.dual_level():
+                vectors = self._vectors(features, _forward_mode.make_dual(place, direction))
+                found = _forward_mode.unpack_dual(vectors)
                 return torch.zeros_like(found.primal) if found.tangent is None else found.tangent
         except NotImplementedError as error:
             reason = " ".join(str(error).split())[:200]
             raise ModelError(
-                f"{self._encoder.name}: no forward-mode derivative of one of its operations ({reason})"
+                f"{self.encoder.name}: no forward-mode derivative of one of its operations ({reason})"
             ) from error
 
     def _vectors(self, features: dict[str, Any], rows: torch.Tensor) -> torch.Tensor:
         """Vectors before any last normalisation, of token embeddings of shape (n, T, D)."""
-        flat = self._encoder.template.flat
+        flat = self.encoder.template.flat
         repeated = {
             key: value.expand(len(rows), *value.shape[1:]) if torch.is_tensor(value) and not flat else value
             for key, value in features.items()
@@ -176,7 +175,7 @@ class JacobianIntegrator:
             for handle in handles:
                 handle.remove()
         if not called:
-            raise ModelError(f"{self._encoder.name}: it does not use the token embeddings that it names")
+            raise ModelError(f"{self.encoder.name}: it does not use the token embeddings that it names")
         found = before[-1] if before else found
         truncated: torch.Tensor = found[:, : self._model.truncate_dim]
         return truncated
@@ -192,7 +191,7 @@ class JacobianIntegrator:
     def _rows(self, features: dict[str, Any]) -> torch.Tensor:
         """What the model makes of its ids, shape (1, T, D)."""
         ids = features["input_ids"].reshape(-1)
-        if self._encoder.template.flat:
+        if self.encoder.template.flat:
             rows: torch.Tensor = self._embeddings.weight.detach()[ids]
         else:
             rows = self._embeddings(ids)  # not the weights: some models scale them here
@@ -216,6 +215,6 @@ class JacobianIntegrator:
                 yield
             except torch.OutOfMemoryError as error:
                 raise EncodingError(
-                    f"{self._encoder.name}: {self._encoder.device} has no memory to attribute one text: "
+                    f"{self.encoder.name}: {self.encoder.device} has no memory to attribute one text: "
                     "use shorter texts or another device"
                 ) from error

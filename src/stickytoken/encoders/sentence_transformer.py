@@ -138,9 +138,7 @@ class SentenceTransformerEncoder:
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode texts, the prompt put in front; see `Encoder.encode`."""
         if isinstance(texts, str):
-            raise InputError(
-                f"encode takes a list of texts, got the text {shown(texts)}: put it into a list"
-            )
+            raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it into a list")
         ids = self._tokenizer.encode_many([self.prompt + text for text in texts])
         return self._encode(ids, texts, allow_zero=False)
 

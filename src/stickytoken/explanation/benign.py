@@ -63,8 +63,8 @@ def match_benign(
     pool = begins if len(begins) >= count else pool
     if len(pool) < LEAST_BENIGN:
         raise InputError(
-            f"token id {token_id} ({vocabulary.tokens[place]!r}) has {len(pool)} benign tokens to be compared "
-            f"with, {LEAST_BENIGN} are needed: explain fewer tokens at a time, or those of a larger vocabulary"
+            f"token id {token_id} ({vocabulary.tokens[place]!r}) has {len(pool)} benign tokens to compare "
+            f"with, {LEAST_BENIGN} are needed: explain fewer tokens at a time"
         )
     length = len(vocabulary.decoded[place].strip())
 
