@@ -19,6 +19,7 @@ LAYERS = [
     {"vocabulary", "detection"},
     {"sentences", "encoders"},
     {"runs"},
+    {"explanation"},
     {"cli"},
     {"__main__"},
 ]
@@ -220,6 +221,10 @@ def test_torch_is_imported_at_the_top_of_the_encoder_and_its_parts_only():
         str(Path("encoders", "sentence_transformer.py")),
         str(Path("encoders", "prefix_reuse.py")),
         str(Path("encoders", "packed_linear.py")),
+        str(Path("encoders", "attention_capture.py")),
+        str(Path("encoders", "borrowing.py")),
+        str(Path("encoders", "inspection.py")),
+        str(Path("encoders", "integrated_jacobians.py")),
     }
 
 
@@ -266,7 +271,7 @@ def test_what_is_loaded_is_noticed():
     assert "polars" in loaded_by("import stickytoken; stickytoken.load_sentences")[0]
 
 
-@pytest.mark.parametrize("command", [(), ("tokens",), ("detect",), ("probe",), ("show",)])
+@pytest.mark.parametrize("command", [(), ("tokens",), ("detect",), ("probe",), ("show",), ("explain",)])
 def test_help_loads_no_heavy_library(command):
     loaded, printed = loaded_by("from stickytoken.cli.main import main; main()", *command, "--help")
     assert loaded == []

@@ -111,9 +111,7 @@ def probes_of(encoder, placement, tokens=4, counts=8):
 
 def plain_vectors(encoder, contents):
     """Every input by itself, through the model as the library runs it."""
-    return np.concatenate(
-        [encoder._model(encoder.features([own]))["sentence_embedding"] for own in contents]
-    )
+    return np.concatenate([encoder._model(encoder.features([own]))["sentence_embedding"] for own in contents])
 
 
 def trees_used(monkeypatch):

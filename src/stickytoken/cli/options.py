@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 
 
@@ -177,3 +178,15 @@ OutlierRange: TypeAlias = Annotated[
     float | None,
     typer.Option(min=0, help="std: sticky above Q3 + this x IQR. Default: 0.7.", show_default=False),
 ]
+
+
+def token_id(token: str) -> int:
+    """An argument as a token id.
+
+    Raises:
+        InputError: it is no number.
+    """
+    try:
+        return int(token)
+    except ValueError:
+        raise InputError(f"{token!r} is no token id: leave --ids out to name tokens by text") from None

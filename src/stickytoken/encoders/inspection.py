@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sentence_transformers.sentence_transformer.modules import Pooling
 
 from stickytoken.encoders.attention_capture import AttentionCapture, attention_of, setting_changed
 from stickytoken.encoders.batching import equal_length_batches
@@ -18,6 +17,9 @@ from stickytoken.encoders.borrowing import bounded_memory, evaluating
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder, shown
 from stickytoken.errors import EncodingError, ModelError
+
+if TYPE_CHECKING:
+    from sentence_transformers.sentence_transformer.modules import Pooling
 
 # Attention weights of one layer, and hidden states of all layers, that a batch may hold.
 _WEIGHTS, _STATES = 2**25, 2**26
@@ -236,6 +238,8 @@ class Inspector:
 
     @property
     def _pooling(self) -> Pooling | None:
+        from sentence_transformers.sentence_transformer.modules import Pooling
+
         return next((module for module in self._model if isinstance(module, Pooling)), None)
 
 

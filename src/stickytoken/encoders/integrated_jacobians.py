@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sentence_transformers.sentence_transformer.modules import Normalize
 
 from stickytoken.encoders.attention_capture import plain_attention
 from stickytoken.encoders.borrowing import bounded_memory, evaluating
@@ -182,6 +181,8 @@ class JacobianIntegrator:
 
     def _last_normalize(self) -> Any:
         """The first of the normalisations at the end; several in a row are one."""
+        from sentence_transformers.sentence_transformer.modules import Normalize
+
         modules: list[Any] = list(self._model)
         first = None
         while modules and isinstance(modules[-1], Normalize):

@@ -217,7 +217,7 @@ def _number(value: float) -> float | None:
 
 
 def _distances(own: Vector, benign: Vector) -> dict[str, float]:
-    """Distances of the distribution over carriers from the benign one; each benign token's from the others."""
+    """Distances of a token's values from the benign ones, and of each benign token's from the others."""
     wasserstein, kl = distribution_distances(own, benign.ravel())
     others = [
         distribution_distances(benign[k], np.delete(benign, k, axis=0).ravel()) for k in range(len(benign))
