@@ -45,13 +45,13 @@ def explain(
     copies: Annotated[int, typer.Option(min=1, help="Copies in each text.")] = 8,
     placement: Annotated[Placement, typer.Option(help="Where the copies go.")] = Placement.SUFFIX,
     carriers: Annotated[int, typer.Option(min=1, help="Texts that the copies are put into.")] = 50,
-    benign: Annotated[int, typer.Option(min=3, help="Matched benign tokens to compare with.")] = 12,
+    benign: Annotated[int, typer.Option(min=3, help="Matched benign tokens to compare with.")] = 16,
     confidence: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.95,
     attribution: Annotated[
         bool, typer.Option("--attribution/--no-attribution", help="Integrated Jacobians: half of the time.")
     ] = True,
     pairs: Annotated[int, typer.Option(min=0, help="Pairs attributed token by token.")] = 1,
-    steps: Annotated[int, typer.Option(min=1, help="Points of the integrals.")] = 24,
+    steps: Annotated[int, typer.Option(min=1, help="Points of the integrals.")] = 32,
     sentences: o.SentenceSource = None,
     column: o.Column = None,
     seed: o.Seed = 42,

@@ -33,13 +33,13 @@ class ExplainSettings:
     copies: int = 8
     placement: Placement = Placement.SUFFIX
     carriers: int = 50
-    benign: int = 12
+    benign: int = 16
     confidence: float = 0.95
     attribution: bool = True
-    attribution_carriers: int = 6
+    attribution_carriers: int = 5
     attribution_benign: int = 6
     pairs: int = 1
-    steps: int = 24
+    steps: int = 32
     neighbours: int = 8
     directions: int = 512
     seed: int = 42
