@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from scipy import stats
 
 import planted
 import profiled
@@ -15,6 +16,7 @@ import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import EncodingError, InputError, RunError
 from stickytoken.explanation import ExplainSettings, explain
+from stickytoken.explanation.material import gather
 from stickytoken.explanation.result import TABLES
 from stickytoken.insertion import Placement
 from stickytoken.sentences.corpus import collect_sentences
@@ -89,9 +91,26 @@ def test_matrices_sum_to_similarities(explained, sticky_bert):
 
 
 def test_the_lift_is_that_of_plain_vectors(explained, sticky_bert):
-    row = explained.measures.filter(measure="lift", token=explained.tokens[0].token).to_dicts()[0]
-    assert row["low"] < row["value"] < row["high"]
-    assert row["carriers"] == 6
+    material = gather(sticky_bert, SMALL, None, None, CORPUS)
+    token_id = explained.tokens[0].token_id
+    before = sticky_bert.encode([carrier.text for carrier in material.carriers])
+    after = sticky_bert.encode_ids([carrier.with_copies(token_id) for carrier in material.carriers])
+    anchors = sticky_bert.encode(list(material.anchors))
+    old, new = before @ anchors.T, after @ anchors.T
+    lifts = [(new - old)[row][old[row] < old.mean()].mean() for row in range(len(before))]
+    row = explained.measures.filter(measure="lift_sentences", token_id=token_id).to_dicts()[0]
+    assert row["value"] == pytest.approx(np.mean(lifts), abs=1e-5)
+    assert row["carriers"] == len(lifts)
+    low, high = stats.t.interval(0.95, len(lifts) - 1, np.mean(lifts), stats.sem(lifts))
+    assert (row["low"], row["high"]) == (pytest.approx(low, abs=1e-5), pytest.approx(high, abs=1e-5))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_models_in_half_precision_are_explained(bert_folder, dtype):
+    encoder = load_encoder(bert_folder, dtype=dtype, device="cpu")
+    found = explain(encoder, ["river"], sentences=CORPUS, settings=SMALL)
+    assert "attention" in set(found.measures["area"])
+    assert found.measures["value"].null_count() == 0
 
 
 def test_chunks_of_carriers_change_nothing(explained, sticky_bert, monkeypatch):
@@ -151,7 +170,7 @@ def test_texts_of_the_user_are_the_carriers(sticky_bert):
     found = explain(sticky_bert, ["garden"], texts=["the river sings"], sentences=CORPUS, settings=SMALL)
     assert found.carriers == 1
     assert found.pairs["carrier"].to_list() == ["the river sings"]
-    assert found.measures.filter(measure="lift")["low"].to_list() == [None]
+    assert found.measures.filter(measure="lift_sentences")["low"].to_list() == [None]
     assert any("one text only" in note for note in found.notes)
 
 

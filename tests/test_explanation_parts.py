@@ -232,7 +232,7 @@ def test_a_token_like_the_others_is_said_to_be_so():
 
 
 def test_missing_numbers_are_null_in_tables():
-    rows = measure_rows("lift", np.array([np.nan, 1.0]), np.ones((4, 2)), 0.95)
+    rows = measure_rows("lift_sentences", np.array([np.nan, 1.0]), np.ones((4, 2)), 0.95)
     table = frame([{"token_id": 1, "token": "a"} | row for row in rows], MEASURES_SCHEMA)
     assert table["value"].to_list() == [None]
     assert table["outside"].to_list() == [None]

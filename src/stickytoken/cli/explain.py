@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,52 +18,71 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 
 if TYPE_CHECKING:
+    from stickytoken.encoders import Encoder
+    from stickytoken.explanation import Explanation
     from stickytoken.runs import Run
+    from stickytoken.sentences import Sentences
 
 _FOLDER = "explain"
+
+Source = Annotated[
+    str, typer.Argument(metavar="RUN|MODEL", help="Run folder, or a model.", show_default=False)
+]
+Tokens = Annotated[
+    list[str], typer.Argument(help="Vocabulary strings or texts of tokens.", show_default=False)
+]
+Ids = Annotated[bool, typer.Option("--ids", help="The arguments are token ids.")]
+Text = Annotated[
+    list[str] | None,
+    typer.Option("--text", help="Put the copies into this text; may be given again.", show_default=False),
+]
+RunsModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="Where the run's model lies now. Default: as the run names it.", show_default=False
+    ),
+]
+Copies = Annotated[int, typer.Option(min=1, help="Copies in each text.")]
+Place = Annotated[Placement, typer.Option(help="Where the copies go.")]
+Carriers = Annotated[int, typer.Option(min=1, help="Texts that the copies are put into.")]
+Benign = Annotated[int, typer.Option(min=3, help="Matched benign tokens to compare with.")]
+Confidence = Annotated[float, typer.Option(help="Coverage of the intervals.")]
+Attribution = Annotated[
+    bool, typer.Option("--attribution/--no-attribution", help="Integrated Jacobians: half of the time.")
+]
+Pairs = Annotated[int, typer.Option(min=0, help="Pairs attributed token by token.")]
+Steps = Annotated[int, typer.Option(min=1, help="Points of the integrals.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the tables. Default: RUN/explain for a run.", show_default=False),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="Precision of the weights. Default: the run's, or float32.", show_default=False),
+]
 
 
 @reported
 def explain(
-    source: Annotated[
-        str, typer.Argument(metavar="RUN|MODEL", help="Run folder, or a model.", show_default=False)
-    ],
-    tokens: Annotated[
-        list[str], typer.Argument(help="Vocabulary strings or texts of tokens.", show_default=False)
-    ],
-    ids: Annotated[bool, typer.Option("--ids", help="The arguments are token ids.")] = False,
-    text: Annotated[
-        list[str] | None,
-        typer.Option("--text", help="Put the copies into this text; may be given again.", show_default=False),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Where the run's model lies now. Default: as the run names it.", show_default=False
-        ),
-    ] = None,
-    copies: Annotated[int, typer.Option(min=1, help="Copies in each text.")] = 8,
-    placement: Annotated[Placement, typer.Option(help="Where the copies go.")] = Placement.SUFFIX,
-    carriers: Annotated[int, typer.Option(min=1, help="Texts that the copies are put into.")] = 50,
-    benign: Annotated[int, typer.Option(min=3, help="Matched benign tokens to compare with.")] = 16,
-    confidence: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.95,
-    attribution: Annotated[
-        bool, typer.Option("--attribution/--no-attribution", help="Integrated Jacobians: half of the time.")
-    ] = True,
-    pairs: Annotated[int, typer.Option(min=0, help="Pairs attributed token by token.")] = 1,
-    steps: Annotated[int, typer.Option(min=1, help="Points of the integrals.")] = 32,
+    source: Source,
+    tokens: Tokens,
+    ids: Ids = False,
+    text: Text = None,
+    model: RunsModel = None,
+    copies: Copies = 8,
+    placement: Place = Placement.SUFFIX,
+    carriers: Carriers = 50,
+    benign: Benign = 16,
+    confidence: Confidence = 0.95,
+    attribution: Attribution = True,
+    pairs: Pairs = 1,
+    steps: Steps = 32,
     sentences: o.SentenceSource = None,
     column: o.Column = None,
     seed: o.Seed = 42,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the tables. Default: RUN/explain for a run.", show_default=False),
-    ] = None,
+    out: Out = None,
     device: o.Device = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="Precision of the weights. Default: the run's, or float32.", show_default=False),
-    ] = None,
+    dtype: Dtype = None,
     prompt: o.Prompt = None,
     prompt_name: o.PromptName = None,
     revision: o.Revision = None,
@@ -91,21 +110,14 @@ def explain(
     )
     numbers = [o.token_id(token) for token in tokens] if ids else []
     _require_text(text)
-    corpus = chosen_sentences(sentences, column, None) if sentences is not None else None
-    if corpus is None and column is not None:
-        raise InputError(
-            f"column {column!r} is asked for without sentences: pass --sentences, or leave it out"
-        )
-    run = _run_of(source)
-    if run is None and model is not None:
-        raise InputError(f"{source} is no run folder, so --model says nothing: leave it out")
-    recorded = {} if run is None else run.record.identity_parts.get("encoder", {})
-    if run is not None and prompt is None and prompt_name is None:
-        prompt = recorded.get("prompt")
-    encoder = chosen_encoder(
-        source if run is None else model or run.record.model.name,
+    corpus = _corpus(sentences, column)
+    run = _run_of(source, model)
+    encoder = _encoder_of(
+        source,
+        run,
+        model,
         device=device,
-        dtype=dtype or recorded.get("dtype", "float32"),
+        dtype=dtype,
         prompt=prompt,
         prompt_name=prompt_name,
         revision=revision,
@@ -122,22 +134,51 @@ def explain(
             settings=settings,
             progress=progress,
         )
-    place = out or (run.path / _FOLDER if run is not None else None)
-    if place is not None:
-        found.write(place)
-        tell(f"tables: {place}/<token id>/")
+    _write(found, out, run)
     if output_format is o.Format.JSON:
         print_json(found.document())
     else:
         print_explanation(found)
 
 
-def _run_of(source: str) -> Run | None:
+def _write(found: Explanation, out: Path | None, run: Run | None) -> None:
+    """Write the tables where they belong: as asked for, into the run, or nowhere."""
+    place = out or (run.path / _FOLDER if run is not None else None)
+    if place is not None:
+        found.write(place)
+        tell(f"tables: {place}/<token id>/")
+
+
+def _corpus(sentences: str | None, column: str | None) -> Sentences | None:
+    """The corpus that was asked for; None leaves the choice to the run."""
+    if sentences is not None:
+        return chosen_sentences(sentences, column, None)
+    if column is not None:
+        raise InputError(
+            f"column {column!r} is asked for without sentences: pass --sentences, or leave it out"
+        )
+    return None
+
+
+def _run_of(source: str, model: str | None) -> Run | None:
     """The run in a folder; None where the source is a model."""
     from stickytoken.explanation.source import is_run
     from stickytoken.runs import open_run
 
-    return open_run(source) if is_run(source) else None
+    if is_run(source):
+        return open_run(source)
+    if model is not None:
+        raise InputError(f"{source} is no run folder, so --model says nothing: leave it out")
+    return None
+
+
+def _encoder_of(source: str, run: Run | None, model: str | None, **options: Any) -> Encoder:
+    """The model named, or the run's with the run's prompt and precision."""
+    recorded = {} if run is None else run.record.identity_parts.get("encoder", {})
+    if options["prompt"] is None and options["prompt_name"] is None:
+        options["prompt"] = recorded.get("prompt")
+    options["dtype"] = options["dtype"] or recorded.get("dtype", "float32")
+    return chosen_encoder(source if run is None else model or run.record.model.name, **options)
 
 
 def _require_text(texts: list[str] | None) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # What people read first; all measures are in the files and in JSON.
 _SHOWN = (
-    "lift",
+    "lift_sentences",
     "attention_received",
     "carrier_cosine_drift",
     "copies_cosine_distance",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,15 +92,10 @@ def assemble(
         notes: what could not be measured.
     """
     names = job.inspector.encoder.tokenizer.entries
-    categories = dict(zip(job.vocabulary.ids, job.vocabulary.categories, strict=True))
-    verdicts = run_verdicts(job.run)
-    found_tokens = []
-    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in ("measures", "heads", "pairs", "cells")}
-    rows_of = _rows_by_token(job, measured, attributed, matrix)
-    for token_id, match in job.matches.items():
+    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in ("heads", "pairs", "cells")}
+    rows = _rows_by_token(job, measured, attributed, matrix)
+    for token_id in job.matches:
         own = {"token_id": token_id, "token": names[token_id]}
-        rows = rows_of[token_id]
-        tables["measures"] += [own | row for row in rows]
         if token_id in measured.heads:
             benign = np.stack([measured.heads[k] for k in job.benign[token_id]])
             heads = head_rows(measured.heads[token_id], benign, job.settings.confidence)
@@ -109,28 +104,15 @@ def assemble(
             summaries, cells = pair_tables(token_id, attributed.pairs[token_id], names)
             tables["pairs"] += summaries
             tables["cells"] += cells
-        differing = findings(rows)
-        last = max((row["layer"] for row in rows if row["layer"] is not None), default=None)
-        found_tokens.append(
-            TokenExplanation(
-                token_id=token_id,
-                token=names[token_id],
-                category=categories[token_id].value,
-                run_verdict=verdicts.get(token_id),
-                verdict=verdict(names[token_id], token_id, differing, len(match.tokens), last),
-                findings=tuple(differing),
-                same_category=match.same_category,
-            )
-        )
-        if not match.same_category:
-            notes.append(
-                f"too few other tokens are {categories[token_id].value}: {names[token_id]!r} is compared "
-                "with tokens of other categories"
-            )
+    tokens = tuple(_token(job, token_id, rows[token_id]) for token_id in job.matches)
+    notes = [*notes, *_notes_on_matches(tokens)]
+    measures = [
+        {"token_id": token_id, "token": names[token_id]} | row for token_id in rows for row in rows[token_id]
+    ]
     return Explanation(
         model=job.inspector.encoder.name,
-        tokens=tuple(found_tokens),
-        measures=frame(tables["measures"], MEASURES_SCHEMA),
+        tokens=tokens,
+        measures=frame(measures, MEASURES_SCHEMA),
         heads=frame(tables["heads"], HEADS_SCHEMA),
         pairs=frame(tables["pairs"], PAIRS_SCHEMA),
         attribution=frame(tables["cells"], ATTRIBUTION_SCHEMA),
@@ -143,6 +125,30 @@ def assemble(
         source=job.material.source,
         pooling=job.inspector.pooling,
     )
+
+
+def _token(job: Job, token_id: int, rows: list[dict[str, Any]]) -> TokenExplanation:
+    """What was found about one token, in words."""
+    place = job.vocabulary.ids.index(token_id)
+    name, match, differing = job.vocabulary.tokens[place], job.matches[token_id], findings(rows)
+    last = max((row["layer"] for row in rows if row["layer"] is not None), default=None)
+    return TokenExplanation(
+        token_id=token_id,
+        token=name,
+        category=job.vocabulary.categories[place].value,
+        run_verdict=run_verdicts(job.run).get(token_id),
+        verdict=verdict(name, token_id, differing, len(match.tokens), last),
+        findings=tuple(differing),
+        same_category=match.same_category,
+    )
+
+
+def _notes_on_matches(tokens: Sequence[TokenExplanation]) -> list[str]:
+    return [
+        f"too few other tokens are {each.category}: {each.token!r} is compared with those of other categories"
+        for each in tokens
+        if not each.same_category
+    ]
 
 
 def _rows_by_token(

@@ -48,7 +48,7 @@ def observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[s
     found = _attention(after) | _hidden(before, after) | _pooling(after, surroundings.direction)
     unrelated = surroundings.unrelated(before.vector.astype(np.float64))
     moved = unit(after.vector.astype(np.float64)) - unit(before.vector.astype(np.float64))
-    found["lift"] = np.asarray((surroundings.anchors[unrelated] @ moved).mean())
+    found["lift_sentences"] = np.asarray((surroundings.anchors[unrelated] @ moved).mean())
     return found
 
 

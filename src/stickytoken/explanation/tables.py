@@ -35,7 +35,7 @@ AREAS = {
         "embedding_distance_to_unused",
         "embedding_cosine_to_unused",
     ),
-    "similarity": ("lift",),
+    "similarity": ("lift_sentences",),
 }
 AREA_OF = {measure: area for area, measures in AREAS.items() for measure in measures}
 # Layers of attention are counted from 1; 0 are the embeddings.

@@ -10,7 +10,7 @@ from stickytoken.explanation.tables import AREAS
 
 # What a measure is called in a sentence.
 _CALLED = {
-    "lift": "rise of similarities with unrelated texts",
+    "lift_sentences": "rise of similarities with unrelated texts",
     "embedding_norm": "length of its embedding",
     "embedding_distance_to_mean": "distance of its embedding to the vocabulary's mean",
     "embedding_cosine_to_mean": "cosine of its embedding to the vocabulary's mean",
