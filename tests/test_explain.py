@@ -298,7 +298,7 @@ def test_the_command_refuses_bad_input(bert_folder, small_run, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(small_run.path, folder)
     planted.edit_record(folder, model=small_run.record.model.model_dump() | {"name": "./nowhere"})
-    planted.refused("explain", folder, "river", *OPTIONS, saying="nowhere")
+    planted.refused("explain", folder, "river", *OPTIONS, saying="--model says where it lies now")
     planted.refused("explain", bert_folder, "river", "--text", " ", saying="--text is ' '")
     planted.refused("explain", bert_folder, "river", "--model", "x", saying="is no run folder")
     planted.refused("explain", bert_folder, "x", "--ids", saying="'x' is no token id")

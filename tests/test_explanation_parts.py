@@ -220,15 +220,15 @@ def rows_with(shift, layers=4):
 def test_the_layer_where_it_begins_is_the_first_outside():
     found = findings(rows_with(0.5))
     assert [(each.measure, each.begins) for each in found] == [("attention_received", 3)]
-    said = verdict("river", 7, found, 8, 4)
-    assert said.startswith("'river' (7) differs from 8 matched benign tokens")
+    said = verdict("river", 7, rows_with(0.5), found, 8)
+    assert said.startswith("'river' (7) differs from 8 matched benign tokens in 1 of 1 measures")
     assert "begins in layer 3 of 4" in said
     assert "rise no more than theirs" in said
 
 
 def test_a_token_like_the_others_is_said_to_be_so():
     assert findings(rows_with(0.0)) == []
-    assert verdict("river", 7, [], 8, 4).endswith("in anything that was measured.")
+    assert verdict("river", 7, rows_with(0.0), [], 8).endswith("in any of 1 measures.")
 
 
 def test_missing_numbers_are_null_in_tables():

@@ -1,5 +1,7 @@
 """A look inside models: hidden states, attention, pooled parts, against the models themselves."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
+from stickytoken.encoders.attention_capture import AttentionCapture
 from stickytoken.encoders.inspection import Inspector, backbone_of
 from stickytoken.errors import EncodingError, ModelError
 
@@ -131,11 +134,22 @@ def test_batches_and_order_change_nothing(backbones, monkeypatch):
             np.testing.assert_allclose(getattr(left, name), getattr(right, name), atol=1e-5)
 
 
-def test_weights_of_one_layer_are_held_at_a_time(backbones):
-    """The capture keeps sums only, whatever the length."""
+def test_weights_of_one_layer_are_held_at_a_time(backbones, monkeypatch):
+    """When a layer's weights are taken, those of the layers before are gone."""
     encoder = load_encoder(architectures.stacked(backbones["bert"]))
     ids = (encoder.tokenize([TEXT])[0].ids * 20)[:90]
+    taken, alive, reduce = [], [], AttentionCapture.hook
+
+    def watched(self, module, inputs, output):
+        before = len(self.layers)
+        reduce(self, module, inputs, output)
+        if len(self.layers) > before:
+            taken.append(weakref.ref(self._last))
+            alive.append(sum(reference() is not None for reference in taken))
+
+    monkeypatch.setattr(AttentionCapture, "hook", watched)
     inside = Inspector(encoder).look([ids], [[0] * len(ids)], 1)[0]
+    assert alive == [1, 1]
     assert inside.attention.shape == (2, 4, 2, 2)
 
 

@@ -14,7 +14,7 @@ from stickytoken.cli.explanations import print_explanation
 from stickytoken.cli.models import chosen_encoder
 from stickytoken.cli.output import print_json, tell
 from stickytoken.cli.progress import progress_bar
-from stickytoken.errors import InputError
+from stickytoken.errors import InputError, ModelError
 from stickytoken.insertion import Placement
 
 if TYPE_CHECKING:
@@ -178,7 +178,12 @@ def _encoder_of(source: str, run: Run | None, model: str | None, **options: Any)
     if options["prompt"] is None and options["prompt_name"] is None:
         options["prompt"] = recorded.get("prompt")
     options["dtype"] = options["dtype"] or recorded.get("dtype", "float32")
-    return chosen_encoder(source if run is None else model or run.record.model.name, **options)
+    if run is None:
+        return chosen_encoder(source, **options)
+    try:
+        return chosen_encoder(model or run.record.model.name, **options)
+    except ModelError as error:
+        raise ModelError(f"the model of {run.path}: {error} (--model says where it lies now)") from error
 
 
 def _require_text(texts: list[str] | None) -> None:

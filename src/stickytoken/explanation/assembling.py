@@ -131,13 +131,12 @@ def _token(job: Job, token_id: int, rows: list[dict[str, Any]]) -> TokenExplanat
     """What was found about one token, in words."""
     place = job.vocabulary.ids.index(token_id)
     name, match, differing = job.vocabulary.tokens[place], job.matches[token_id], findings(rows)
-    last = max((row["layer"] for row in rows if row["layer"] is not None), default=None)
     return TokenExplanation(
         token_id=token_id,
         token=name,
         category=job.vocabulary.categories[place].value,
         run_verdict=run_verdicts(job.run).get(token_id),
-        verdict=verdict(name, token_id, differing, len(match.tokens), last),
+        verdict=verdict(name, token_id, rows, differing, len(match.tokens)),
         findings=tuple(differing),
         same_category=match.same_category,
     )

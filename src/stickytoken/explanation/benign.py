@@ -75,7 +75,7 @@ def match_benign(
     nearest = sorted(pool, key=lambda other: (distance(other), other))[: _POOL * count]
     size = min(count, len(nearest))
     drawn = np.random.default_rng([seed, token_id]).choice(len(nearest), size=size, replace=False)
-    chosen = sorted(nearest[k] for k in drawn)
+    chosen = [nearest[k] for k in drawn]  # in the order drawn: the first few are no narrower choice
     return BenignMatch(tuple(Token(vocabulary.ids[k], vocabulary.decoded[k]) for k in chosen), same)
 
 

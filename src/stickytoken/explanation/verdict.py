@@ -73,19 +73,31 @@ def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
     return found
 
 
-def verdict(token: str, token_id: int, found: Sequence[Finding], benign: int, last_layer: int | None) -> str:
-    """One sentence or two: what differs, where it begins, how strongly, against how many benign tokens."""
+def verdict(
+    token: str, token_id: int, rows: Sequence[dict[str, Any]], found: Sequence[Finding], benign: int
+) -> str:
+    """One sentence: what differs, where it begins, how strongly, against how many benign tokens.
+
+    Args:
+        token: the vocabulary string.
+        token_id: its id.
+        rows: of the token, as `measure_rows` gives them.
+        found: its findings.
+        benign: number of benign tokens.
+    """
+    last_layer = max((row["layer"] for row in rows if row["layer"] is not None), default=None)
+    measures = len({row["measure"] for row in rows})
     who = f"{token!r} ({token_id})"
     against = f"{benign} matched benign tokens"
     if not found:
-        return f"{who} does not differ from {against} in anything that was measured."
+        return f"{who} does not differ from {against} in any of {measures} measures."
     strongest: dict[str, Finding] = {}
     for each in found:
         strongest.setdefault(each.area, each)
     said = [_said(strongest[area], last_layer) for area in _ORDER if area in strongest]
     if "similarity" not in strongest:
         said.insert(0, "similarities with unrelated texts rise no more than theirs")
-    return f"{who} differs from {against}: {'; '.join(said)}."
+    return f"{who} differs from {against} in {len(found)} of {measures} measures: {'; '.join(said)}."
 
 
 def _said(finding: Finding, last_layer: int | None) -> str:
