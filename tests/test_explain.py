@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -164,6 +165,16 @@ def test_a_model_without_attention_weights_is_explained_otherwise(tmp_path, monk
     assert "attention" not in set(found.measures["area"])
     assert "hidden states" in set(found.measures["area"])
     assert any("does not give its attention weights" in note for note in found.notes)
+
+
+def test_as_many_pairs_are_attributed_as_are_asked_for(sticky_bert):
+    settings = replace(SMALL, pairs=3, attribution_carriers=1)
+    found = explain(sticky_bert, ["garden"], sentences=CORPUS, settings=settings)
+    assert found.pairs.height == 3
+    assert found.measures.filter(measure="attributed_to_copies")["carriers"].to_list() == [1]
+    without = explain(sticky_bert, ["garden"], sentences=CORPUS, settings=replace(SMALL, attribution=False))
+    assert without.pairs.is_empty()
+    assert "attribution" not in set(without.measures["area"])
 
 
 def test_texts_of_the_user_are_the_carriers(sticky_bert):

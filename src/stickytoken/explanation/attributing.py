@@ -91,14 +91,15 @@ def attribute(
     tokens = dict.fromkeys(benign)
     for others in benign.values():
         tokens |= dict.fromkeys(others[: settings.attribution_benign])
-    old = inspector.encoder.encode_ids([carrier.before for carrier in some]).astype(np.float64)
+    first = carriers[: max(settings.attribution_carriers, settings.pairs)]
+    old = inspector.encoder.encode_ids([carrier.before for carrier in first]).astype(np.float64)
     values: dict[int, dict[str, Vector]] = {}
     pairs: dict[int, list[PairMatrix]] = {}
     errors: list[float] = []
     progress(Progress("attribution", 0, len(tokens)))
     for done, token_id in enumerate(tokens, start=1):
         rows = []
-        for carrier, vector in zip(some, old, strict=True):
+        for carrier, vector in zip(some, old, strict=False):
             found = _by_part(integrator, carrier, token_id, settings.steps)
             errors.append(found.error)
             rows.append(_toward(found, carrier, surroundings.anchors[surroundings.unrelated(vector)]))
@@ -106,7 +107,7 @@ def attribute(
         if token_id in benign:
             pairs[token_id] = [
                 _pair(integrator, carrier, vector, token_id, anchors, surroundings, settings.steps)
-                for carrier, vector in list(zip(some, old, strict=True))[: settings.pairs]
+                for carrier, vector in list(zip(first, old, strict=True))[: settings.pairs]
             ]
         progress(Progress("attribution", done, len(tokens), done, done * len(some)))
     return Attributed(values, max(errors), pairs)

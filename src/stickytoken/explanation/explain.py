@@ -65,10 +65,10 @@ def explain(
         require_same_model(run, encoder)
     vocabulary = categorize(encoder.tokenizer)
     token_ids = _token_ids(vocabulary, tokens)
-    for token_id in token_ids:
-        if not encoder.fits((token_id,)):
-            raise InputError(f"token id {token_id} has no embedding in {encoder.name}: leave it out")
-    excluded = flagged_tokens(run) | set(token_ids)
+    unread = {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
+    for token_id in unread.intersection(token_ids):
+        raise InputError(f"token id {token_id} has no embedding in {encoder.name}: leave it out")
+    excluded = flagged_tokens(run) | unread | set(token_ids)
     matches = {
         token_id: match_benign(vocabulary, token_id, excluded, settings.benign, settings.seed)
         for token_id in token_ids
