@@ -154,10 +154,12 @@ def main() -> None:
     parser.add_argument("--only", choices=("model", "planted"), help="one half of the checks")
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
+    if arguments.only != "model" and not arguments.rows.is_file():
+        raise SystemExit(f"no planted rows {arguments.rows}: pass them with --rows, or --only model")
     halves: dict[str, list[Check]] = {}
     if arguments.only != "planted":
         halves["model"] = attribution_and_time(arguments.device)
-    if arguments.only != "model" and arguments.rows.is_file():
+    if arguments.only != "model":
         halves["planted"] = planted_and_ordinary(arguments.rows, arguments.device, arguments.carriers)
     for half, checks in halves.items():
         name = "explain" if half == "model" else "explain-planted"
