@@ -52,8 +52,8 @@ class JacobianIntegrator:
     The reference of a text is as long as it is, with the embedding of the padding token in every place of
     its content; a model without one gets zeros. Special tokens stay. The length of the vector is divided
     by at the end, as a constant: the integrals are those of the model's vector before any last
-    normalisation. The reference's vector may therefore be longer than the text's. Directional derivatives are exact, by forward-mode differentiation, one for each part;
-    the integral is a Gauss-Legendre sum.
+    normalisation. The reference's vector may therefore be longer than the text's. Directional derivatives are
+    exact, by forward-mode differentiation, one for each part; the integral is a Gauss-Legendre sum.
 
     Args:
         inspector: of the model.
