@@ -19,6 +19,7 @@ LAYERS = [
     {"vocabulary", "detection"},
     {"sentences", "encoders"},
     {"runs"},
+    {"explanation"},
     {"cli"},
     {"__main__"},
 ]
@@ -223,6 +224,10 @@ def test_torch_is_imported_at_the_top_of_the_encoder_and_its_parts_only():
         "low_precision",
         "packed_linear",
         "prefix_reuse",
+        "attention_capture",
+        "borrowing",
+        "inspection",
+        "integrated_jacobians",
     )
     assert at_top == {str(Path("encoders", f"{part}.py")) for part in parts}
 
@@ -270,7 +275,7 @@ def test_what_is_loaded_is_noticed():
     assert "polars" in loaded_by("import stickytoken; stickytoken.load_sentences")[0]
 
 
-@pytest.mark.parametrize("command", [(), ("tokens",), ("detect",), ("probe",), ("show",)])
+@pytest.mark.parametrize("command", [(), ("tokens",), ("detect",), ("probe",), ("show",), ("explain",)])
 def test_help_loads_no_heavy_library(command):
     loaded, printed = loaded_by("from stickytoken.cli.main import main; main()", *command, "--help")
     assert loaded == []

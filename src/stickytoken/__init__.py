@@ -12,6 +12,7 @@ from stickytoken.errors import StickyTokenError
 
 if TYPE_CHECKING:
     from stickytoken.encoders import analyze_vocabulary, load_encoder, load_tokenizer
+    from stickytoken.explanation import explain
     from stickytoken.runs import detect, open_run
     from stickytoken.sentences import load_sentences
 
@@ -19,6 +20,7 @@ __all__ = [
     "StickyTokenError",
     "analyze_vocabulary",
     "detect",
+    "explain",
     "load_encoder",
     "load_sentences",
     "load_tokenizer",
@@ -28,6 +30,7 @@ __all__ = [
 _HOMES = {
     "analyze_vocabulary": "stickytoken.encoders",
     "detect": "stickytoken.runs",
+    "explain": "stickytoken.explanation",
     "load_encoder": "stickytoken.encoders",
     "load_sentences": "stickytoken.sentences",
     "load_tokenizer": "stickytoken.encoders",

@@ -9,6 +9,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from stickytoken.detection.precision import Precision
+from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
 
 
@@ -210,3 +211,15 @@ Workers: TypeAlias = Annotated[
         min=1, help="ray: how many. Default: one a GPU, or one for every four cores.", show_default=False
     ),
 ]
+
+
+def token_id(token: str) -> int:
+    """An argument as a token id.
+
+    Raises:
+        InputError: it is no number.
+    """
+    try:
+        return int(token)
+    except ValueError:
+        raise InputError(f"{token!r} is no token id: leave --ids out to name tokens by text") from None

@@ -15,7 +15,6 @@ from stickytoken.cli.models import chosen_encoder
 from stickytoken.cli.output import print_json
 from stickytoken.cli.progress import progress_bar
 from stickytoken.cli.settings import chosen_settings
-from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
     from stickytoken.runs import Evidence, ProfileEvidence
@@ -72,7 +71,7 @@ def probe(
             "seed": seed,
         },
     )
-    numbers = [_token_id(token) for token in tokens] if ids else []
+    numbers = [o.token_id(token) for token in tokens] if ids else []
     corpus = chosen_sentences(sentences, column, pairs)
     encoder = chosen_encoder(
         model,
@@ -102,10 +101,3 @@ def probe(
         print_rates(cast("list[Evidence]", evidence))
     else:
         print_profiles(cast("list[ProfileEvidence]", evidence))
-
-
-def _token_id(token: str) -> int:
-    try:
-        return int(token)
-    except ValueError:
-        raise InputError(f"{token!r} is no token id: leave --ids out to name tokens by text") from None

@@ -88,12 +88,12 @@ class BatchRunner:
 
     def launch(self, contents: Sequence[tuple[int, ...]]) -> torch.Tensor:
         """Start computing contents of one length; shape (n, d), on the model's device."""
-        found: torch.Tensor = self._model(self._features(contents))["sentence_embedding"].float()
+        found: torch.Tensor = self._model(self.features(contents))["sentence_embedding"].float()
         dimension = self._model.truncate_dim
         return found if dimension is None else found[:, :dimension]
 
-    def _features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:
-        """Model input for contents of one length."""
+    def features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+        """Model input for contents of one length, special tokens added."""
         template, device = self._template, self._model.device
         rows = [[*template.before, *content, *template.after] for content in contents]
         ids = torch.tensor(rows, dtype=torch.long)

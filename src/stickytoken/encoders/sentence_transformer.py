@@ -6,8 +6,7 @@ import copy
 import itertools
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +17,13 @@ from numpy.typing import NDArray
 from stickytoken.detection.precision import Precision
 from stickytoken.encoders.arithmetic import ROUNDING, Arithmetic, arithmetic, require_precision
 from stickytoken.encoders.batch_runner import BatchRunner
+from stickytoken.encoders.borrowing import bounded_memory, evaluating
 from stickytoken.encoders.calibration import calibration_inputs
 from stickytoken.encoders.fingerprint import modules_fingerprint, weights_fingerprint
 from stickytoken.encoders.lengths import maximum_length, set_maximum_length
 from stickytoken.encoders.prefix_reuse import PrefixReuse
 from stickytoken.encoders.protocol import EncoderIdentity
-from stickytoken.encoders.template import read_template
+from stickytoken.encoders.template import InputTemplate, read_template
 from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
@@ -100,6 +100,16 @@ class SentenceTransformerEncoder:
         return self._tokenizer
 
     @property
+    def model(self) -> SentenceTransformer:
+        """The model itself, for the encoders' own modules."""
+        return self._model
+
+    @property
+    def template(self) -> InputTemplate:
+        """The special tokens around the content."""
+        return self._template
+
+    @property
     def parameters(self) -> int:
         """Number of parameters of the model."""
         return sum(parameter.numel() for parameter in self._model.parameters())
@@ -121,7 +131,7 @@ class SentenceTransformerEncoder:
     def dimension(self) -> int:
         """Components of a vector, read off the vector of one token."""
         entry = next(token_id for token_id in self._tokenizer.entries if token_id < (self._rows or math.inf))
-        with _evaluating(self._model), torch.inference_mode():
+        with evaluating(self._model), torch.inference_mode():
             return int(self._runner.launch([(entry,)]).shape[1])
 
     def at(self, precision: Precision | None) -> SentenceTransformerEncoder:
@@ -148,9 +158,7 @@ class SentenceTransformerEncoder:
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode texts, the prompt put in front; see `Encoder.encode`."""
         if isinstance(texts, str):
-            raise InputError(
-                f"encode takes a list of texts, got the text {_shown(texts)}: put it into a list"
-            )
+            raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it into a list")
         return self._encode(self.content_ids(texts), texts, allow_zero=False)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
@@ -167,12 +175,12 @@ class SentenceTransformerEncoder:
         first = dict(zip(reversed(places), reversed(range(len(places))), strict=True))
 
         def label(row: int) -> str:
-            return _shown(texts[first[row]] if texts else self._tokenizer.decode_many([contents[row]])[0])
+            return shown(texts[first[row]] if texts else self._tokenizer.decode_many([contents[row]])[0])
 
         for row, content in enumerate(contents):
-            self._check_input(content, row, label)
+            self.check_input(content, row, label)
         vectors = self._forward_all(contents)
-        self._check_vectors(vectors, label, allow_zero=allow_zero)
+        self.check_vectors(vectors, label, allow_zero=allow_zero)
         return vectors[places]
 
     def _lowered(self, precision: Precision) -> SentenceTransformerEncoder:
@@ -245,9 +253,9 @@ class SentenceTransformerEncoder:
 
     def _forward_all(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
         with (
-            _evaluating(self._model),
+            evaluating(self._model),
             torch.inference_mode(),
-            _bounded_memory(self._model),
+            bounded_memory(self._model),
             self._arithmetic(),
         ):
             if self._reuse is not None and (roots := self._reuse.trees(contents)) and self._reuse_agrees:
@@ -263,7 +271,12 @@ class SentenceTransformerEncoder:
         vectors = self._runner.vectors(contents)
         return np.empty((0, self.dimension), np.float32) if vectors is None else vectors
 
-    def _check_input(self, content: tuple[int, ...], row: int, label: Any) -> None:
+    def features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+        """Model input for contents of one length, special tokens added; for the encoders' own modules."""
+        return self._runner.features(contents)
+
+    def check_input(self, content: tuple[int, ...], row: int, label: Callable[[int], str]) -> None:
+        """Raise `EncodingError` where the model does not read these ids whole; ``label`` names a row."""
         length = len(content) + self._template.overhead
         if length == 0:
             raise EncodingError(f"{self.name}: the text {label(row)} has no tokens")
@@ -280,7 +293,10 @@ class SentenceTransformerEncoder:
                 f"{self._max_length}: use shorter sentences or fewer copies"
             )
 
-    def _check_vectors(self, vectors: NDArray[np.float32], label: Any, *, allow_zero: bool) -> None:
+    def check_vectors(
+        self, vectors: NDArray[np.float32], label: Callable[[int], str], *, allow_zero: bool
+    ) -> None:
+        """Raise `EncodingError` where a vector is not finite, or zero; ``label`` names a row."""
         finite = np.isfinite(vectors).all(axis=1)
         if not finite.all():
             row = int(np.flatnonzero(~finite)[0])
@@ -293,35 +309,6 @@ class SentenceTransformerEncoder:
             raise EncodingError(
                 f"{self.name}: the vector of the text {label(row)} is zero: it has no similarity to anything"
             )
-
-
-@contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Switch dropout off, and back on for the modules that had it on."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-@contextmanager
-def _bounded_memory(model: torch.nn.Module) -> Iterator[None]:
-    """Keep torch from choosing oneDNN for float32 on a CPU; packed layers call it with few shapes.
-
-    oneDNN keeps a kernel with its buffers for every shape of batch, up to a thousand. Lengths and
-    batch sizes vary here, so the process grew to 2.7 GB on all-MiniLM-L6-v2; without it, it stays at
-    0.9 GB. For bfloat16, oneDNN has the only fast kernels.
-    """
-    parameter = next(model.parameters())
-    if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
-        yield
-        return
-    unchanged = {"deterministic": None, "allow_tf32": None, "fp32_precision": None}
-    with torch.backends.mkldnn.flags(enabled=False, **unchanged):
-        yield
 
 
 def _default_prompt(model: SentenceTransformer) -> str:
@@ -339,5 +326,6 @@ def _embedding_rows(model: SentenceTransformer) -> int | None:
     return getattr(backbone.get_input_embeddings(), "num_embeddings", None)
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """A text as messages show it."""
     return repr(text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…")

@@ -1,0 +1,173 @@
+"""Does an explanation show what was planted, does attribution add up, and how long does it take?
+
+python benchmarks/explain.py            # about 10 minutes on 2 CPU cores
+python benchmarks/explain.py --only planted --carriers 10   # one half, with fewer texts
+
+Writes explain.json (attribution, time) and explain-planted.json.
+
+A planted model is all-MiniLM-L6-v2 with rows of its word embeddings overwritten; see planted.py. Times
+of other work on the machine are in the wall clock, so CPU seconds of the process stand beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from planted import PLANTED, planted_encoder
+from published import Check, show, write
+from stickytoken.cli.progress import progress_bar
+from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder
+from stickytoken.encoders.inspection import Inspector
+from stickytoken.encoders.integrated_jacobians import JacobianIntegrator
+from stickytoken.explanation import ExplainSettings, Explanation, explain
+from stickytoken.sentences import load_sentences
+
+MODEL = "all-MiniLM-L6-v2"
+ORDINARY, PAIRS = 20, 10
+SHARES = ("attention", "pooling")
+
+
+def explained(encoder: Encoder, tokens: list[int], settings: ExplainSettings) -> tuple[Explanation, float]:
+    """An explanation, and the CPU seconds that it took."""
+    started = time.process_time()
+    with progress_bar() as progress:
+        found = explain(encoder, tokens, settings=settings, progress=progress)
+    return found, time.process_time() - started
+
+
+def planted_check(found: Explanation, planted: list[int], truth: dict[int, float]) -> Check:
+    """Is the attention or pooling share of every planted token outside the benign interval, from where on?"""
+    rows: list[dict[str, Any]] = []
+    for token in found.tokens:
+        if token.token_id not in planted:
+            continue
+        shares = [each for each in token.findings if each.area in SHARES]
+        rows.append(
+            {
+                "token": token.token,
+                "planted_lift": truth.get(token.token_id),
+                "shown": bool(shares),
+                "findings": [
+                    {"measure": each.measure, "begins": each.begins, "deviations": each.deviations}
+                    for each in shares
+                ],
+                "other_areas": sorted({each.area for each in token.findings} - set(SHARES)),
+            }
+        )
+    shown = sum(row["shown"] for row in rows)
+    return Check(
+        "planted tokens whose attention or pooling share leaves the benign interval",
+        "all",
+        f"{shown} of {len(rows)}",
+        shown == len(rows),
+        {"tokens": rows},
+    )
+
+
+def ordinary_check(found: Explanation, ordinary: list[int]) -> Check:
+    """How often ordinary tokens leave the interval of one measure; each is at 5 % by design."""
+    some = found.measures.filter(pl.col("token_id").is_in(ordinary))
+    left = some.group_by("token_id", "measure").agg(pl.col("outside").any())
+    by_measure = dict(left.group_by("measure").agg(pl.col("outside").mean()).sort("measure").iter_rows())
+    share = float(np.mean(list(by_measure.values())))
+    return Check(
+        f"{len(ordinary)} ordinary tokens: share of measures that leave the benign interval",
+        "at most 10 % (5 % by design)",
+        f"{share:.1%}",
+        share <= 0.1,
+        {"by_measure": by_measure},
+    )
+
+
+def completeness_check(encoder: Encoder, steps: int) -> Check:
+    """Sums of token-by-token matrices against the similarity that the model gives."""
+    texts = load_sentences().sample(2 * PAIRS, 0)
+    integrator = JacobianIntegrator(Inspector(encoder))
+    units = []
+    for text in texts:
+        ids = encoder.tokenize([text])[0].ids
+        # One part a text: the sum over tokens is the same, because derivatives are linear.
+        units.append(integrator.contributions(ids, [0] * len(ids), steps))
+    vectors = encoder.encode(list(texts)).astype(float)
+    rows: list[dict[str, float]] = []
+    for left, right in zip(range(0, len(texts), 2), range(1, len(texts), 2), strict=True):
+        a, b = units[left], units[right]
+        total = float((a.reference + a.parts.sum(axis=0)) @ (b.reference + b.parts.sum(axis=0)))
+        tokens = float(a.parts.sum(axis=0) @ b.parts.sum(axis=0))
+        similarity = float(vectors[left] @ vectors[right])
+        rows.append({"similarity": similarity, "sum": total, "of_tokens_alone": tokens})
+    worst = max(abs(row["sum"] / row["similarity"] - 1) for row in rows)
+    return Check(
+        f"sum of integrated Jacobians, reference included, against the similarity of {PAIRS} pairs",
+        "2 %",
+        f"at most {worst:.2%} off",
+        worst <= 0.02,
+        {"steps": steps, "pairs": rows},
+    )
+
+
+def time_check(encoder: Encoder, token_id: int) -> Check:
+    """One token with the default settings."""
+    started = time.perf_counter()
+    found, cpu = explained(encoder, [token_id], ExplainSettings())
+    wall = time.perf_counter() - started
+    # On a machine that does other work, the CPU seconds of one thread say what a free core would take.
+    return Check(
+        f"one token, {found.carriers} carriers, default settings",
+        "under 60 s on 2 cores",
+        f"{wall:.0f} s, {cpu:.0f} CPU s",
+        min(wall, cpu) < 60,
+        {"wall_seconds": wall, "cpu_seconds": cpu, "verdict": found.tokens[0].verdict},
+    )
+
+
+def attribution_and_time(device: str) -> list[Check]:
+    """Checks on the packaged model."""
+    encoder = load_encoder(MODEL, device=device)
+    return [completeness_check(encoder, ExplainSettings().steps), time_check(encoder, 101)]
+
+
+def planted_and_ordinary(rows: Path, device: str, carriers: int) -> list[Check]:
+    """Checks on the planted model."""
+    model = planted_encoder(rows, 1.0, device)
+    planted = [int(k) for k in np.load(rows)["token_ids"]]
+    lifts = pl.read_csv(rows.with_suffix(".csv")).select("token_id", "planted_lift").iter_rows()
+    available = [token.id for token in analyze_vocabulary(model).available if token.id not in planted]
+    ordinary = sorted(int(k) for k in np.random.default_rng(0).choice(available, ORDINARY, replace=False))
+    settings = ExplainSettings(carriers=carriers, attribution=False)
+    found, _ = explained(model, [*planted, *ordinary], settings)
+    return [planted_check(found, planted, dict(lifts)), ordinary_check(found, ordinary)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", type=Path, default=PLANTED, help=".npz of rows; the .csv lies beside it")
+    parser.add_argument("--carriers", type=int, default=50, help="texts a planted or ordinary token")
+    parser.add_argument("--only", choices=("model", "planted"), help="one half of the checks")
+    parser.add_argument("--device", default="cpu")
+    arguments = parser.parse_args()
+    if arguments.only != "model" and not arguments.rows.is_file():
+        raise SystemExit(f"no planted rows {arguments.rows}: pass them with --rows, or --only model")
+    halves: dict[str, list[Check]] = {}
+    if arguments.only != "planted":
+        halves["model"] = attribution_and_time(arguments.device)
+    if arguments.only != "model":
+        halves["planted"] = planted_and_ordinary(arguments.rows, arguments.device, arguments.carriers)
+    for half, checks in halves.items():
+        name = "explain" if half == "model" else "explain-planted"
+        more = {} if half == "model" else {"carriers": arguments.carriers}
+        write(checks, name, arguments.device, **more)
+        show(checks, name)
+    if not all(check.passed for checks in halves.values() for check in checks):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

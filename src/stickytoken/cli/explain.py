@@ -1,0 +1,193 @@
+"""stickytoken explain: why named tokens stick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stickytoken.cli import options as o
+from stickytoken.cli.corpora import chosen_sentences
+from stickytoken.cli.errors import reported
+from stickytoken.cli.explanations import print_explanation
+from stickytoken.cli.models import chosen_encoder
+from stickytoken.cli.output import print_json, tell
+from stickytoken.cli.progress import progress_bar
+from stickytoken.errors import InputError, ModelError
+from stickytoken.insertion import Placement
+
+if TYPE_CHECKING:
+    from stickytoken.encoders import Encoder
+    from stickytoken.explanation import Explanation
+    from stickytoken.runs import Run
+    from stickytoken.sentences import Sentences
+
+_FOLDER = "explain"
+
+Source = Annotated[
+    str, typer.Argument(metavar="RUN|MODEL", help="Run folder, or a model.", show_default=False)
+]
+Tokens = Annotated[
+    list[str], typer.Argument(help="Vocabulary strings or texts of tokens.", show_default=False)
+]
+Ids = Annotated[bool, typer.Option("--ids", help="The arguments are token ids.")]
+Text = Annotated[
+    list[str] | None,
+    typer.Option("--text", help="Put the copies into this text; may be given again.", show_default=False),
+]
+RunsModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="Where the run's model lies now. Default: as the run names it.", show_default=False
+    ),
+]
+Copies = Annotated[int, typer.Option(min=1, help="Copies in each text.")]
+Place = Annotated[Placement, typer.Option(help="Where the copies go.")]
+Carriers = Annotated[int, typer.Option(min=1, help="Texts that the copies are put into.")]
+Benign = Annotated[int, typer.Option(min=3, help="Matched benign tokens to compare with.")]
+Confidence = Annotated[float, typer.Option(help="Coverage of the intervals.")]
+Attribution = Annotated[
+    bool, typer.Option("--attribution/--no-attribution", help="Integrated Jacobians: half of the time.")
+]
+Pairs = Annotated[int, typer.Option(min=0, help="Pairs attributed token by token.")]
+Steps = Annotated[int, typer.Option(min=1, help="Points of the integrals.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the tables. Default: RUN/explain for a run.", show_default=False),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="Precision of the weights. Default: the run's, or float32.", show_default=False),
+]
+
+
+@reported
+def explain(
+    source: Source,
+    tokens: Tokens,
+    ids: Ids = False,
+    text: Text = None,
+    model: RunsModel = None,
+    copies: Copies = 8,
+    placement: Place = Placement.SUFFIX,
+    carriers: Carriers = 50,
+    benign: Benign = 16,
+    confidence: Confidence = 0.95,
+    attribution: Attribution = True,
+    pairs: Pairs = 1,
+    steps: Steps = 32,
+    sentences: o.SentenceSource = None,
+    column: o.Column = None,
+    seed: o.Seed = 42,
+    out: Out = None,
+    device: o.Device = None,
+    dtype: Dtype = None,
+    prompt: o.Prompt = None,
+    prompt_name: o.PromptName = None,
+    revision: o.Revision = None,
+    trust_remote_code: o.TrustRemoteCode = False,
+    token_budget: o.TokenBudget = None,
+    output_format: o.OutputFormat = o.Format.TABLE,
+) -> None:
+    """Show what a model does with copies of tokens, beside matched benign tokens.
+
+    Example: stickytoken explain all-MiniLM-L6-v2 '[CLS]' --text "A man repairs a bicycle"
+    """
+    from stickytoken.explanation import ExplainSettings
+    from stickytoken.explanation import explain as run_explain
+
+    settings = ExplainSettings(
+        copies=copies,
+        placement=placement,
+        carriers=carriers,
+        benign=benign,
+        confidence=confidence,
+        attribution=attribution,
+        pairs=pairs,
+        steps=steps,
+        seed=seed,
+    )
+    numbers = [o.token_id(token) for token in tokens] if ids else []
+    _require_text(text)
+    corpus = _corpus(sentences, column)
+    run = _run_of(source, model)
+    encoder = _encoder_of(
+        source,
+        run,
+        model,
+        device=device,
+        dtype=dtype,
+        prompt=prompt,
+        prompt_name=prompt_name,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        token_budget=token_budget,
+    )
+    with progress_bar() as progress:
+        found = run_explain(
+            encoder,
+            numbers or tokens,
+            run=run,
+            texts=text,
+            sentences=corpus,
+            settings=settings,
+            progress=progress,
+        )
+    _write(found, out, run)
+    if output_format is o.Format.JSON:
+        print_json(found.document())
+    else:
+        print_explanation(found)
+
+
+def _write(found: Explanation, out: Path | None, run: Run | None) -> None:
+    """Write the tables where they belong: as asked for, into the run, or nowhere."""
+    place = out or (run.path / _FOLDER if run is not None else None)
+    if place is not None:
+        found.write(place)
+        tell(f"tables: {place}/<token id>/")
+
+
+def _corpus(sentences: str | None, column: str | None) -> Sentences | None:
+    """The corpus that was asked for; None leaves the choice to the run."""
+    if sentences is not None:
+        return chosen_sentences(sentences, column, None)
+    if column is not None:
+        raise InputError(
+            f"column {column!r} is asked for without sentences: pass --sentences, or leave it out"
+        )
+    return None
+
+
+def _run_of(source: str, model: str | None) -> Run | None:
+    """The run in a folder; None where the source is a model."""
+    from stickytoken.explanation.source import is_run
+    from stickytoken.runs import open_run
+
+    if is_run(source):
+        return open_run(source)
+    if model is not None:
+        raise InputError(f"{source} is no run folder, so --model says nothing: leave it out")
+    return None
+
+
+def _encoder_of(source: str, run: Run | None, model: str | None, **options: Any) -> Encoder:
+    """The model named, or the run's with the run's prompt and precision."""
+    recorded = {} if run is None else run.record.identity_parts.get("encoder", {})
+    if options["prompt"] is None and options["prompt_name"] is None:
+        options["prompt"] = recorded.get("prompt")
+    options["dtype"] = options["dtype"] or recorded.get("dtype", "float32")
+    if run is None:
+        return chosen_encoder(source, **options)
+    try:
+        return chosen_encoder(model or run.record.model.name, **options)
+    except ModelError as error:
+        raise ModelError(f"the model of {run.path}: {error} (--model says where it lies now)") from error
+
+
+def _require_text(texts: list[str] | None) -> None:
+    """Refuse an empty text before a model is loaded."""
+    for text in texts or ():
+        if not text.strip():
+            raise InputError(f"--text is {text!r}: pass a text with words, or leave it out")

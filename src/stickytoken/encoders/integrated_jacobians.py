@@ -1,0 +1,221 @@
+"""Integrated Jacobians: what each part of a text adds to its vector.
+
+Moeller, Nikolaev, Pado, "An Attribution Method for Siamese Encoders" (EMNLP 2023), section 3. A text's
+vector is the reference's plus an integrated Jacobian times the distance between their embeddings, so it is
+a sum over positions. A product of two such sums is a matrix over pairs of positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stickytoken.encoders.attention_capture import plain_attention
+from stickytoken.encoders.borrowing import bounded_memory, evaluating
+from stickytoken.encoders.inspection import Inspector, backbone_of, input_embeddings
+from stickytoken.errors import EncodingError, ModelError
+
+# torch gives its functions no types.
+_forward_mode: Any = torch.autograd.forward_ad
+_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Contributions:
+    """A text's unit vector as a sum, up to the error of the integration.
+
+    Attributes:
+        vector: the unit vector, shape (d,).
+        reference: what the reference input has of it, shape (d,).
+        parts: what each part of the text adds, shape (parts, d).
+    """
+
+    vector: NDArray[np.float64]
+    reference: NDArray[np.float64]
+    parts: NDArray[np.float64]
+
+    @property
+    def error(self) -> float:
+        """Length of what the sum misses of the unit vector (0 is complete)."""
+        return float(np.linalg.norm(self.reference + self.parts.sum(axis=0) - self.vector))
+
+
+class JacobianIntegrator:
+    """Computes contributions of parts of texts.
+
+    The reference of a text is as long as it is, with the embedding of the padding token in every place of
+    its content; a model without one gets zeros. Special tokens stay. The length of the vector is divided
+    by at the end, as a constant: the integrals are those of the model's vector before any last
+    normalisation. The reference's vector may therefore be longer than the text's. Directional derivatives are
+    exact, by forward-mode differentiation, one for each part; the integral is a Gauss-Legendre sum.
+
+    Args:
+        inspector: of the model.
+
+    Raises:
+        ModelError: the model's token embeddings cannot be reached.
+    """
+
+    def __init__(self, inspector: Inspector) -> None:
+        self.encoder = inspector.encoder
+        self._model = inspector.encoder.model
+        self._embeddings = input_embeddings(self._model)
+        if self._embeddings is None:
+            raise ModelError(f"{self.encoder.name}: its token embeddings cannot be reached")
+        # T5 has several modules with the same weights, and calls another one than it names.
+        weight = self._embeddings.weight
+        kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+        self._sharing = [
+            module
+            for module in self._model.modules()
+            if isinstance(module, kinds) and module.weight is weight
+        ]
+
+    def contributions(self, content: Sequence[int], labels: Sequence[int], steps: int) -> Contributions:
+        """Split a text's vector over parts of its content.
+
+        Args:
+            content: content ids.
+            labels: for each id the part that it belongs to, from 0 on; one part an id is allowed.
+            steps: points of the integral.
+
+        Raises:
+            EncodingError: the text has no usable vector.
+            ModelError: the model has an operation without a forward-mode derivative.
+        """
+        ids = tuple(content)
+        start = len(self.encoder.template.before)
+        features = self.encoder.features([ids])
+        with self._borrowed():
+            text = self._rows(features)
+            reference = text.clone()
+            reference[:, start : start + len(ids)] = self._padding(text)
+            members = torch.nn.functional.one_hot(torch.tensor(labels)).to(text)
+            directions = torch.zeros(members.shape[1], *text.shape[1:], dtype=text.dtype, device=text.device)
+            difference = (text - reference)[0, start : start + len(ids)]
+            directions[:, start : start + len(ids)] = members.T[:, :, None] * difference
+            ends = self._vectors(features, torch.cat([text, reference])).double()
+            parts = self._integrate(features, reference, text, directions, steps)
+        norm = float(ends[0].norm())
+        if not np.isfinite(norm) or norm == 0:
+            raise EncodingError(f"{self.encoder.name}: a text to be explained has no usable vector")
+        found = [np.asarray((each / norm).cpu().numpy(), dtype=np.float64) for each in (*ends, parts)]
+        return Contributions(found[0], found[1], found[2])
+
+    def _integrate(
+        self,
+        features: dict[str, Any],
+        reference: torch.Tensor,
+        text: torch.Tensor,
+        directions: torch.Tensor,
+        steps: int,
+    ) -> torch.Tensor:
+        nodes, weights = np.polynomial.legendre.leggauss(steps)
+        points = [(node, part) for node in range(steps) for part in range(len(directions))]
+        size = max(1, _TOKENS // text.shape[1])
+        total: torch.Tensor | None = None
+        for begin in range(0, len(points), size):
+            node, part = np.array(points[begin : begin + size]).T
+            along = torch.as_tensor((nodes[node] + 1) / 2, dtype=text.dtype, device=text.device)
+            place = reference + along[:, None, None] * (text - reference)
+            slopes = self._slopes(features, place, directions[torch.as_tensor(part)]).double()
+            weighted = slopes * torch.as_tensor(weights[node] / 2, device=text.device)[:, None]
+            if total is None:
+                total = weighted.new_zeros((len(directions), weighted.shape[1]))
+            total.index_add_(0, torch.as_tensor(part, device=text.device), weighted)
+        if total is None:
+            raise EncodingError(f"{self.encoder.name}: a text to be explained has no tokens")
+        return total
+
+    def _slopes(self, features: dict[str, Any], place: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
+        """Directional derivatives of the vectors, shape (points, d)."""
+        try:
+            with _forward_mode.dual_level():
+                vectors = self._vectors(features, _forward_mode.make_dual(place, direction))
+                found = _forward_mode.unpack_dual(vectors)
+                return torch.zeros_like(found.primal) if found.tangent is None else found.tangent
+        except NotImplementedError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ModelError(
+                f"{self.encoder.name}: no forward-mode derivative of one of its operations ({reason})"
+            ) from error
+
+    def _vectors(self, features: dict[str, Any], rows: torch.Tensor) -> torch.Tensor:
+        """Vectors before any last normalisation, of token embeddings of shape (n, T, D)."""
+        flat = self.encoder.template.flat
+        repeated = {
+            key: value.expand(len(rows), *value.shape[1:]) if torch.is_tensor(value) and not flat else value
+            for key, value in features.items()
+        }
+        before: list[torch.Tensor] = []
+        called: list[Any] = []
+
+        def put_in(module: Any, inputs: Any, output: Any) -> torch.Tensor:
+            del inputs, output
+            called.append(module)
+            return rows.mean(dim=1) if flat else rows
+
+        handles = [module.register_forward_hook(put_in) for module in self._sharing]
+        if (last := self._last_normalize()) is not None:
+            handles.append(
+                last.register_forward_pre_hook(
+                    lambda _, inputs: before.append(inputs[0]["sentence_embedding"])
+                )
+            )
+        try:
+            found = self._model(repeated)["sentence_embedding"]
+        finally:
+            for handle in handles:
+                handle.remove()
+        if not called:
+            raise ModelError(f"{self.encoder.name}: it does not use the token embeddings that it names")
+        found = before[-1] if before else found
+        truncated: torch.Tensor = found[:, : self._model.truncate_dim]
+        return truncated
+
+    def _last_normalize(self) -> Any:
+        """The first of the normalisations at the end; several in a row are one."""
+        from sentence_transformers.sentence_transformer.modules import Normalize
+
+        modules: list[Any] = list(self._model)
+        first = None
+        while modules and isinstance(modules[-1], Normalize):
+            first = modules.pop()
+        return first
+
+    def _rows(self, features: dict[str, Any]) -> torch.Tensor:
+        """What the model makes of its ids, shape (1, T, D)."""
+        ids = features["input_ids"].reshape(-1)
+        if self.encoder.template.flat:
+            rows: torch.Tensor = self._embeddings.weight.detach()[ids]
+        else:
+            rows = self._embeddings(ids)  # not the weights: some models scale them here
+        return rows[None]
+
+    def _padding(self, text: torch.Tensor) -> torch.Tensor:
+        token_id = getattr(self._model.tokenizer, "pad_token_id", None)
+        if token_id is None or not 0 <= token_id < len(self._embeddings.weight):
+            return torch.zeros_like(text[0, 0])
+        return self._rows({"input_ids": torch.tensor([token_id], device=text.device)})[0, 0]
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[None]:
+        with (
+            evaluating(self._model),
+            torch.no_grad(),
+            bounded_memory(self._model),
+            plain_attention(backbone_of(self._model)),
+        ):
+            try:
+                yield
+            except torch.OutOfMemoryError as error:
+                raise EncodingError(
+                    f"{self.encoder.name}: {self.encoder.device} has no memory to attribute one text: "
+                    "use shorter texts or another device"
+                ) from error

@@ -1,0 +1,211 @@
+"""From what was measured of all tokens to the explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from stickytoken.encoders.inspection import Inspector
+from stickytoken.explanation.attributing import Attributed
+from stickytoken.explanation.benign import BenignMatch
+from stickytoken.explanation.embeddings import EmbeddingMatrix, share_below
+from stickytoken.explanation.material import Material
+from stickytoken.explanation.measuring import Measured
+from stickytoken.explanation.result import Explanation, TokenExplanation
+from stickytoken.explanation.settings import ExplainSettings
+from stickytoken.explanation.source import run_verdicts
+from stickytoken.explanation.tables import (
+    ATTRIBUTION_SCHEMA,
+    HEADS_SCHEMA,
+    MEASURES_SCHEMA,
+    PAIRS_SCHEMA,
+    frame,
+    head_rows,
+    measure_rows,
+    pair_tables,
+)
+from stickytoken.explanation.verdict import findings, verdict
+from stickytoken.runs.run import Run
+from stickytoken.vocabulary import Vocabulary
+
+_NEIGHBOURS_SCHEMA = {
+    "token_id": pl.Int64,
+    "rank": pl.Int64,
+    "neighbour_id": pl.Int64,
+    "neighbour": pl.String,
+    "cosine": pl.Float64,
+}
+_BENIGN_SCHEMA = {
+    "token_id": pl.Int64,
+    "benign_id": pl.Int64,
+    "benign": pl.String,
+    "category": pl.String,
+    "characters": pl.Int64,
+    "attributed": pl.Boolean,
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an explanation is computed from.
+
+    Attributes:
+        inspector: of the model.
+        vocabulary: of the model.
+        settings: as asked for.
+        material: carriers and anchors.
+        matches: by explained token, its benign tokens.
+        run: that the tokens come from; None without one.
+    """
+
+    inspector: Inspector
+    vocabulary: Vocabulary
+    settings: ExplainSettings
+    material: Material
+    matches: dict[int, BenignMatch]
+    run: Run | None
+
+    @property
+    def benign(self) -> dict[int, list[int]]:
+        """By explained token, the ids of its benign tokens."""
+        return {k: [token.id for token in match.tokens] for k, match in self.matches.items()}
+
+
+def assemble(
+    job: Job,
+    measured: Measured,
+    attributed: Attributed | None,
+    matrix: EmbeddingMatrix | None,
+    notes: list[str],
+) -> Explanation:
+    """Compare every token with its benign ones, and say what came out.
+
+    Args:
+        job: what was asked for.
+        measured: on carriers.
+        attributed: None where it was left out or is not possible.
+        matrix: None where the model does not show it.
+        notes: what could not be measured.
+    """
+    names = job.inspector.encoder.tokenizer.entries
+    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in ("heads", "pairs", "cells")}
+    rows = _rows_by_token(job, measured, attributed, matrix)
+    for token_id in job.matches:
+        own = {"token_id": token_id, "token": names[token_id]}
+        if token_id in measured.heads:
+            benign = np.stack([measured.heads[k] for k in job.benign[token_id]])
+            heads = head_rows(measured.heads[token_id], benign, job.settings.confidence)
+            tables["heads"] += [own | row for row in heads]
+        if attributed is not None:
+            summaries, cells = pair_tables(token_id, attributed.pairs[token_id], names)
+            tables["pairs"] += summaries
+            tables["cells"] += cells
+    tokens = tuple(_token(job, token_id, rows[token_id]) for token_id in job.matches)
+    notes = [*notes, *_notes_on_matches(tokens)]
+    measures = [
+        {"token_id": token_id, "token": names[token_id]} | row for token_id in rows for row in rows[token_id]
+    ]
+    return Explanation(
+        model=job.inspector.encoder.name,
+        tokens=tokens,
+        measures=frame(measures, MEASURES_SCHEMA),
+        heads=frame(tables["heads"], HEADS_SCHEMA),
+        pairs=frame(tables["pairs"], PAIRS_SCHEMA),
+        attribution=frame(tables["cells"], ATTRIBUTION_SCHEMA),
+        benign=frame(_benign_rows(job, names, attributed), _BENIGN_SCHEMA),
+        neighbours=frame(_neighbour_rows(job, names, matrix), _NEIGHBOURS_SCHEMA),
+        vocabulary={} if matrix is None else matrix.geometry(),
+        notes=tuple(notes),
+        settings=job.settings,
+        carriers=len(job.material.carriers),
+        source=job.material.source,
+        pooling=job.inspector.pooling,
+    )
+
+
+def _token(job: Job, token_id: int, rows: list[dict[str, Any]]) -> TokenExplanation:
+    """What was found about one token, in words."""
+    place = job.vocabulary.ids.index(token_id)
+    name, match, differing = job.vocabulary.tokens[place], job.matches[token_id], findings(rows)
+    return TokenExplanation(
+        token_id=token_id,
+        token=name,
+        category=job.vocabulary.categories[place].value,
+        run_verdict=run_verdicts(job.run).get(token_id),
+        verdict=verdict(name, token_id, rows, differing, len(match.tokens)),
+        findings=tuple(differing),
+        same_category=match.same_category,
+    )
+
+
+def _notes_on_matches(tokens: Sequence[TokenExplanation]) -> list[str]:
+    return [
+        f"too few other tokens are {each.category}: {each.token!r} is compared with those of other categories"
+        for each in tokens
+        if not each.same_category
+    ]
+
+
+def _rows_by_token(
+    job: Job, measured: Measured, attributed: Attributed | None, matrix: EmbeddingMatrix | None
+) -> dict[int, list[dict[str, Any]]]:
+    """Rows of the table of measures, without the token's name."""
+    confidence = job.settings.confidence
+    of_rows = {} if matrix is None else matrix.measures()
+    available = [token.id for token in job.vocabulary.available]
+    found: dict[int, list[dict[str, Any]]] = {}
+    for token_id, others in job.benign.items():
+        rows: list[dict[str, Any]] = []
+        for name, values in measured.values[token_id].items():
+            benign = np.stack([measured.values[k][name] for k in others])
+            rows += measure_rows(name, values, benign, confidence)
+        for name, distances in measured.distances[token_id].items():
+            rows += measure_rows(name, distances[0], distances[1:], confidence)
+        if attributed is not None:
+            nearest = [k for k in others if k in attributed.values]
+            for name, values in attributed.values[token_id].items():
+                benign = np.stack([attributed.values[k][name] for k in nearest])
+                rows += measure_rows(name, values, benign, confidence)
+        for name, column in of_rows.items():
+            own, theirs = column[[token_id]], column[list(others)][:, None]
+            rows += measure_rows(name, own, theirs, confidence, share_below(column, token_id, available))
+        found[token_id] = rows
+    return found
+
+
+def _benign_rows(job: Job, names: Mapping[int, str], attributed: Attributed | None) -> list[dict[str, Any]]:
+    categories = dict(zip(job.vocabulary.ids, job.vocabulary.categories, strict=True))
+    return [
+        {
+            "token_id": token_id,
+            "benign_id": token.id,
+            "benign": names[token.id],
+            "category": categories[token.id].value,
+            "characters": len(token.text.strip()),
+            "attributed": attributed is not None and token.id in attributed.values,
+        }
+        for token_id, match in job.matches.items()
+        for token in match.tokens
+    ]
+
+
+def _neighbour_rows(
+    job: Job, names: Mapping[int, str], matrix: EmbeddingMatrix | None
+) -> list[dict[str, Any]]:
+    if matrix is None:
+        return []
+    return [
+        {
+            "token_id": token_id,
+            "rank": rank,
+            "neighbour_id": other,
+            "neighbour": names[other],
+            "cosine": cosine,
+        }
+        for token_id in job.matches
+        for rank, (other, cosine) in enumerate(matrix.neighbours(token_id, job.settings.neighbours), start=1)
+    ]

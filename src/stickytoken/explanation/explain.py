@@ -1,0 +1,160 @@
+"""Explain tokens: match benign ones, look inside, compare, say it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from stickytoken.encoders.inspection import Inspector
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError, ModelError
+from stickytoken.explanation.assembling import Job, assemble
+from stickytoken.explanation.attributing import attribute
+from stickytoken.explanation.benign import match_benign
+from stickytoken.explanation.embeddings import EmbeddingMatrix
+from stickytoken.explanation.material import gather
+from stickytoken.explanation.measuring import Measured, mean_direction, measure
+from stickytoken.explanation.observing import Surroundings, unit
+from stickytoken.explanation.result import Explanation
+from stickytoken.explanation.settings import ExplainSettings
+from stickytoken.explanation.source import flagged_tokens, require_same_model
+from stickytoken.runs.progress import ProgressCallback, ignore_progress
+from stickytoken.runs.run import Run
+from stickytoken.runs.selection import choose_tokens, find_token
+from stickytoken.sentences import Sentences
+from stickytoken.vocabulary import Vocabulary, categorize
+
+_DIRECTION_KEY = 1
+
+
+def explain(
+    encoder: Encoder,
+    tokens: Sequence[int | str],
+    *,
+    run: Run | None = None,
+    texts: Sequence[str] | None = None,
+    sentences: Sentences | str | Path | None = None,
+    settings: ExplainSettings | None = None,
+    out: str | Path | None = None,
+    progress: ProgressCallback = ignore_progress,
+) -> Explanation:
+    """Show what a model does with copies of tokens, each beside matched benign tokens.
+
+    Args:
+        encoder: the model, from `load_encoder`.
+        tokens: ids, or vocabulary strings or texts, of available tokens.
+        run: a finished run of this model; its flagged tokens are not taken for benign, and its carriers,
+            anchors and mean similarity are used.
+        texts: carriers, in place of those of the run or the corpus.
+        sentences: the corpus, in place of the run's or the bundled one.
+        settings: of the explanation.
+        out: a folder to write to; None writes nothing.
+        progress: told of every step.
+
+    Raises:
+        InputError: tokens, texts or settings that cannot be used, or no benign tokens to compare with.
+        ModelError: an encoder that nobody can look into.
+        EncodingError: a text without a usable vector.
+        RunError: the run is of another model, or ``out`` cannot be written.
+    """
+    settings = settings or ExplainSettings()
+    inspector = Inspector(encoder)
+    if run is not None:
+        require_same_model(run, encoder)
+    vocabulary = categorize(encoder.tokenizer)
+    token_ids = _token_ids(vocabulary, tokens)
+    unread = {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
+    for token_id in unread.intersection(token_ids):
+        raise InputError(f"token id {token_id} has no embedding in {encoder.name}: leave it out")
+    excluded = flagged_tokens(run) | unread | set(token_ids)
+    matches = {
+        token_id: match_benign(vocabulary, token_id, excluded, settings.benign, settings.seed)
+        for token_id in token_ids
+    }
+    material = gather(encoder, settings, run, texts, sentences)
+    job = Job(inspector, vocabulary, settings, material, matches, run)
+    explanation = _explained(job, progress)
+    if out is not None:
+        explanation.write(out)
+    return explanation
+
+
+def _token_ids(vocabulary: Vocabulary, tokens: Sequence[int | str]) -> list[int]:
+    if isinstance(tokens, str):
+        tokens = [tokens]
+    ids = [token if isinstance(token, int) else find_token(vocabulary, token) for token in tokens]
+    if not ids:
+        raise InputError("no token was named: pass at least one")
+    for place, token_id in enumerate(ids):
+        if token_id in ids[:place]:
+            raise InputError(f"token id {token_id} is given twice: leave one out")
+    choose_tokens(vocabulary, ids, None, 0)  # refuses what cannot occur in text
+    return ids
+
+
+def _explained(job: Job, progress: ProgressCallback) -> Explanation:
+    surroundings = _surroundings(job, progress)
+    measured = measure(job.inspector, job.material.carriers, job.benign, surroundings, progress)
+    notes = _notes(job, measured)
+    attributed = None
+    if job.settings.attribution:
+        try:
+            attributed = attribute(
+                job.inspector,
+                job.material.carriers,
+                job.material.anchors,
+                job.benign,
+                surroundings,
+                job.settings,
+                progress,
+            )
+            notes.append(
+                f"attributions miss at most {attributed.error:.2g} of a unit vector "
+                f"({job.settings.steps} points an integral)"
+            )
+        except ModelError as error:
+            notes.append(f"no attribution: {error}")
+    rows = job.inspector.embedding_matrix()
+    names = job.inspector.encoder.tokenizer.entries
+    matrix = None if rows is None else EmbeddingMatrix(rows, names)
+    if matrix is None:
+        notes.append(f"no look at the embedding matrix: {job.inspector.encoder.name} does not show it")
+    return assemble(job, measured, attributed, matrix, notes)
+
+
+def _surroundings(job: Job, progress: ProgressCallback) -> Surroundings:
+    """Anchors, the mean direction, and the mean similarity: the run's, or that of these texts."""
+    encoder, settings = job.inspector.encoder, job.settings
+    anchors = unit(encoder.encode(list(job.material.anchors)).astype(np.float64))
+    mean = job.material.mean_similarity
+    if mean is None:
+        carriers = unit(
+            encoder.encode_ids([each.before for each in job.material.carriers]).astype(np.float64)
+        )
+        mean = float((carriers @ anchors.T).mean())
+    ids = [token.id for token in job.vocabulary.available if encoder.fits((token.id,))]
+    drawn = np.random.default_rng([settings.seed, _DIRECTION_KEY]).permutation(ids)[: settings.directions]
+    direction = mean_direction(job.inspector, sorted(int(k) for k in drawn), progress)
+    return Surroundings(direction, anchors, mean)
+
+
+def _notes(job: Job, measured: Measured) -> list[str]:
+    name, found = job.inspector.encoder.name, next(iter(measured.values.values()))
+    notes = []
+    if not job.inspector.has_layers:
+        notes.append(f"{name} is a static embedding model: it has no attention and no layers")
+    elif not measured.heads:
+        notes.append(f"{name} does not give its attention weights: nothing is said about attention")
+    if "copies_norm" not in found:
+        notes.append(f"{name} does not give its hidden states: nothing is said about them")
+    if "pooling_share" not in found:
+        notes.append(
+            f"{name} has no pooling that is a sum over positions: nothing is said about what copies supply"
+        )
+    if len(job.material.carriers) == 1:
+        notes.append("one text only: values have no interval over texts")
+    if job.run is None:
+        notes.append("no run was given: that the benign tokens are benign is presumed")
+    return notes

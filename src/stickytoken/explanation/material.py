@@ -1,0 +1,142 @@
+"""The texts that an explanation rests on: carriers, and anchors that they are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError
+from stickytoken.explanation.placing import PlacedCarrier, place_copies
+from stickytoken.explanation.settings import ExplainSettings
+from stickytoken.runs.profile_record import ProfilePlanRecord
+from stickytoken.runs.run import Run
+from stickytoken.sentences import Sentences, load_sentences
+from stickytoken.sentences.endings import open_ended
+
+_ANCHORS = 64
+# Carriers are drawn from this many times as many of the shortest sentences.
+_POOL = 2
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Texts of an explanation.
+
+    Attributes:
+        carriers: texts with places for the copies.
+        anchors: texts to compare with.
+        mean_similarity: the run's u; None without a run.
+        source: where the carriers came from.
+    """
+
+    carriers: tuple[PlacedCarrier, ...]
+    anchors: tuple[str, ...]
+    mean_similarity: float | None
+    source: str
+
+
+def gather(
+    encoder: Encoder,
+    settings: ExplainSettings,
+    run: Run | None,
+    texts: Sequence[str] | None,
+    sentences: Sentences | str | Path | None,
+) -> Material:
+    """Choose carriers and anchors: the user's texts, a corpus, the run's own, or the bundled sentences.
+
+    Raises:
+        InputError: an empty text, one that is too long with the copies in, or too few sentences.
+    """
+    if isinstance(texts, str):
+        texts = [texts]
+    if texts is not None and not texts:
+        raise InputError("no text was given: pass at least one, or leave texts out")
+    own = None if texts is None else _users(encoder, settings, texts)
+    if run is not None and sentences is None:
+        carriers, anchors = _texts_of_run(run)
+        source = f"run {run.path.name}"
+    else:
+        corpus = sentences if isinstance(sentences, Sentences) else load_sentences(sentences)
+        carriers, anchors = _texts_of_corpus(corpus, settings)
+        source = corpus.source
+    anchors = _readable(encoder, anchors)[:_ANCHORS]
+    if not anchors:
+        raise InputError(f"{source} has no sentence that {encoder.name} reads whole: pass other sentences")
+    if own is None:
+        own = _that_fit(encoder, settings, carriers)[: settings.carriers]
+        if not own:
+            raise InputError(
+                f"no sentence of {source} leaves room for {settings.copies} copies in what {encoder.name} "
+                "reads: use fewer copies or shorter sentences"
+            )
+    else:
+        source = "given texts"
+    mean = None if run is None else run.plan.mean_similarity
+    return Material(tuple(own), tuple(anchors), mean, source)
+
+
+def _users(encoder: Encoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
+    for text in texts:
+        if not text.strip():
+            raise InputError(f"the text {text!r} is empty: pass one with words, or leave it out")
+    placed = _placed(encoder, settings, texts)
+    for carrier in placed:
+        if not carrier.before:
+            raise InputError(f"the text {carrier.text[:_SHOWN]!r} has no tokens: pass one with words")
+        if not encoder.fits(carrier.with_copies(0)):
+            raise InputError(
+                f"the text {carrier.text[:_SHOWN]!r} has {len(carrier.template)} tokens with "
+                f"{settings.copies} copies in, more than {encoder.name} reads "
+                f"({encoder.identity.max_length} with its special tokens): shorten it or use fewer copies"
+            )
+    return placed
+
+
+def _texts_of_run(run: Run) -> tuple[list[str], list[str]]:
+    plan = run.plan
+    if isinstance(plan, ProfilePlanRecord):
+        carriers = [text for texts in reversed(list(plan.carriers.values())) for text in texts]
+        anchors = [anchor.text for anchor in plan.sentence_anchors]
+        # Anchors come ordered by topic: every n-th keeps them balanced.
+        step = max(1, len(anchors) // _ANCHORS)
+        return carriers, anchors[::step]
+    carriers = list(dict.fromkeys(pair.sentence2 for pair in plan.validation))
+    return carriers, [text for pair in plan.validation if (text := pair.sentence1) not in set(carriers)]
+
+
+def _texts_of_corpus(corpus: Sentences, settings: ExplainSettings) -> tuple[list[str], list[str]]:
+    """Short carriers without the punctuation that ends them, and anchors among the other sentences."""
+    order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
+    shortest = sorted(order, key=lambda k: len(corpus.texts[k]))[: _POOL * settings.carriers]
+    drawn = sorted(shortest[: max(1, len(order) // 2)], key=order.index)
+    carriers = list(dict.fromkeys(open_ended(corpus.texts[k]) for k in drawn))
+    chosen = set(drawn)
+    return carriers, [corpus.texts[k] for k in order if k not in chosen]
+
+
+def _placed(encoder: Encoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
+    return [
+        place_copies(text, tokenized, number, settings)
+        for number, (text, tokenized) in enumerate(zip(texts, encoder.tokenize(texts), strict=True))
+    ]
+
+
+def _that_fit(encoder: Encoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
+    return [
+        carrier
+        for carrier in _placed(encoder, settings, texts)
+        if carrier.before and encoder.fits(carrier.with_copies(0))
+    ]
+
+
+def _readable(encoder: Encoder, texts: Sequence[str]) -> list[str]:
+    distinct = list(dict.fromkeys(texts))
+    tokenized = encoder.tokenize(distinct)
+    return [
+        text for text, ids in zip(distinct, tokenized, strict=True) if ids.words and encoder.fits(ids.ids)
+    ]

@@ -1,0 +1,230 @@
+"""From what was measured to tables of plain columns. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stickytoken.explanation.attributing import PairMatrix
+from stickytoken.explanation.comparison import Comparison, compare, distribution_distances
+from stickytoken.explanation.placing import Part
+
+Vector = NDArray[np.float64]
+
+# Part of the model that a measure is about.
+AREAS = {
+    "attention": ("attention_received", "attention_from_others"),
+    "hidden states": (
+        "copies_cosine_distance",
+        "copies_euclidean_distance",
+        "copies_norm",
+        "carrier_cosine_drift",
+        "carrier_euclidean_drift",
+    ),
+    "pooling": ("pooling_share", "pooling_norm_share", "pooling_toward_mean", "vector_toward_mean"),
+    "attribution": ("attributed_to_copies", "attributed_to_carrier", "attributed_to_reference"),
+    "embedding": (
+        "embedding_norm",
+        "embedding_distance_to_mean",
+        "embedding_cosine_to_mean",
+        "embedding_distance_to_unused",
+        "embedding_cosine_to_unused",
+    ),
+    "similarity": ("lift_sentences",),
+}
+AREA_OF = {measure: area for area, measures in AREAS.items() for measure in measures}
+# Layers of attention are counted from 1; 0 are the embeddings.
+_FIRST_LAYER = {"attention_received": 1, "attention_from_others": 1}
+
+_NUMBERS = ("value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations")
+MEASURES_SCHEMA = {
+    "token_id": pl.Int64,
+    "token": pl.String,
+    "area": pl.String,
+    "measure": pl.String,
+    "layer": pl.Int64,
+    **dict.fromkeys(_NUMBERS, pl.Float64),
+    "outside": pl.Boolean,
+    "share_below": pl.Float64,
+    "benign_tokens": pl.Int64,
+    "carriers": pl.Int64,
+}
+HEADS_SCHEMA = {
+    "token_id": pl.Int64,
+    "token": pl.String,
+    "layer": pl.Int64,
+    "head": pl.Int64,
+    **dict.fromkeys(_NUMBERS, pl.Float64),
+    "outside": pl.Boolean,
+    **dict.fromkeys(("wasserstein", "wasserstein_benign", "kl", "kl_benign"), pl.Float64),
+}
+ATTRIBUTION_SCHEMA = {
+    "token_id": pl.Int64,
+    "pair": pl.Int64,
+    "row": pl.Int64,
+    "row_token": pl.String,
+    "row_part": pl.String,
+    "column": pl.Int64,
+    "column_token": pl.String,
+    "value": pl.Float64,
+}
+PAIRS_SCHEMA = {
+    "token_id": pl.Int64,
+    "pair": pl.Int64,
+    "carrier": pl.String,
+    "anchor": pl.String,
+    **dict.fromkeys(
+        (
+            "similarity_before",
+            "similarity",
+            "sum",
+            "completeness_error",
+            "from_copies",
+            "from_carrier",
+            "from_reference",
+        ),
+        pl.Float64,
+    ),
+}
+REFERENCE = "(reference)"
+
+
+def measure_rows(
+    name: str,
+    values: Vector,
+    benign: Vector,
+    confidence: float,
+    share_below: float | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of one measure, one a layer.
+
+    Args:
+        name: of the measure.
+        values: of the token, shape (carriers,) or (carriers, layers).
+        benign: of the benign tokens, one axis more in front.
+        confidence: of the intervals.
+        share_below: share of the vocabulary below the token, where it is known.
+    """
+    layered = values.ndim > 1
+    columns = values if layered else values[:, None]
+    others = benign if layered else benign[:, :, None]
+    area = AREA_OF[name]
+    family = columns.shape[1] if layered else len(AREAS[area])
+    found = compare(columns, others, confidence, family)
+    first = _FIRST_LAYER.get(name, 0)
+    return [
+        {
+            "area": area,
+            "measure": name,
+            "layer": place + first if layered else None,
+            **_row(found, place),
+            "share_below": share_below,
+            "benign_tokens": len(benign),
+            "carriers": len(values) if area != "embedding" else None,
+        }
+        for place in range(columns.shape[1])
+    ]
+
+
+def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str, Any]]:
+    """Rows of the attention that the copies receive: one a head, and one a layer (head null) for their mean.
+
+    Args:
+        heads: of the token, shape (carriers, layers, heads).
+        benign: of the benign tokens, shape (tokens, carriers, layers, heads).
+        confidence: of the intervals, over all heads at once.
+    """
+    _, layers, count = heads.shape
+    by_head = compare(heads.reshape(len(heads), -1), _flat(benign), confidence, layers * count)
+    by_layer = compare(heads.mean(axis=2), benign.mean(axis=3), confidence, layers)
+    rows = []
+    for layer in range(layers):
+        whole = _distances(heads[:, layer].mean(axis=1), benign[:, :, layer].mean(axis=2))
+        rows.append({"layer": layer + 1, "head": None, **_row(by_layer, layer), **whole})
+        for head in range(count):
+            own = _distances(heads[:, layer, head], benign[:, :, layer, head])
+            place = layer * count + head
+            rows.append({"layer": layer + 1, "head": head, **_row(by_head, place), **own})
+    return rows
+
+
+def pair_tables(
+    token_id: int, pairs: Sequence[PairMatrix], names: Mapping[int, str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of pairs, and of their matrices in long form."""
+    summaries, cells = [], []
+    for number, pair in enumerate(pairs):
+        labels = [*(Part(label).name.lower() for label in pair.row_labels), "reference"]
+        by_row = pair.values.sum(axis=1)
+        parts = {part: by_row[[label == part for label in labels]].sum() for part in set(labels)}
+        summaries.append(
+            {
+                "token_id": token_id,
+                "pair": number,
+                "carrier": pair.carrier,
+                "anchor": pair.anchor,
+                "similarity_before": pair.before,
+                "similarity": pair.similarity,
+                "sum": float(pair.values.sum()),
+                "completeness_error": pair.completeness_error,
+                "from_copies": float(parts["copies"]),
+                "from_carrier": float(parts.get("carrier", 0.0) + parts.get("prompt", 0.0)),
+                "from_reference": float(parts["reference"]),
+            }
+        )
+        rows = [*(names.get(k, "") for k in pair.rows), REFERENCE]
+        columns = [*(names.get(k, "") for k in pair.columns), REFERENCE]
+        cells += [
+            {
+                "token_id": token_id,
+                "pair": number,
+                "row": row,
+                "row_token": rows[row],
+                "row_part": labels[row],
+                "column": column,
+                "column_token": columns[column],
+                "value": float(pair.values[row, column]),
+            }
+            for row in range(len(rows))
+            for column in range(len(columns))
+        ]
+    return summaries, cells
+
+
+def frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
+    """A table with these columns, empty where there are no rows."""
+    return pl.DataFrame(list(rows), schema=dict(schema))
+
+
+def _flat(benign: Vector) -> Vector:
+    flat: Vector = benign.reshape(*benign.shape[:2], -1)
+    return flat
+
+
+def _row(found: Comparison, place: int) -> dict[str, Any]:
+    numbers = {name: _number(getattr(found, name)[place]) for name in _NUMBERS}
+    known = numbers["value"] is not None and numbers["benign_mean"] is not None
+    return {**numbers, "outside": bool(found.outside[place]) if known else None}
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _distances(own: Vector, benign: Vector) -> dict[str, float]:
+    """Distances of a token's values from the benign ones, and of each benign token's from the others."""
+    wasserstein, kl = distribution_distances(own, benign.ravel())
+    others = [
+        distribution_distances(benign[k], np.delete(benign, k, axis=0).ravel()) for k in range(len(benign))
+    ]
+    return {
+        "wasserstein": wasserstein,
+        "wasserstein_benign": float(np.mean([each[0] for each in others])),
+        "kl": kl,
+        "kl_benign": float(np.mean([each[1] for each in others])),
+    }
