@@ -14,6 +14,7 @@ from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import RunError
 from stickytoken.runs.corpora import choose_corpus, corpus_fingerprint, corpus_record
 from stickytoken.runs.environment import hardware, now, package_versions
+from stickytoken.runs.evidence import has_evidence, write_evidence
 from stickytoken.runs.identity import differences, digest, identity_parts
 from stickytoken.runs.job import FolderRunner, Job
 from stickytoken.runs.methods import Method, choose_method
@@ -28,7 +29,7 @@ from stickytoken.vocabulary import categorize
 _IDENTITY_SHOWN = 12
 
 
-def detect(
+def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     encoder: Encoder,
     *,
     method: str | None = None,
@@ -39,6 +40,7 @@ def detect(
     settings: ProfileSettings | StdSettings | None = None,
     seed: int | None = None,
     out: str | Path | None = None,
+    evidence: bool = True,
     progress: ProgressCallback = ignore_progress,
 ) -> Run:
     """Find sticky tokens. The same call continues a run that was cut off.
@@ -54,6 +56,8 @@ def detect(
         settings: of the method; None is its defaults.
         seed: replaces the seed of the settings.
         out: the run folder; None is ``runs/<model>-<method>-<identity>``.
+        evidence: also keep what reports show beside the numbers: symptom curves, real pairs and a map.
+            A finished run without it gets it.
         progress: told of every step.
 
     Returns:
@@ -94,21 +98,27 @@ def detect(
     )
     path = Path(out).expanduser() if out is not None else _default_path(encoder.name, record)
     job = Job(encoder, settings, corpus, vocabulary, chosen, restricted is not None, tokens is None)
-    return _execute(job, chosen_method, record, RunFolder(path), progress)
-
-
-def _execute(
-    job: Job, method: Method, record: RunRecord, folder: RunFolder, progress: ProgressCallback
-) -> Run:
+    folder = RunFolder(path)
     if folder.holds_other_files():
         raise RunError(f"{folder.path} holds files but no run: choose an empty or a new folder")
     with folder.locked():
-        if folder.holds_run():
-            earlier = folder.read_run()
-            _require_same(earlier, record, folder)
-            if earlier.result is not None and (folder.path / TOKENS_FILE).is_file():
-                return open_run(folder.path)
-        _compute(job, method, record, folder, progress)
+        run = _finished(job, chosen_method, record, folder, progress)
+        if evidence and not has_evidence(folder):
+            exhibit = chosen_method.exhibit(job, run.plan)
+            write_evidence(job, run.tokens, chosen_method.ranked_by, exhibit, folder, progress)
+    return run
+
+
+def _finished(
+    job: Job, method: Method, record: RunRecord, folder: RunFolder, progress: ProgressCallback
+) -> Run:
+    """Compute what is not computed yet; the caller holds the folder's lock."""
+    if folder.holds_run():
+        earlier = folder.read_run()
+        _require_same(earlier, record, folder)
+        if earlier.result is not None and (folder.path / TOKENS_FILE).is_file():
+            return open_run(folder.path)
+    _compute(job, method, record, folder, progress)
     return open_run(folder.path)
 
 

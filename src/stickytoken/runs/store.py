@@ -120,11 +120,19 @@ class RunFolder:
 
     def read_plan(self, kind: type[Record]) -> Record | None:
         """Read plan.json; None where it was not written yet."""
-        path = self.path / PLAN_FILE
+        return self.read_record(PLAN_FILE, kind)
+
+    def read_record(self, name: str, kind: type[Record]) -> Record | None:
+        """Read a JSON file of the run; None where it was not written yet.
+
+        Raises:
+            RunError: it is damaged.
+        """
+        path = self.path / name
         return _validated(kind, _read_json(path), path) if path.is_file() else None
 
     def write_record(self, name: str, record: BaseModel) -> None:
-        """Write run.json or plan.json."""
+        """Write a JSON file of the run."""
         try:
             content = record.model_dump_json(indent=2).encode() + b"\n"
         except PydanticSerializationError as error:
@@ -139,19 +147,26 @@ class RunFolder:
         content = _parquet(frame)
         write_atomically(self.path / name, lambda stream: _write(stream, content))
 
-    def read_table(self, name: str) -> pl.DataFrame:
+    def read_table(self, name: str, columns: Sequence[str] = ()) -> pl.DataFrame:
         """Read a Parquet file of the run.
 
+        Args:
+            name: of the file.
+            columns: that it must have.
+
         Raises:
-            RunError: it is missing or damaged.
+            RunError: it is missing, damaged or has not these columns.
         """
         path = self.path / name
         if not path.is_file():
             raise RunError(f"{self.path} has no {name}: the run is not finished, run the same command again")
         try:
-            return pl.read_parquet(path, glob=False)
+            table = pl.read_parquet(path, glob=False)
         except (*_DAMAGE, OSError) as error:
             raise RunError(f"{path} is damaged: delete it and run the same command again") from error
+        if missing := [column for column in columns if column not in table.columns]:
+            raise RunError(f"{path} has no column {missing[0]!r}: delete it and run the same command again")
+        return table
 
     def write_shard(self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost) -> None:
         """Commit one shard."""
