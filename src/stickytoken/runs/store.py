@@ -206,6 +206,21 @@ class RunFolder:
             sequences=sum(int(cost.get("sequences", 0)) for cost in costs),
         )
 
+    def committed(self) -> dict[str, int]:
+        """Tokens in the committed shards, by stage, in the order of their first commit.
+
+        Shards of one stage may overlap where a later version cut them otherwise: a token counts once.
+        """
+        found: dict[str, set[int]] = {}
+        paths = (self.path / _SHARDS).glob("*-*.parquet")
+        for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
+            try:
+                ids = pl.read_parquet(path, columns=["token_id"], glob=False)["token_id"].to_list()
+            except (*_DAMAGE, OSError):
+                continue  # it will be computed again
+            found.setdefault(path.name.rpartition("-")[0], set()).update(ids)
+        return {stage: len(ids) for stage, ids in found.items()}
+
     def _shard(self, stage: str, index: int) -> Path:
         return self.path / _SHARDS / f"{stage}-{index:06d}.parquet"
 
