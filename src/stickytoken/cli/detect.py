@@ -7,6 +7,7 @@ from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.errors import reported
 from stickytoken.cli.models import chosen_encoder
 from stickytoken.cli.progress import progress_bar
+from stickytoken.cli.reports import write_run_report
 from stickytoken.cli.results import show_run
 from stickytoken.cli.settings import chosen_settings
 
@@ -43,6 +44,7 @@ def detect(
     revision: o.Revision = None,
     trust_remote_code: o.TrustRemoteCode = False,
     token_budget: o.TokenBudget = None,
+    write_report: o.WriteReport = True,
     output_format: o.OutputFormat = o.Format.TABLE,
 ) -> None:
     """Find the sticky tokens of a model. The same command continues a run that was cut off.
@@ -95,6 +97,9 @@ def detect(
             sample=sample,
             settings=settings,
             out=out,
+            evidence=write_report,
             progress=progress,
         )
     show_run(run, output_format)
+    if write_report:
+        write_run_report(run)

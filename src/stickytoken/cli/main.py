@@ -9,6 +9,7 @@ import typer
 from stickytoken.cli.detect import detect
 from stickytoken.cli.probe import probe
 from stickytoken.cli.quiet import quiet_warnings
+from stickytoken.cli.report import report
 from stickytoken.cli.show import show
 from stickytoken.cli.tokens import tokens
 
@@ -20,7 +21,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-for command in (tokens, detect, probe, show):
+for command in (tokens, detect, probe, show, report):
     app.command()(command)
 
 

@@ -177,3 +177,10 @@ OutlierRange: TypeAlias = Annotated[
     float | None,
     typer.Option(min=0, help="std: sticky above Q3 + this x IQR. Default: 0.7.", show_default=False),
 ]
+WriteReport: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--report/--no-report",
+        help="Write report.html into the run folder, and keep the curves, pairs and map that it shows.",
+    ),
+]

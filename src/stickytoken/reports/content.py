@@ -21,7 +21,8 @@ UNFINISHED = (
     "This run is not finished: there are no verdicts yet. The same `stickytoken detect` command continues it."
 )
 WITHOUT_EVIDENCE = (
-    "This run holds no symptom curves, pairs or map. The same `stickytoken detect` command adds them and computes "
+    "This run holds no symptom curves, pairs or map. The same `stickytoken detect` command adds them and "
+    "computes "
     "nothing else again."
 )
 

@@ -89,7 +89,8 @@ def notes(content: RunContent) -> list[str]:
     told = profile_notes(content.run) if content.is_profile else std_notes(content.run)
     if len(content.tokens) < content.record.model.available:
         told = [
-            f"only {len(content.tokens):,} of {content.record.model.available:,} available tokens were looked at: "
+            f"only {len(content.tokens):,} of {content.record.model.available:,} available tokens were "
+            "looked at: "
             "there may be others",
             *told,
         ]
@@ -160,8 +161,10 @@ def how(content: RunContent) -> str:
     settings = content.record.settings
     if content.is_profile:
         return (
-            "Copies of every token were put into short texts (carriers), at their beginning, their end and between "
-            f"their words, {' or '.join(str(count) for count in settings['copies'])} at a time. Each text was "
+            "Copies of every token were put into short texts (carriers), at their beginning, their end and "
+            "between "
+            f"their words, {' or '.join(str(count) for count in settings['copies'])} at a time. Each text "
+            "was "
             "compared with sentences and vocabulary entries (anchors) before and after. All tokens got a few "
             "texts, those with the highest lift or pull more, and the last of them "
             f"{settings['confirming_texts']} texts of their own, on which their numbers rest alone. What is "
@@ -171,7 +174,8 @@ def how(content: RunContent) -> str:
     return (
         "The method of Chen et al. (ACL 2025): every token was scored on a few sentence pairs, with "
         f"1 to {settings['copies']} copies at the beginning, the end and between the words. The best "
-        f"{settings['candidate_share']:.0%} were validated on {settings['validation_pairs']} pairs below the mean "
+        f"{settings['candidate_share']:.0%} were validated on {settings['validation_pairs']} pairs below "
+        "the mean "
         "similarity, and outliers among these are called sticky."
     )
 

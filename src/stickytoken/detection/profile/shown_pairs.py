@@ -55,38 +55,43 @@ class EvidenceStage:
         return self.symptoms.probes(token)
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """The curve; the typical pair and the one that rises most, empty where no pair lies below."""
+        """The curve; the typical pair and the one that rises most, empty where no pair lies below.
+
+        Typical is the pair of sentences whose rise is nearest to the mean over all anchors below.
+        """
         row = dict(self.symptoms.measure(token, vectors))
         panel = self.symptoms.panel
         place = self.symptoms.copies.index(self.copies)
         units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         inserted = units.reshape(len(self.symptoms.carriers), len(self.symptoms.copies), -1)[:, place]
-        anchors = slice(self.sentences)
-        after = (inserted @ panel.panel.vectors[anchors].T).astype(np.float64)
-        pairs = pairs_to_show(panel.before[:, anchors], after, panel.below[:, anchors])
+        after = (inserted @ panel.panel.vectors.T).astype(np.float64)
+        shown = panel.below & (np.arange(after.shape[1]) < self.sentences)
+        mean = float((after - panel.before)[panel.below].mean()) if panel.below.any() else 0.0
+        pairs = pairs_to_show(panel.before, after, shown, mean)
         return row | {name: list(map(float, pair)) for name, pair in pairs.items()}
 
 
 def pairs_to_show(
-    before: NDArray[np.float64], after: NDArray[np.float64], below: NDArray[np.bool_]
+    before: NDArray[np.float64], after: NDArray[np.float64], shown: NDArray[np.bool_], typical: float
 ) -> dict[str, ShownPair | tuple[()]]:
-    """The pair whose rise is nearest to the median, and the one that rises most; ties by position.
+    """The pair whose rise is nearest to the typical one, and the one that rises most; ties by position.
 
     Args:
         before: similarities, shape (K, A).
         after: the same with copies in the carrier, shape (K, A).
-        below: pairs that may be shown, shape (K, A).
+        shown: pairs that may be shown, shape (K, A).
+        typical: a rise.
     """
-    places = np.argwhere(below)
+    places = np.argwhere(shown)
     if not len(places):
         return {"typical": (), "largest": ()}
-    rises = (after - before)[below]
+    rises = (after - before)[shown]
 
     def pair(place: np.intp) -> ShownPair:
         carrier, anchor = (int(index) for index in places[place])
         return ShownPair(carrier, anchor, float(before[carrier, anchor]), float(after[carrier, anchor]))
 
     return {
-        "typical": pair(np.abs(rises - np.median(rises)).argmin()),
+        "typical": pair(np.abs(rises - typical).argmin()),
         "largest": pair(rises.argmax()),
     }

@@ -48,7 +48,7 @@ def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
     kept = scripts[:_MOST_SCRIPTS]
     kinds = [kind.value for kind in Kind if (tokens["kind"] == kind.value).any()]
     lengths = [str(length) for length in range(1, _LONGEST)] + [f"{_LONGEST}+"]
-    tenths = [f"{10 * place}-{10 * place + 10} %" for place in range(_DECILES)]
+    tenths = [f"{10 * place}–{10 * place + 10}" for place in range(_DECILES)]
     length = pl.col("length").clip(1, _LONGEST)
     shown = tokens.select(
         "verdict",
@@ -67,7 +67,7 @@ def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
         "kind": "kind of entry",
         "script": "script of its letters",
         "length": "length in characters",
-        "position": "position in the vocabulary",
+        "position": "position, % of the vocabulary",
     }
     return [_breakdown(shown, column, titles[column], values) for column, values in groups.items()]
 
@@ -117,7 +117,9 @@ def composition(parts: Sequence[Breakdown]) -> go.Figure:
                 row=row,
                 col=column,
             )
-        figure.update_xaxes(type="category", row=row, col=column)
+        figure.update_xaxes(
+            type="category", tickangle=-45 if len(part.groups) > _MOST_SCRIPTS else None, row=row, col=column
+        )
     figure.update_yaxes(title_text="% of them", col=1)
     figure.update_layout(
         barmode="group",

@@ -18,17 +18,17 @@ def stacked(figure: go.Figure, panels: int, height: int) -> dict[str, Any]:
     Returns:
         New values by path, as `Plotly.relayout` takes them.
     """
-    step = 1 / panels
-    gap = 0.36 * step if panels > 1 else 0.0
+    gap = 0.4 / panels
+    size = (1 - gap * (panels - 1)) / panels
     changes: dict[str, Any] = {"height": height}
     for place in range(panels):
         axis = "" if place == 0 else str(place + 1)
-        top = 1 - place * step
+        top = 1 - place * (size + gap)
         changes[f"xaxis{axis}.domain"] = [0, 1]
-        changes[f"yaxis{axis}.domain"] = [top - step + gap, top]
+        changes[f"yaxis{axis}.domain"] = [max(0.0, top - size), top]
         changes[f"yaxis{axis}.showticklabels"] = True
         changes[f"annotations[{place}].x"] = 0.5
         changes[f"annotations[{place}].y"] = top
     if figure.layout.legend.y is not None and figure.layout.legend.y < 0:
-        changes["legend.y"] = -0.1
+        changes["legend.y"] = -70 / height
     return changes

@@ -19,7 +19,6 @@ from stickytoken.reports.figures.style import (
     new_figure,
 )
 
-_LEGEND = 8
 _DRAWN = 6
 SIDES = ("below", "above")
 
@@ -97,13 +96,18 @@ def _draw(figure: go.Figure, curve: Curve, side: str, column: int, place: int) -
         mode="lines+markers",
         line={"color": SERIES[place % len(SERIES)], "width": 2.5, "dash": DASHES[place % len(DASHES)]},
         marker={"size": 7},
-        name=label(curve.token),
+        name=_named(curve),
         legendgroup=str(place),
         showlegend=column == 1 or not curve.below,
         hovertemplate=f"{label(curve.token)}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
         row=1,
         col=column,
     )
+
+
+def _named(curve: Curve) -> str:
+    shown = label(curve.token)
+    return shown if curve.verdict in (None, "sticky") else f"{shown} ({curve.verdict})"
 
 
 def _draw_controls(figure: go.Figure, controls: list[Curve], side: str, column: int) -> None:
@@ -114,6 +118,7 @@ def _draw_controls(figure: go.Figure, controls: list[Curve], side: str, column: 
     figure.add_scatter(
         x=[*places, *reversed(places)],
         y=[*table.max(axis=0).round(5).tolist(), *table.min(axis=0)[::-1].round(5).tolist()],
+        mode="lines",
         fill="toself",
         fillcolor="rgba(0,158,115,0.15)",
         line={"width": 0},
