@@ -12,7 +12,8 @@ from markupsafe import Markup
 from stickytoken.visible_text import visible
 
 _IN_SCRIPT = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"}
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|~:@$=/^\"'])")
+# What begins emphasis, code, links, tables, mathematics or mentions; and what makes a link of an address.
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~$@!^]|(?<=:)/|(?<=www)\.|^[-+=]|(?<=^\d)[.)])", re.IGNORECASE)
 
 
 def json_for_html(value: Any) -> Markup:
