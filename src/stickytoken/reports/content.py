@@ -10,9 +10,11 @@ import polars as pl
 
 from stickytoken.errors import RunError
 from stickytoken.runs.evidence import RunEvidence, read_evidence
+from stickytoken.runs.methods import METHODS
 from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.runs.run import Run, open_run
 from stickytoken.runs.schema import RunRecord
+from stickytoken.runs.std_record import StdPlanRecord
 from stickytoken.runs.store import VOCABULARY_FILE, RunFolder
 from stickytoken.token_kind import WordMark, kind_of, script_of, word_mark
 
@@ -35,6 +37,7 @@ class RunContent:
         path: the run folder.
         record: run.json.
         run: the finished run; None where it is not finished.
+        plan: plan.json; None where it was not written yet.
         tokens: tokens.parquet with kind, script, length and position; empty where it is not finished.
         vocabulary: the vocabulary with its categories; None where it was not written yet.
         evidence: curves, pairs and the map; None where they were not kept.
@@ -45,6 +48,7 @@ class RunContent:
     path: Path
     record: RunRecord
     run: Run | None
+    plan: StdPlanRecord | ProfilePlanRecord | None
     tokens: pl.DataFrame
     vocabulary: pl.DataFrame | None
     evidence: RunEvidence | None
@@ -89,16 +93,24 @@ def read_content(path: str | Path) -> RunContent:
         if (folder.path / VOCABULARY_FILE).is_file()
         else None
     )
+    plan = folder.read_plan(METHODS[record.method].plan_record)
     if record.result is None:
         return RunContent(
-            folder.path, record, None, pl.DataFrame(), vocabulary, None, folder.committed(), (UNFINISHED,)
+            folder.path,
+            record,
+            None,
+            plan,
+            pl.DataFrame(),
+            vocabulary,
+            None,
+            folder.committed(),
+            (UNFINISHED,),
         )
     run = open_run(folder.path)
-    _ = run.plan  # a damaged plan is told of now
     evidence = read_evidence(folder)
     missing = () if evidence is not None else (WITHOUT_EVIDENCE,)
     tokens = classified(run.tokens, vocabulary)
-    return RunContent(folder.path, record, run, tokens, vocabulary, evidence, {}, missing)
+    return RunContent(folder.path, record, run, run.plan, tokens, vocabulary, evidence, {}, missing)
 
 
 def classified(tokens: pl.DataFrame, vocabulary: pl.DataFrame | None) -> pl.DataFrame:

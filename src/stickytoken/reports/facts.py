@@ -132,9 +132,9 @@ def _encoder(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plan(content: RunContent) -> dict[str, Any]:
-    if content.run is None:
+    plan = content.plan
+    if plan is None:
         return {}
-    plan = content.run.plan
     if isinstance(plan, ProfilePlanRecord):
         return {
             "mean_similarity": plan.mean_similarity,

@@ -17,7 +17,7 @@ import polars as pl
 from stickytoken.detection.profile.shown_pairs import EvidenceStage
 from stickytoken.detection.stage import Shard
 from stickytoken.insertion import Token
-from stickytoken.runs.embedding_map import embedding_map
+from stickytoken.runs.embedding_map import MAP_SCHEMA, embedding_map
 from stickytoken.runs.engines.local import compute_shard
 from stickytoken.runs.evidence_panel import Exhibit
 from stickytoken.runs.evidence_record import EvidenceRecord
@@ -114,23 +114,23 @@ def write_evidence(
 
 
 def has_evidence(folder: RunFolder) -> bool:
-    """Whether evidence was committed."""
-    return (folder.path / EVIDENCE_RECORD_FILE).is_file()
+    """Whether all of the evidence was committed."""
+    return all((folder.path / name).is_file() for name in (EVIDENCE_RECORD_FILE, EVIDENCE_FILE, MAP_FILE))
 
 
 def read_evidence(folder: RunFolder) -> RunEvidence | None:
-    """The evidence of a run; None where none was kept.
+    """The evidence of a run; None where none was kept, or not all of it.
 
     Raises:
-        RunError: a file of it is missing or damaged.
+        RunError: a file of it is damaged.
     """
-    record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord)
+    record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord) if has_evidence(folder) else None
     if record is None:
         return None
     return RunEvidence(
         record,
         folder.read_table(EVIDENCE_FILE, tuple(EVIDENCE_SCHEMA)),
-        folder.read_table(MAP_FILE),
+        folder.read_table(MAP_FILE, tuple(MAP_SCHEMA)),
     )
 
 
