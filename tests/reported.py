@@ -96,7 +96,15 @@ def opened(path, **options):
 
 def wait_for_plots(page):
     """Wait until all pictures are drawn."""
-    page.wait_for_function(
-        "[...document.querySelectorAll('[data-figure]')].every(plot => plot.querySelector('.main-svg'))",
-        timeout=60_000,
+    wait_until(
+        page, "[...document.querySelectorAll('[data-figure]')].every(plot => plot.querySelector('.main-svg'))"
     )
+
+
+def wait_until(page, condition):
+    """Wait until an expression is true; the page's policy forbids the browser to poll it by itself."""
+    for _ in range(600):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(condition)

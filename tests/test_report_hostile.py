@@ -90,7 +90,7 @@ def test_in_the_page_it_is_text(hostile_run):
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
     assert set(ATTACKS.values()) <= set(page.tokens)
     assert r"<img src=x onerror=alert(7)>\u202e" in page.text
-    assert page.tags.count("script") == 4 - ("<script" not in html)
+    assert page.tags.count("script") == 3
 
 
 def test_in_markdown_it_is_text(hostile_run):
@@ -182,11 +182,10 @@ def test_plotly_gets_token_text_escaped(hostile_run):
         assert mark not in figures
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_in_a_browser_nothing_happens(hostile_run, tmp_path, scheme):
+def test_in_a_browser_nothing_happens(hostile_run, tmp_path):
     out = tmp_path / "report.html"
     stickytoken.report(hostile_run, out=out)
-    with opened(out, color_scheme=scheme) as (page, heard):
+    with opened(out) as (page, heard):
         wait_for_plots(page)
         page.hover("#figure-lift-contraction .plot")
         assert page.evaluate("document.querySelectorAll('img, iframe, svg [onload]').length") == 0

@@ -39,6 +39,11 @@ def markdown(text: str) -> str:
     return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+def spaced(name: str) -> str:
+    """The name of a setting as words; names in capitals are left as they are."""
+    return name if name.isupper() else name.replace("_", " ")
+
+
 def plain(value: Any) -> str:
     """A setting or another value as it is, without digits that say nothing."""
     if value == "":

@@ -7,7 +7,7 @@ from typing import Any
 
 from stickytoken.reports.cards import Card, cards
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.escaping import markdown, number, plain
+from stickytoken.reports.escaping import markdown, number, plain, spaced
 from stickytoken.reports.facts import computed, headline, how, key_facts, notes
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.flagged_table import COLUMNS, flagged_rows
@@ -33,7 +33,7 @@ def run_markdown(content: RunContent) -> str:
         parts += ["## All flagged tokens", table([each.title for each in columns], rows) if rows else "None."]
     parts += ["## What was computed", markdown(how(content))]
     for name, values in computed(content).items():
-        shown = [[key.replace("_", " "), plain(value)] for key, value in values.items()]
+        shown = [[spaced(key), plain(value)] for key, value in values.items()]
         parts += [f"### {markdown(name)}", table(["what", "value"], shown)]
     parts += [
         "## How to read every number",

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.escaping import finalized, json_for_html, number, plain
+from stickytoken.reports.escaping import finalized, json_for_html, number, plain, spaced
 from stickytoken.reports.facts import computed, headline, how, key_facts, notes, tone
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.figure import ReportFigure
@@ -105,6 +105,7 @@ def _environment() -> Environment:
     )
     environment.filters["number"] = number
     environment.filters["plain"] = plain
+    environment.filters["spaced"] = spaced
     return environment
 
 

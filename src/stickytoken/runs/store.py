@@ -161,7 +161,8 @@ class RunFolder:
         if not path.is_file():
             raise RunError(f"{self.path} has no {name}: the run is not finished, run the same command again")
         try:
-            table = pl.read_parquet(path, glob=False)
+            # Not by its path: polars cannot read one that is not valid Unicode.
+            table = pl.read_parquet(path.read_bytes())
         except (*_DAMAGE, OSError) as error:
             raise RunError(f"{path} is damaged: delete it and run the same command again") from error
         if missing := [column for column in columns if column not in table.columns]:
@@ -215,7 +216,7 @@ class RunFolder:
         paths = (self.path / _SHARDS).glob("*-*.parquet")
         for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
             try:
-                ids = pl.read_parquet(path, columns=["token_id"], glob=False)["token_id"].to_list()
+                ids = pl.read_parquet(path.read_bytes(), columns=["token_id"])["token_id"].to_list()
             except (*_DAMAGE, OSError):
                 continue  # it will be computed again
             found.setdefault(path.name.rpartition("-")[0], set()).update(ids)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.style import COLORS, ORDINARY, SYMBOLS, empty_figure, label, new_figure
 
-_MOST_BINS = 120
+_FEWEST_BINS, _MOST_BINS = 5, 120
+_NO_SPAN = 1e-9
 _NAMED = 5
 
 
@@ -21,12 +22,11 @@ def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.flo
         values: finite, at least one.
     """
     low, high = float(values.min()), float(values.max())
-    if low == high:
+    if high - low < _NO_SPAN:
         return np.array([len(values)]), np.array([low - 0.5e-3, high + 0.5e-3])
-    edges = np.histogram_bin_edges(values, bins="fd")
-    if len(edges) - 1 > _MOST_BINS or len(edges) < 3:
-        edges = np.linspace(low, high, min(_MOST_BINS, max(5, len(edges) - 1)) + 1)
-    counts, edges = np.histogram(values, bins=edges)
+    width = 2 * float(np.subtract(*np.quantile(values, [0.75, 0.25]))) / len(values) ** (1 / 3)
+    wanted = (high - low) / width if width > 0 else _MOST_BINS
+    counts, edges = np.histogram(values, bins=int(np.clip(np.ceil(wanted), _FEWEST_BINS, _MOST_BINS)))
     return counts, edges
 
 
@@ -123,7 +123,7 @@ def distribution_table(tokens: pl.DataFrame, column: str) -> DataTable:
     if measured.is_empty():
         return DataTable((), ())
     values = measured[column].to_numpy()
-    edges = np.linspace(values.min(), values.max(), 13) if np.ptp(values) else bins(values)[1]
+    edges = np.linspace(values.min(), values.max(), 13) if np.ptp(values) >= _NO_SPAN else bins(values)[1]
     sticky = measured.filter(verdict="sticky")[column].to_numpy()
     counts, marked = np.histogram(values, edges)[0], np.histogram(sticky, edges)[0]
     rows = [
