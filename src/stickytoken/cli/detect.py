@@ -7,8 +7,7 @@ from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.errors import reported
 from stickytoken.cli.models import chosen_encoder
 from stickytoken.cli.progress import progress_bar
-from stickytoken.cli.reports import write_run_report
-from stickytoken.cli.results import show_run
+from stickytoken.cli.reports import finish_run
 from stickytoken.cli.settings import chosen_settings
 
 
@@ -100,6 +99,4 @@ def detect(
             evidence=write_report,
             progress=progress,
         )
-    show_run(run, output_format)
-    if write_report:
-        write_run_report(run)
+    finish_run(run, output_format, write_report)

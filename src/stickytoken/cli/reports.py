@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stickytoken.cli.options import Format
 from stickytoken.cli.output import status, tell
+from stickytoken.cli.results import show_run
 
 if TYPE_CHECKING:
     from stickytoken.runs import Run
 
 
-def write_run_report(run: Run) -> None:
-    """Write report.html beside the results, and say where.
+def finish_run(run: Run, output_format: Format, write_report: bool) -> None:
+    """Print the results; then, if asked, write report.html beside them and say where.
 
     Raises:
-        RunError: it cannot be written; the results are in place all the same.
+        RunError: the report cannot be written; the results are in place and printed all the same.
     """
+    show_run(run, output_format)
+    if write_report:
+        _write_run_report(run)
+
+
+def _write_run_report(run: Run) -> None:
     from stickytoken.reports import report
     from stickytoken.reports.report import REPORT_FILE
 
