@@ -33,8 +33,10 @@
   function draw(print) {
     for (const plot of plots) {
       const figure = report.figures[plot.dataset.figure];
+      const layout = layoutOf(figure, print);
       plot.querySelector(".waiting")?.remove();
-      Plotly.react(plot, clone(figure.data), layoutOf(figure, print), options);
+      plot.style.height = `${layout.height}px`;
+      Plotly.react(plot, clone(figure.data), layout, options);
     }
   }
 
