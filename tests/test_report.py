@@ -250,6 +250,14 @@ def test_what_cannot_be_reported_is_refused(run, run_copy, tmp_path):
         stickytoken.report(run_copy)
 
 
+def test_settings_that_an_earlier_version_did_not_write_are_its_defaults(run, run_copy):
+    planted.edit_record(run_copy, settings={})
+    assert "90 % interval" in stickytoken.report(run_copy)
+    planted.edit_record(run_copy, settings={"smallest_effect": "<b>"})
+    with pytest.raises(InputError, match=r"smallest_effect in .*run\.json is '<b>': it must be a number"):
+        stickytoken.report(run_copy)
+
+
 # Several runs
 
 

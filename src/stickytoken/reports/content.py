@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from stickytoken.detection.numbers import real_number
 from stickytoken.errors import RunError
 from stickytoken.runs.evidence import RunEvidence, read_evidence
 from stickytoken.runs.methods import METHODS
@@ -15,7 +16,7 @@ from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultReco
 from stickytoken.runs.run import Run, open_run
 from stickytoken.runs.schema import RunRecord
 from stickytoken.runs.std_record import StdPlanRecord
-from stickytoken.runs.store import VOCABULARY_FILE, RunFolder
+from stickytoken.runs.store import RUN_FILE, VOCABULARY_FILE, RunFolder
 from stickytoken.token_kind import WordMark, kind_of, script_of, word_mark
 
 FLAGGED = ("sticky", "topical")
@@ -71,6 +72,15 @@ class RunContent:
     def sticky(self) -> pl.DataFrame:
         """Sticky tokens, worst first."""
         return self.flagged.filter(pl.col("verdict") == "sticky") if self.run is not None else self.tokens
+
+    def setting(self, name: str) -> float:
+        """A setting that is a number; its default where the run was written before it existed.
+
+        Raises:
+            InputError: run.json holds something else.
+        """
+        default = getattr(METHODS[self.record.method].settings(), name)
+        return real_number(f"{name} in {self.path / RUN_FILE}", self.record.settings.get(name, default))
 
     @property
     def is_profile(self) -> bool:

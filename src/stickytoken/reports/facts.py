@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from stickytoken.reports.content import RunContent, category_counts, moved
+from stickytoken.reports.escaping import plain
 from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.runs.profile_summary import profile_headline, profile_notes
 from stickytoken.runs.run import Run
@@ -158,23 +159,25 @@ def _plan(content: RunContent) -> dict[str, Any]:
 
 def how(content: RunContent) -> str:
     """The method in a few sentences."""
-    settings = content.record.settings
+    copies = plain(content.record.settings.get("copies"))
     if content.is_profile:
         return (
             "Copies of every token were put into short texts (carriers), at their beginning, their end and "
             "between "
-            f"their words, {' or '.join(str(count) for count in settings['copies'])} at a time. Each text "
+            f"their words, {copies} at a time. Each text "
             "was "
             "compared with sentences and vocabulary entries (anchors) before and after. All tokens got a few "
             "texts, those with the highest lift or pull more, and the last of them "
-            f"{settings['confirming_texts']} texts of their own, on which their numbers rest alone. What is "
+            f"{content.setting('confirming_texts'):g} texts of their own, on which their numbers rest "
+            "alone. What is "
             "ordinary was learned from the vocabulary itself, and false discoveries are controlled over all "
             "tokens."
         )
     return (
         "The method of Chen et al. (ACL 2025): every token was scored on a few sentence pairs, with "
-        f"1 to {settings['copies']} copies at the beginning, the end and between the words. The best "
-        f"{settings['candidate_share']:.0%} were validated on {settings['validation_pairs']} pairs below "
+        f"1 to {copies} copies at the beginning, the end and between the words. The best "
+        f"{content.setting('candidate_share'):.2%} were validated on "
+        f"{content.setting('validation_pairs'):g} pairs below "
         "the mean "
         "similarity, and outliers among these are called sticky."
     )

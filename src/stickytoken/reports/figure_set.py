@@ -47,7 +47,7 @@ def _distributions(content: RunContent, run: Run) -> list[ReportFigure]:
 
 def _lifts(content: RunContent, run: Run) -> ReportFigure:
     result, plan = run.result_of(ProfileResultRecord), run.plan_of(ProfilePlanRecord)
-    matters = result.ordinary_lift + content.record.settings["smallest_effect"] * plan.similarity_spread
+    matters = result.ordinary_lift + content.setting("smallest_effect") * plan.similarity_spread
     lines = {"ordinary": result.ordinary_lift, "matters": matters}
     return ReportFigure(
         "lift-distribution",

@@ -39,6 +39,7 @@ def run_page(content: RunContent) -> str:
         facts=key_facts(content),
         notes=notes(content),
         cards=cards(content),
+        confidence=f"{100 * content.setting('confidence'):.4g}" if content.is_profile else None,
         columns=COLUMNS[content.record.method],
         rows=rows[:_MOST_ROWS],
         flagged=len(rows),

@@ -105,7 +105,14 @@
       });
       head.replaceChildren(button);
     });
-    order.addEventListener("change", () => sort(Number(order.value), numeric[Number(order.value)]));
+    order.addEventListener("change", () => {
+      if (order.value !== "") {
+        sort(Number(order.value), numeric[Number(order.value)]);
+        return;
+      }
+      body.append(...rows);
+      heads.forEach((head) => head.removeAttribute("aria-sort"));
+    });
     search.addEventListener("input", () => {
       const wanted = search.value.trim().toLowerCase();
       let shown = 0;
