@@ -84,8 +84,8 @@ def test_in_the_page_it_is_text(hostile_run):
         "html", "head", "meta", "link", "title", "style", "body", "a", "header", "p", "time", "h1", "h2",
         "h3", "br", "bdi", "dl", "dt", "dd", "div", "ul", "li", "main", "section", "article", "span",
         "strong", "svg", "line", "rect", "details", "summary", "blockquote", "figure", "figcaption", "table",
-        "caption", "thead", "tbody", "tr", "th", "td", "form", "label", "input", "select", "option", "output", "code",
-        "footer", "script",
+        "caption", "thead", "tbody", "tr", "th", "td", "form", "label", "input", "select", "option", "output",
+        "code", "footer", "script",
     }  # fmt: skip
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
     assert set(ATTACKS.values()) <= set(page.tokens)

@@ -159,7 +159,7 @@ def _plan(content: RunContent) -> dict[str, Any]:
 
 def how(content: RunContent) -> str:
     """The method in a few sentences."""
-    copies = plain(content.record.settings.get("copies"))
+    copies = plain(content.record.settings.get("copies")).replace(", ", " or ")
     if content.is_profile:
         return (
             "Copies of every token were put into short texts (carriers), at their beginning, their end and "
