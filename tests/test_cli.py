@@ -24,7 +24,7 @@ COMMANDS = typer.main.get_command(app).commands
 
 
 def test_the_commands_are_those_of_the_design():
-    assert list(COMMANDS) == ["tokens", "detect", "probe", "show", "explain"]
+    assert list(COMMANDS) == ["tokens", "detect", "probe", "show", "report", "explain"]
     result = planted.command("--help")
     assert result.exit_code == 0
     assert all(re.search(rf"^  {name} ", result.stdout, re.MULTILINE) for name in COMMANDS)

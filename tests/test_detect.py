@@ -248,8 +248,8 @@ def test_progress_tells_of_every_stage_up_to_its_end(encoder, tmp_path):
     )
     last = {event.stage: event for event in events}
     first = {event.stage: event for event in reversed(events)}
-    assert [event.done for event in first.values()] == [0, 0, 0]  # or its speed could not be told
-    assert list(last) == ["mean similarity", "score", "validate"]
+    assert [event.done for event in first.values()] == [0, 0, 0, 0]  # or its speed could not be told
+    assert list(last) == ["mean similarity", "score", "validate", "evidence"]
     assert (last["mean similarity"].done, last["mean similarity"].total) == (125, 125)
     assert (last["score"].done, last["score"].total, last["score"].sequences) == (5, 5, 5 * 19)
     assert last["validate"].done == last["validate"].total == last["validate"].computed

@@ -15,16 +15,16 @@ PACKAGE = Path(stickytoken.__file__).parent
 # Lowest first. A part may import lower parts and itself, and nothing beside or above it.
 LAYERS = [
     {"errors"},
-    {"insertion"},
+    {"insertion", "visible_text"},
     {"vocabulary", "detection"},
-    {"sentences", "encoders"},
+    {"sentences", "encoders", "token_kind"},
     {"runs"},
-    {"explanation"},
+    {"explanation", "reports"},
     {"cli"},
     {"__main__"},
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
-HEAVY = ("torch", "transformers", "sentence_transformers", "polars", "datasets")
+HEAVY = ("torch", "transformers", "sentence_transformers", "polars", "datasets", "plotly", "jinja2")
 MODULE_LINES = 400
 FUNCTION_LINES = 50
 
@@ -275,7 +275,10 @@ def test_what_is_loaded_is_noticed():
     assert "polars" in loaded_by("import stickytoken; stickytoken.load_sentences")[0]
 
 
-@pytest.mark.parametrize("command", [(), ("tokens",), ("detect",), ("probe",), ("show",), ("explain",)])
+@pytest.mark.parametrize(
+    "command",
+    [(), ("tokens",), ("detect",), ("probe",), ("show",), ("report",), ("explain",)],
+)
 def test_help_loads_no_heavy_library(command):
     loaded, printed = loaded_by("from stickytoken.cli.main import main; main()", *command, "--help")
     assert loaded == []

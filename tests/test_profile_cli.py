@@ -106,7 +106,7 @@ def test_progress_goes_to_stderr_round_by_round(place, options, tmp_path):
     )
     assert result.exit_code == 0
     stages = [line.split(":")[0] for line in planted.lines_of(result.stderr)]
-    assert stages == ["mean similarity", "screen", "refine", "confirm"]
+    assert stages == ["mean similarity", "screen", "refine", "confirm", "evidence", "report"]
     assert f"a selection of 9 of {profiled.AVAILABLE} available tokens; random tokens" in result.stdout
     assert "texts a token" not in result.stdout
 

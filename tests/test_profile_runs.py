@@ -279,7 +279,7 @@ def test_progress_tells_of_every_round_up_to_its_end(encoder, tmp_path):
     run = profiled.detect_profile(encoder, tmp_path / "run", tokens=[34], progress=events.append)
     first = {event.stage: event for event in reversed(events)}
     last = {event.stage: event for event in events}
-    assert list(last) == ["mean similarity", *ROUNDS]
+    assert list(last) == ["mean similarity", *ROUNDS, "evidence"]
     assert {event.done for event in first.values()} == {0}
     assert all(event.done == event.total for event in last.values())
     assert sum(last[step].sequences for step in ROUNDS) == run.result.sequences

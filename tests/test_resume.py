@@ -222,7 +222,7 @@ def test_ctrl_c_while_a_record_is_written_is_ctrl_c_and_no_other_error(encoder, 
 
     monkeypatch.setattr(RunFolder, "write_record", recorded)
     continued(encoder, tmp_path / "run", tokens=[60])
-    assert {name for name, _ in written} == {"run.json", "plan.json"}
+    assert {name for name, _ in written} == {"run.json", "plan.json", "evidence.json"}
     for name, record in written:
         moments = 0
         while interrupted_at_call(moments, lambda: write_record(RunFolder(tmp_path), name, record)):  # noqa: B023

@@ -13,6 +13,7 @@ from stickytoken.errors import StickyTokenError
 if TYPE_CHECKING:
     from stickytoken.encoders import analyze_vocabulary, load_encoder, load_tokenizer
     from stickytoken.explanation import explain
+    from stickytoken.reports import report
     from stickytoken.runs import detect, open_run
     from stickytoken.sentences import load_sentences
 
@@ -25,6 +26,7 @@ __all__ = [
     "load_sentences",
     "load_tokenizer",
     "open_run",
+    "report",
 ]
 
 _HOMES = {
@@ -35,6 +37,7 @@ _HOMES = {
     "load_sentences": "stickytoken.sentences",
     "load_tokenizer": "stickytoken.encoders",
     "open_run": "stickytoken.runs",
+    "report": "stickytoken.reports",
 }
 
 

@@ -8,7 +8,7 @@ from stickytoken.cli.engines import chosen_engine
 from stickytoken.cli.errors import reported
 from stickytoken.cli.models import chosen_encoder
 from stickytoken.cli.progress import progress_bar
-from stickytoken.cli.results import show_run
+from stickytoken.cli.reports import finish_run
 from stickytoken.cli.settings import chosen_settings
 
 
@@ -48,6 +48,7 @@ def detect(
     engine: o.EngineName = o.Engine.LOCAL,
     ray_address: o.RayAddress = None,
     workers: o.Workers = None,
+    write_report: o.WriteReport = True,
     output_format: o.OutputFormat = o.Format.TABLE,
 ) -> None:
     """Find the sticky tokens of a model. The same command continues a run that was cut off.
@@ -102,6 +103,7 @@ def detect(
             settings=settings,
             out=out,
             engine=engine_choice,
+            evidence=write_report,
             progress=progress,
         )
-    show_run(run, output_format)
+    finish_run(run, output_format, write_report)

@@ -10,6 +10,7 @@ from stickytoken.cli.detect import detect
 from stickytoken.cli.explain import explain
 from stickytoken.cli.probe import probe
 from stickytoken.cli.quiet import quiet_warnings
+from stickytoken.cli.report import report
 from stickytoken.cli.show import show
 from stickytoken.cli.tokens import tokens
 
@@ -21,7 +22,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-for command in (tokens, detect, probe, show, explain):
+for command in (tokens, detect, probe, show, report, explain):
     app.command()(command)
 
 

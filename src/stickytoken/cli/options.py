@@ -211,6 +211,13 @@ Workers: TypeAlias = Annotated[
         min=1, help="ray: how many. Default: one a GPU, or one for every four cores.", show_default=False
     ),
 ]
+WriteReport: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--report/--no-report",
+        help="Write report.html into the run folder, and keep the curves, pairs and map that it shows.",
+    ),
+]
 
 
 def token_id(token: str) -> int:

@@ -12,15 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-
-def visible(text: str) -> str:
-    """Escape every character that a terminal would act on or not show."""
-    return "".join(
-        character
-        if character.isprintable()
-        else character.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for character in text
-    )
+from stickytoken.visible_text import visible
 
 
 def print_json(document: Any) -> None:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from stickytoken.cli.options import Format
 from stickytoken.cli.output import print_json, print_table, say, tell
-from stickytoken.cli.profile_results import profile_lines, profile_notes
-from stickytoken.cli.std_results import std_lines, std_notes
 
 if TYPE_CHECKING:
     import polars as pl
@@ -45,6 +43,9 @@ def show_run(run: Run, output_format: Format) -> None:
 
 def _print_run(run: Run) -> None:
     """Print what was found, on what it rests, and where the run lies."""
+    from stickytoken.runs.profile_summary import profile_lines, profile_notes
+    from stickytoken.runs.std_summary import std_lines, std_notes
+
     profile = run.record.method == "profile"
     first, *others = profile_lines(run) if profile else std_lines(run)
     say(first)

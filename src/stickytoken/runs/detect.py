@@ -16,6 +16,7 @@ from stickytoken.runs.corpora import choose_corpus, corpus_fingerprint, corpus_r
 from stickytoken.runs.engines.choice import EngineChoice, chosen_engine
 from stickytoken.runs.engines.protocol import Engine
 from stickytoken.runs.environment import hardware, now, package_versions
+from stickytoken.runs.evidence import has_evidence, write_evidence
 from stickytoken.runs.identity import differences, digest, identity_parts
 from stickytoken.runs.job import FolderRunner, Job
 from stickytoken.runs.methods import Method, choose_method
@@ -30,7 +31,7 @@ from stickytoken.vocabulary import categorize
 _IDENTITY_SHOWN = 12
 
 
-def detect(  # noqa: PLR0913 - one call is the whole public surface of a detection
+def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     encoder: Encoder,
     *,
     method: str | None = None,
@@ -42,6 +43,7 @@ def detect(  # noqa: PLR0913 - one call is the whole public surface of a detecti
     seed: int | None = None,
     out: str | Path | None = None,
     engine: EngineChoice = "local",
+    evidence: bool = True,
     progress: ProgressCallback = ignore_progress,
 ) -> Run:
     """Find sticky tokens. The same call continues a run that was cut off.
@@ -60,6 +62,8 @@ def detect(  # noqa: PLR0913 - one call is the whole public surface of a detecti
         engine: ``local``, this process; ``ray``, the workers of a Ray on this machine or of the cluster
             that RAY_ADDRESS names; a `RayCluster`; or an engine that is open, such as that of `ray_engine`.
             It changes no number beyond rounding, and a run can be continued with another.
+        evidence: also keep what reports show beside the numbers: symptom curves, real pairs and a map.
+            A finished run without it gets it.
         progress: told of every step.
 
     Returns:
@@ -100,10 +104,18 @@ def detect(  # noqa: PLR0913 - one call is the whole public surface of a detecti
     )
     path = Path(out).expanduser() if out is not None else _default_path(encoder.name, record)
     job = Job(encoder, settings, corpus, vocabulary, chosen, restricted is not None, tokens is None)
-    return _execute(job, chosen_method, record, RunFolder(path), engine, progress)
+    folder = RunFolder(path)
+    if folder.holds_other_files():
+        raise RunError(f"{folder.path} holds files but no run: choose an empty or a new folder")
+    with folder.locked():
+        run = _finished(job, chosen_method, record, folder, engine, progress)
+        if evidence and not has_evidence(folder):
+            exhibit = chosen_method.exhibit(job, run.plan)
+            write_evidence(job, run.tokens, chosen_method.ranked_by, exhibit, folder, progress)
+    return run
 
 
-def _execute(
+def _finished(
     job: Job,
     method: Method,
     record: RunRecord,
@@ -111,16 +123,14 @@ def _execute(
     engine: EngineChoice,
     progress: ProgressCallback,
 ) -> Run:
-    if folder.holds_other_files():
-        raise RunError(f"{folder.path} holds files but no run: choose an empty or a new folder")
-    with folder.locked():
-        if folder.holds_run():
-            earlier = folder.read_run()
-            _require_same(earlier, record, folder)
-            if earlier.result is not None and (folder.path / TOKENS_FILE).is_file():
-                return open_run(folder.path)
-        with chosen_engine(engine, job.encoder) as chosen:
-            _compute(job, method, record, folder, chosen, progress)
+    """Compute what is not computed yet; the caller holds the folder's lock."""
+    if folder.holds_run():
+        earlier = folder.read_run()
+        _require_same(earlier, record, folder)
+        if earlier.result is not None and (folder.path / TOKENS_FILE).is_file():
+            return open_run(folder.path)
+    with chosen_engine(engine, job.encoder) as chosen:
+        _compute(job, method, record, folder, chosen, progress)
     return open_run(folder.path)
 
 

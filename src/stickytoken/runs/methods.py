@@ -12,6 +12,7 @@ from stickytoken.detection.profile.settings import ProfileSettings
 from stickytoken.detection.std.settings import StdSettings
 from stickytoken.errors import InputError
 from stickytoken.runs import profile_results, profile_run, std_results, std_run
+from stickytoken.runs.evidence_panel import Exhibit, profile_exhibit, std_exhibit
 from stickytoken.runs.job import FolderRunner, Job
 from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.runs.progress import ProgressCallback
@@ -43,6 +44,7 @@ class Method:
         topics_count: whether the topics of sentences change its numbers.
         make_plan: what it derives from the model and the corpus before any token.
         compute: all its stages.
+        exhibit: the texts of its plan that tokens are shown on.
     """
 
     name: Literal["profile", "std"]
@@ -53,6 +55,7 @@ class Method:
     topics_count: bool
     make_plan: Callable[[Job, ProgressCallback], StdPlanRecord | ProfilePlanRecord]
     compute: Callable[[Job, Any, pl.DataFrame, FolderRunner], Outcome]
+    exhibit: Callable[[Job, Any], Exhibit]
 
 
 def _std(job: Job, plan: StdPlanRecord, vocabulary: pl.DataFrame, run: FolderRunner) -> Outcome:
@@ -74,6 +77,7 @@ _METHODS = (
         True,
         profile_run.plan_profile,
         _profile,
+        profile_exhibit,
     ),
     Method(
         "std",
@@ -84,6 +88,7 @@ _METHODS = (
         False,
         std_run.plan_std,
         _std,
+        std_exhibit,
     ),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _METHODS}

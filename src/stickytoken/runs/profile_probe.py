@@ -12,13 +12,14 @@ import polars as pl
 
 from stickytoken.detection.profile.rounds import Round, cells
 from stickytoken.detection.profile.settings import ProfileSettings
-from stickytoken.detection.profile.symptoms import SYMPTOM_CARRIERS, SYMPTOM_COPIES, SymptomStage
+from stickytoken.detection.profile.symptoms import SYMPTOM_CARRIERS, SymptomStage
 from stickytoken.detection.stage import Shard, Stage
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Token
 from stickytoken.runs.corpora import choose_corpus
 from stickytoken.runs.engines.local import compute_shard
+from stickytoken.runs.evidence_panel import fitting_copies
 from stickytoken.runs.job import Job
 from stickytoken.runs.probed_tokens import probed_token
 from stickytoken.runs.profile_plan import anchor_panel, round_stage
@@ -156,8 +157,7 @@ def _curves(job: Job, plan: ProfilePlanRecord, run: _MemoryRunner) -> dict[int, 
     available = {token.id: token for token in job.vocabulary.available}
     ordinary = [available[k] for k in plan.late_reference if k not in asked][:_ORDINARY_TOKENS]
     pieces = 1 if job.settings.insertion is Insertion.IDS else 8
-    # One copy is always tried: the number of pieces is a guess from above.
-    copies = tuple(n for n in SYMPTOM_COPIES if job.encoder.fits((*longest, *(0,) * (n * pieces)))) or (1,)
+    copies = fitting_copies(job.encoder, longest, pieces)
     stage = SymptomStage(carriers, copies, confirming.panel.first(count))
     rows = {row["token_id"]: row for row in run(stage, [*job.tokens, *ordinary]).to_dicts()}
     controls = {

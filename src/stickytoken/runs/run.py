@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from stickytoken.errors import InputError, RunError
+from stickytoken.runs.evidence import RunEvidence, read_evidence
 from stickytoken.runs.methods import METHODS
 from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.runs.schema import RunRecord
@@ -38,11 +39,7 @@ class Run:
             raise RunError(f"the run in {path} is not finished: run the same command again to continue it")
         self.method = METHODS[self.record.method]
         self.result: StdResultRecord | ProfileResultRecord = self.record.result
-        self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE)
-        if missing := [column for column in self.method.columns if column not in self.tokens.columns]:
-            raise RunError(
-                f"{path / TOKENS_FILE} has no column {missing[0]!r}: delete it and run the same command again"
-            )
+        self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, self.method.columns)
 
     @property
     def path(self) -> Path:
@@ -68,6 +65,11 @@ class Run:
         if plan is None:
             raise RunError(f"{self.path} has no plan.json: delete the folder and start the run again")
         return plan
+
+    @property
+    def evidence(self) -> RunEvidence | None:
+        """Symptom curves, real pairs and the map of the vocabulary; None where none were kept."""
+        return read_evidence(self._folder)
 
     def plan_of(self, kind: type[PlanRecord]) -> PlanRecord:
         """The plan of a method.

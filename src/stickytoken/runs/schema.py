@@ -10,7 +10,7 @@ from stickytoken.runs.profile_record import ProfileResultRecord
 from stickytoken.runs.records import Record
 from stickytoken.runs.std_record import StdResultRecord
 
-# 2 added the method profile.
+# 2 added the method profile. Files that a run may lack (evidence, map, report) need no new version.
 SCHEMA_VERSION = 2
 
 

@@ -120,11 +120,19 @@ class RunFolder:
 
     def read_plan(self, kind: type[Record]) -> Record | None:
         """Read plan.json; None where it was not written yet."""
-        path = self.path / PLAN_FILE
+        return self.read_record(PLAN_FILE, kind)
+
+    def read_record(self, name: str, kind: type[Record]) -> Record | None:
+        """Read a JSON file of the run; None where it was not written yet.
+
+        Raises:
+            RunError: it is damaged.
+        """
+        path = self.path / name
         return _validated(kind, _read_json(path), path) if path.is_file() else None
 
     def write_record(self, name: str, record: BaseModel) -> None:
-        """Write run.json or plan.json."""
+        """Write a JSON file of the run."""
         try:
             content = record.model_dump_json(indent=2).encode() + b"\n"
         except PydanticSerializationError as error:
@@ -139,19 +147,27 @@ class RunFolder:
         content = _parquet(frame)
         write_atomically(self.path / name, lambda stream: _write(stream, content))
 
-    def read_table(self, name: str) -> pl.DataFrame:
+    def read_table(self, name: str, columns: Sequence[str] = ()) -> pl.DataFrame:
         """Read a Parquet file of the run.
 
+        Args:
+            name: of the file.
+            columns: that it must have.
+
         Raises:
-            RunError: it is missing or damaged.
+            RunError: it is missing, damaged or has not these columns.
         """
         path = self.path / name
         if not path.is_file():
             raise RunError(f"{self.path} has no {name}: the run is not finished, run the same command again")
         try:
-            return pl.read_parquet(path, glob=False)
+            # Not by its path: polars cannot read one that is not valid Unicode.
+            table = pl.read_parquet(path.read_bytes())
         except (*_DAMAGE, OSError) as error:
             raise RunError(f"{path} is damaged: delete it and run the same command again") from error
+        if missing := [column for column in columns if column not in table.columns]:
+            raise RunError(f"{path} has no column {missing[0]!r}: delete it and run the same command again")
+        return table
 
     def write_shard(self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost) -> None:
         """Commit one shard."""
@@ -190,6 +206,21 @@ class RunFolder:
             seconds=sum(float(cost.get("seconds", 0)) for cost in costs),
             sequences=sum(int(cost.get("sequences", 0)) for cost in costs),
         )
+
+    def committed(self) -> dict[str, int]:
+        """Tokens in the committed shards, by stage, in the order of their first commit.
+
+        Shards of one stage may overlap where a later version cut them otherwise: a token counts once.
+        """
+        found: dict[str, set[int]] = {}
+        paths = (self.path / _SHARDS).glob("*-*.parquet")
+        for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
+            try:
+                ids = pl.read_parquet(path.read_bytes(), columns=["token_id"])["token_id"].to_list()
+            except (*_DAMAGE, OSError):
+                continue  # it will be computed again
+            found.setdefault(path.name.rpartition("-")[0], set()).update(ids)
+        return {stage: len(ids) for stage, ids in found.items()}
 
     def _shard(self, stage: str, index: int) -> Path:
         return self.path / _SHARDS / f"{stage}-{index:06d}.parquet"

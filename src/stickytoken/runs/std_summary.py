@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from stickytoken.runs import Run
+from stickytoken.runs.run import Run
+from stickytoken.runs.std_record import StdPlanRecord, StdResultRecord
 
 # Below this many candidates the quartiles of their rates say little.
 _FEW_CANDIDATES = 20
@@ -14,13 +12,10 @@ _MUCH_DEVIATION = 0.05
 
 def std_lines(run: Run) -> list[str]:
     """The finding first, then what it rests on."""
-    from stickytoken.runs.std_record import StdPlanRecord, StdResultRecord
-
     record, result, plan = run.record, run.result_of(StdResultRecord), run.plan_of(StdPlanRecord)
     scope = "all" if result.scored == record.model.available else "a selection of"
-    found = f"{result.sticky} sticky tokens" if result.sticky else "No sticky tokens"
     return [
-        f"{found} among {result.candidates} validated candidates.",
+        std_headline(run),
         f"method std, {scope} {result.scored:,} of {record.model.available:,} available tokens; "
         f"mean similarity u = {plan.mean_similarity:.4f}",
         f"{result.candidates} candidates reach a score of {result.score_threshold:.2f}; "
@@ -28,10 +23,15 @@ def std_lines(run: Run) -> list[str]:
     ]
 
 
+def std_headline(run: Run) -> str:
+    """One sentence: what was found."""
+    result = run.result_of(StdResultRecord)
+    found = f"{result.sticky} sticky tokens" if result.sticky else "No sticky tokens"
+    return f"{found} among {result.candidates} validated candidates."
+
+
 def std_notes(run: Run) -> list[str]:
     """What a reader should know before relying on it."""
-    from stickytoken.runs.std_record import StdPlanRecord, StdResultRecord
-
     result, plan = run.result_of(StdResultRecord), run.plan_of(StdPlanRecord)
     notes = []
     if result.candidates < _FEW_CANDIDATES:

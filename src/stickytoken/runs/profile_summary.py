@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from stickytoken.cli.output import visible
-
-if TYPE_CHECKING:
-    from stickytoken.runs import Run
+from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.runs.run import Run
+from stickytoken.visible_text import visible
 
 _GRADES = ("severe", "serious", "mild", "negligible")
 
 
 def profile_lines(run: Run) -> list[str]:
     """Whether this model has a problem, then what that rests on."""
-    from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
-
     record, result, plan = run.record, run.result_of(ProfileResultRecord), run.plan_of(ProfilePlanRecord)
     whole = result.looked_at == record.model.available
     scope = "all" if whole else "a selection of"
     # Random tokens are measured beside a selection; the texts they take are not texts of its tokens.
     spent = f"{result.texts_per_token:g} texts a token" if whole else "random tokens measured beside them"
     lines = [
-        _sentence(run, result.ordinary_lift, plan.similarity_spread),
+        profile_headline(run),
         f"method profile, {scope} {result.looked_at:,} of {record.model.available:,} available tokens; "
         f"{spent}, {result.candidates} measured most closely",
         f"an ordinary token lifts by {result.ordinary_lift:.4f}, give or take {result.ordinary_spread:.4f}; "
@@ -43,7 +38,8 @@ def profile_lines(run: Run) -> list[str]:
     return lines
 
 
-def _sentence(run: Run, ordinary_lift: float, spread: float) -> str:
+def profile_headline(run: Run) -> str:
+    """One sentence: whether this model has a problem, and how bad."""
     name = run.record.model.name
     if run.sticky.is_empty():
         return f"{name} has no sticky tokens among those looked at."
@@ -51,7 +47,8 @@ def _sentence(run: Run, ordinary_lift: float, spread: float) -> str:
     counts = run.sticky["severity"].value_counts()
     found = dict(zip(counts["severity"].to_list(), counts["count"].to_list(), strict=True))
     grades = ", ".join(f"{found[grade]} {grade}" for grade in _GRADES if grade in found)
-    moved = (worst["lift"] - ordinary_lift) / spread
+    result, plan = run.result_of(ProfileResultRecord), run.plan_of(ProfilePlanRecord)
+    moved = (worst["lift"] - result.ordinary_lift) / plan.similarity_spread
     tokens = "sticky token" if len(run.sticky) == 1 else "sticky tokens"
     return (
         f"{name} has {len(run.sticky)} {tokens} ({grades}); the worst, {visible(repr(worst['token']))}, "
@@ -62,8 +59,6 @@ def _sentence(run: Run, ordinary_lift: float, spread: float) -> str:
 
 def profile_notes(run: Run) -> list[str]:
     """What a reader should know before relying on it."""
-    from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
-
     result, plan = run.result_of(ProfileResultRecord), run.plan_of(ProfilePlanRecord)
     notes = []
     if not result.empirical_null:

@@ -1,0 +1,33 @@
+"""The report that a detection leaves in its run folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stickytoken.cli.options import Format
+from stickytoken.cli.output import status, tell
+from stickytoken.cli.results import show_run
+
+if TYPE_CHECKING:
+    from stickytoken.runs import Run
+
+
+def finish_run(run: Run, output_format: Format, write_report: bool) -> None:
+    """Print the results; then, if asked, write report.html beside them and say where.
+
+    Raises:
+        RunError: the report cannot be written; the results are in place and printed all the same.
+    """
+    show_run(run, output_format)
+    if write_report:
+        _write_run_report(run)
+
+
+def _write_run_report(run: Run) -> None:
+    from stickytoken.reports import report
+    from stickytoken.reports.report import REPORT_FILE
+
+    path = run.path / REPORT_FILE
+    with status("writing the report"):
+        report(run, out=path)
+    tell(f"report: {path}")

@@ -1,0 +1,98 @@
+"""The worst tokens, each with its interval and what it did to a real pair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from stickytoken.reports.content import RunContent
+from stickytoken.reports.facts import worst
+from stickytoken.reports.flagged_table import rows_of
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two texts before and after copies.
+
+    Attributes:
+        which: ``typical`` or ``largest``.
+        anchor: the text that stays.
+        carrier: the text that gets the copies behind its last word.
+        copies: how many.
+        before: cosine similarity.
+        after: the same with the copies.
+    """
+
+    which: str
+    anchor: str
+    carrier: str
+    copies: int
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class Card:
+    """A token to look at.
+
+    Attributes:
+        row: of the table of tokens, with ``sd``.
+        strip: its interval on the scale of all cards, in percent: low, value, high and the ordinary
+            token; None where there is no interval.
+        pairs: what it did to texts; empty where the run holds none.
+    """
+
+    row: dict[str, Any]
+    strip: dict[str, float] | None
+    pairs: tuple[Pair, ...]
+
+
+def cards(content: RunContent) -> list[Card]:
+    """Cards of the worst tokens; of the highest lifts where none is sticky."""
+    rows = rows_of(content, worst(content))
+    strips = _strips(content, rows)
+    pairs = _pairs(content)
+    return [Card(row, strip, pairs.get(row["token_id"], ())) for row, strip in zip(rows, strips, strict=True)]
+
+
+def _strips(content: RunContent, rows: list[dict[str, Any]]) -> list[dict[str, float] | None]:
+    if not content.is_profile or not rows:
+        return [None] * len(rows)
+    ordinary = float(content.record.result.ordinary_lift) if content.record.result else 0.0  # type: ignore[union-attr]
+    low = min(0.0, ordinary, *(row["lift_low"] for row in rows))
+    high = max(ordinary, *(row["lift_high"] for row in rows))
+    span = float(high - low) or 1.0
+
+    def place(value: float) -> float:
+        return round(2 + 96 * float(value - low) / span, 2)
+
+    return [
+        {
+            "low": place(row["lift_low"]),
+            "value": place(row["lift"]),
+            "high": place(row["lift_high"]),
+            "ordinary": place(ordinary),
+        }
+        for row in rows
+    ]
+
+
+def _pairs(content: RunContent) -> dict[int, tuple[Pair, ...]]:
+    if content.evidence is None:
+        return {}
+    copies = content.evidence.record.pair_copies
+    return {
+        row["token_id"]: tuple(
+            Pair(
+                which,
+                row[f"{which}_anchor"],
+                row[f"{which}_carrier"],
+                copies,
+                row[f"{which}_before"],
+                row[f"{which}_after"],
+            )
+            for which in ("typical", "largest")
+            if row[f"{which}_before"] is not None
+        )
+        for row in content.evidence.tokens.to_dicts()
+    }

@@ -1,0 +1,82 @@
+"""The comparison of several runs as a page, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from stickytoken.reports.comparison import (
+    Comparison,
+    agreement_table,
+    comparison_figures,
+    headlines,
+    summary_table,
+    tone_of,
+)
+from stickytoken.reports.escaping import markdown, number
+from stickytoken.reports.figures.figure import DataTable
+from stickytoken.reports.glossary import glossary
+from stickytoken.reports.json_report import run_document
+from stickytoken.reports.markdown_report import table
+from stickytoken.reports.page import render
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """One HTML file."""
+    return render(
+        "comparison.html.j2",
+        comparison_figures(comparison),
+        title=", ".join(comparison.names),
+        comparison=comparison,
+        headlines=headlines(comparison),
+        tone=tone_of(comparison),
+        summary=summary_table(comparison),
+        agreements=agreement_table(comparison),
+        glossary=_words(comparison),
+    )
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """The same as Markdown."""
+    parts = [
+        "# Sticky tokens compared",
+        "\n".join(f"- **{markdown(name)}**: {markdown(line)}" for name, line, _ in headlines(comparison)),
+        "\n".join(f"- Note: {markdown(note)}" for note in comparison.notes),
+        "## The runs",
+        _markdown_table(summary_table(comparison)),
+        "## Agreement",
+        _markdown_table(agreement_table(comparison)),
+    ]
+    for figure in comparison_figures(comparison):
+        parts += [f"## {markdown(figure.title)}", markdown(figure.alt), _markdown_table(figure.table)]
+    parts += [
+        "## How to read every number",
+        "\n".join(f"- **{markdown(word)}**: {markdown(text)}" for word, text in _words(comparison).items()),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def comparison_document(comparison: Comparison) -> dict[str, Any]:
+    """The same as JSON values, with the report of every run."""
+    return {
+        "names": list(comparison.names),
+        "notes": list(comparison.notes),
+        "agreements": [asdict(each) for each in comparison.agreements],
+        "tokens": [
+            {"token": each.token, "sd": list(each.moved), "verdicts": list(each.verdicts)}
+            for each in comparison.tokens
+        ],
+        "runs": [run_document(content) for content in comparison.contents],
+    }
+
+
+def _words(comparison: Comparison) -> dict[str, str]:
+    words: dict[str, str] = {}
+    for content in comparison.contents:
+        words |= {word: text for word, text in glossary(content.record.method).items() if word not in words}
+    return words
+
+
+def _markdown_table(found: DataTable) -> str:
+    rows = [["" if value is None else number(value) for value in row] for row in found.rows]
+    return table(list(found.columns), rows) if rows else ""

@@ -1,0 +1,174 @@
+"""What a report is made of, read from a run folder; what is not there is named, not guessed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from stickytoken.detection.numbers import real_number
+from stickytoken.errors import RunError
+from stickytoken.runs.evidence import RunEvidence, read_evidence
+from stickytoken.runs.methods import METHODS
+from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.runs.run import Run, open_run
+from stickytoken.runs.schema import RunRecord
+from stickytoken.runs.std_record import StdPlanRecord
+from stickytoken.runs.store import RUN_FILE, VOCABULARY_FILE, RunFolder
+from stickytoken.token_kind import WordMark, kind_of, script_of, word_mark
+
+FLAGGED = ("sticky", "topical")
+UNFINISHED = (
+    "This run is not finished: there are no verdicts yet. The same `stickytoken detect` command continues it."
+)
+WITHOUT_EVIDENCE = (
+    "This run holds no symptom curves, pairs or map. The same `stickytoken detect` command adds them and "
+    "computes "
+    "nothing else again."
+)
+
+
+@dataclass(frozen=True)
+class RunContent:
+    """One run as a report shows it.
+
+    Attributes:
+        path: the run folder.
+        record: run.json.
+        run: the finished run; None where it is not finished.
+        plan: plan.json; None where it was not written yet.
+        tokens: tokens.parquet with kind, script, length and position; empty where it is not finished.
+        vocabulary: the vocabulary with its categories; None where it was not written yet.
+        evidence: curves, pairs and the map; None where they were not kept.
+        measured: tokens by stage whose results are committed, of an unfinished run.
+        missing: sentences that say what is not there and how to get it.
+    """
+
+    path: Path
+    record: RunRecord
+    run: Run | None
+    plan: StdPlanRecord | ProfilePlanRecord | None
+    tokens: pl.DataFrame
+    vocabulary: pl.DataFrame | None
+    evidence: RunEvidence | None
+    measured: dict[str, int]
+    missing: tuple[str, ...]
+
+    @property
+    def flagged(self) -> pl.DataFrame:
+        """Sticky tokens, then topical ones, each worst first."""
+        if self.run is None:
+            return self.tokens
+        return self.tokens.filter(pl.col("verdict").is_in(FLAGGED)).sort(
+            pl.col("verdict") == "sticky",
+            self.run.method.ranked_by,
+            "token_id",
+            descending=[True, True, False],
+        )
+
+    @property
+    def sticky(self) -> pl.DataFrame:
+        """Sticky tokens, worst first."""
+        return self.flagged.filter(pl.col("verdict") == "sticky") if self.run is not None else self.tokens
+
+    def setting(self, name: str) -> float:
+        """A setting that is a number; its default where the run was written before it existed.
+
+        Raises:
+            InputError: run.json holds something else.
+        """
+        default = getattr(METHODS[self.record.method].settings(), name)
+        return real_number(f"{name} in {self.path / RUN_FILE}", self.record.settings.get(name, default))
+
+    @property
+    def is_profile(self) -> bool:
+        """Whether the run is of the method profile."""
+        return self.record.method == "profile"
+
+
+def read_content(path: str | Path) -> RunContent:
+    """Read a run folder, finished or not.
+
+    Raises:
+        RunError: the folder is no run, is damaged, or of a newer schema.
+    """
+    folder = RunFolder(Path(path).expanduser())
+    if not folder.exists():
+        raise RunError(f"no run folder {str(path)!r}")
+    record = folder.read_run()
+    vocabulary = (
+        folder.read_table(VOCABULARY_FILE, ("token_id", "token", "decoded", "category"))
+        if (folder.path / VOCABULARY_FILE).is_file()
+        else None
+    )
+    plan = folder.read_plan(METHODS[record.method].plan_record)
+    if record.result is None:
+        return RunContent(
+            folder.path,
+            record,
+            None,
+            plan,
+            pl.DataFrame(),
+            vocabulary,
+            None,
+            folder.committed(),
+            (UNFINISHED,),
+        )
+    run = open_run(folder.path)
+    evidence = read_evidence(folder)
+    missing = () if evidence is not None else (WITHOUT_EVIDENCE,)
+    tokens = classified(run.tokens, vocabulary)
+    return RunContent(folder.path, record, run, run.plan, tokens, vocabulary, evidence, {}, missing)
+
+
+def classified(tokens: pl.DataFrame, vocabulary: pl.DataFrame | None) -> pl.DataFrame:
+    """Add kind, script, length (characters of the text) and position (share of the vocabulary before it).
+
+    Args:
+        tokens: with token_id, token, decoded, category.
+        vocabulary: all entries, for the word mark and the positions; None takes the tokens themselves.
+    """
+    whole = tokens if vocabulary is None else vocabulary
+    mark = word_mark(whole["token"].drop_nulls())
+    size = max(1, len(whole) - 1)
+    ranks = whole.select("token_id").sort("token_id").with_row_index("rank")
+    rows = zip(tokens["token"], tokens["decoded"], tokens["category"], strict=True)
+    kinds, scripts, lengths = _described(list(rows), mark)
+    return (
+        tokens.join(ranks, on="token_id", how="left")
+        .with_columns(
+            kind=pl.Series(kinds, dtype=pl.String),
+            script=pl.Series(scripts, dtype=pl.String),
+            length=pl.Series(lengths, dtype=pl.Int64),
+            position=pl.col("rank") / size,
+        )
+        .drop("rank")
+    )
+
+
+def _described(
+    rows: list[tuple[str | None, str | None, str | None]], mark: WordMark
+) -> tuple[list[str], list[str], list[int]]:
+    kinds, scripts, lengths = [], [], []
+    for token, decoded, category in rows:
+        text = decoded or ""
+        kinds.append(kind_of(token or "", text, category or "", mark).value)
+        scripts.append(script_of(text))
+        lengths.append(len(text.strip()))
+    return kinds, scripts, lengths
+
+
+def moved(content: RunContent) -> pl.Expr:
+    """The lift above an ordinary token's, in standard deviations of the model's own similarities."""
+    if content.run is None or not content.is_profile:
+        return pl.lit(None, dtype=pl.Float64)
+    result = content.run.result_of(ProfileResultRecord)
+    plan = content.run.plan_of(ProfilePlanRecord)
+    return (pl.col("lift") - result.ordinary_lift) / plan.similarity_spread
+
+
+def category_counts(vocabulary: pl.DataFrame) -> dict[str, int]:
+    """Entries by category, most first."""
+    return dict(Counter(vocabulary["category"].to_list()).most_common())

@@ -1,0 +1,76 @@
+"""Text into a page or a Markdown file, so that it is shown and never acted on."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from markupsafe import Markup
+
+from stickytoken.visible_text import visible
+
+_IN_SCRIPT = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"}
+# What begins emphasis, code, links, tables, mathematics or mentions; and what makes a link of an address.
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~$@!^]|(?<=:)/|(?<=www)\.|^[-+=]|(?<=^\d)[.)])", re.IGNORECASE)
+
+
+def json_for_html(value: Any) -> Markup:
+    """JSON that no HTML parser finds the end of a script in; ASCII only, lone surrogates escaped."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for character, escape in _IN_SCRIPT.items():
+        text = text.replace(character, escape)
+    return Markup(text)
+
+
+def finalized(value: Any) -> Any:
+    """What a template prints: text with every character visible; escaping follows after it."""
+    if value is None:
+        return "–"
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return visible(value)
+    return value
+
+
+def markdown(text: str) -> str:
+    """Text that Markdown shows as it is, in a table too."""
+    shown = _MARKDOWN.sub(r"\\\1", visible(text))
+    return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def spaced(name: str) -> str:
+    """The name of a setting as words; names in capitals are left as they are."""
+    return name if name.isupper() else name.replace("_", " ")
+
+
+def plain(value: Any) -> str:
+    """A setting or another value as it is, without digits that say nothing."""
+    if value == "":
+        return "(empty)"
+    if isinstance(value, float):
+        return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
+    if isinstance(value, (list, tuple)):
+        return ", ".join(plain(each) for each in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {plain(each)}" for key, each in value.items())
+    return number(value)
+
+
+def number(value: Any, digits: int | None = None) -> str:
+    """A number for people; text as it is, a dash for what is missing."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, float):
+        if digits is None:
+            digits = 4 if abs(value) < 10 else 1
+        if value and abs(value) < 10**-digits / 2:
+            return f"{'<' if value > 0 else '>'} {math.copysign(10**-digits, value):.{digits}f}".replace(
+                "-", "\N{MINUS SIGN}"
+            )
+        return f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    return str(value)

@@ -1,0 +1,211 @@
+"""The figures of one run, in the order of the report."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stickytoken.reports.content import RunContent
+from stickytoken.reports.figures.composition import (
+    breakdowns,
+    composition,
+    composition_table,
+    describe_composition,
+)
+from stickytoken.reports.figures.effect_scatter import describe_scatter, effect_scatter, scatter_table
+from stickytoken.reports.figures.figure import ReportFigure
+from stickytoken.reports.figures.lift_distribution import (
+    describe_distribution,
+    distribution,
+    distribution_table,
+)
+from stickytoken.reports.figures.panels import stacked
+from stickytoken.reports.figures.symptom_curves import (
+    Curve,
+    curves_table,
+    describe_curves,
+    symptom_curves,
+)
+from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.runs.run import Run
+from stickytoken.runs.std_record import StdResultRecord
+
+
+def report_figures(content: RunContent) -> list[ReportFigure]:
+    """All figures that the run has data for; none where it is not finished."""
+    if content.run is None:
+        return []
+    found = [*_distributions(content, content.run), *_curves(content, content.run), _scatter(content)]
+    return [*found, _composition(content), *_map(content)]
+
+
+def _distributions(content: RunContent, run: Run) -> list[ReportFigure]:
+    if content.is_profile:
+        return [_lifts(content, run)]
+    result = run.result_of(StdResultRecord)
+    return [_scores(content, result), _rates(content, result)]
+
+
+def _lifts(content: RunContent, run: Run) -> ReportFigure:
+    result, plan = run.result_of(ProfileResultRecord), run.plan_of(ProfilePlanRecord)
+    matters = result.ordinary_lift + content.setting("smallest_effect") * plan.similarity_spread
+    lines = {"ordinary": result.ordinary_lift, "matters": matters}
+    return ReportFigure(
+        "lift-distribution",
+        "Lifts over the vocabulary",
+        distribution(content.tokens, "lift", "lift", lines),
+        describe_distribution(content.tokens, "lift", "lift"),
+        "How far copies of a token raise the similarity of unrelated texts. The grey bars count all tokens; "
+        "their axis is logarithmic, so that a single token is visible. “Ordinary” is the typical token. "
+        "Beyond "
+        "“matters” a lift is large enough to be called sticky, if it is also too rare to be chance and "
+        "acts on "
+        "most texts.",
+        distribution_table(content.tokens, "lift"),
+    )
+
+
+def _scores(content: RunContent, result: StdResultRecord) -> ReportFigure:
+    return ReportFigure(
+        "score-distribution",
+        "Sticky scores over the vocabulary",
+        distribution(content.tokens, "sticky_score", "sticky score", {"candidates": result.score_threshold}),
+        describe_distribution(content.tokens, "sticky_score", "sticky score"),
+        "The score of the paper's first stage, on a few sentence pairs. Tokens to the right of the dotted "
+        "line "
+        "were validated; the others have no verdict.",
+        distribution_table(content.tokens, "sticky_score"),
+    )
+
+
+def _rates(content: RunContent, result: StdResultRecord) -> ReportFigure:
+    return ReportFigure(
+        "rate-distribution",
+        "Validation rates of the candidates",
+        distribution(content.tokens, "validation_rate", "validation rate", {"sticky": result.rate_threshold}),
+        describe_distribution(content.tokens, "validation_rate", "validation rate"),
+        "The share of unrelated pairs that a candidate pulls together. Beyond the dotted line, an outlier "
+        "rule "
+        "over the candidates, a token is called sticky.",
+        distribution_table(content.tokens, "validation_rate"),
+    )
+
+
+def curves_of(content: RunContent) -> tuple[list[Curve], list[Curve]]:
+    """Symptom curves of the tokens that are shown, worst first, and of ordinary ones."""
+    if content.evidence is None:
+        return [], []
+    names = content.tokens.select("token_id", "token", "verdict")
+    if content.vocabulary is not None:
+        texts = content.vocabulary.select("token_id", "token")
+        names = texts.join(names.drop("token"), on="token_id", how="left").select(names.columns)
+    rows = content.evidence.tokens.join(names, on="token_id", how="left", maintain_order="left").to_dicts()
+    found: tuple[list[Curve], list[Curve]] = ([], [])
+    for row in rows:
+        curve = Curve(
+            row["token"] or f"id {row['token_id']}", row["verdict"], row["copies"], row["below"], row["above"]
+        )
+        found[row["ordinary"]].append(curve)
+    return found
+
+
+def _curves(content: RunContent, run: Run) -> list[ReportFigure]:
+    if content.evidence is None:
+        return []
+    curves, controls = curves_of(content)
+    u = run.plan.mean_similarity
+    plot = symptom_curves(curves, controls, u)
+    return [
+        ReportFigure(
+            "symptom-curves",
+            "Symptom curves",
+            plot,
+            describe_curves(curves, controls, u),
+            "Copies of a token are put behind a text. A sticky token raises the similarity of unrelated "
+            "texts and "
+            "lowers that of related ones: both go toward one value, and meaning is lost. Dotted: the "
+            "model's mean similarity u. Ordinary tokens (green, dashed; the band is their range) lower the "
+            "related ones too, "
+            "as any padding does, but do not lift the unrelated ones as far.",
+            curves_table(curves, controls),
+            stacked(plot, 2, 820) if curves else {},
+        )
+    ]
+
+
+def _scatter(content: RunContent) -> ReportFigure:
+    if content.is_profile:
+        x, y, names = "lift", "contraction", ("lift", "contraction")
+        reading = (
+            "Lift says how far unrelated texts come together, contraction how much of the difference between "
+            "similarities is gone (0: none, 1: all). Among ordinary tokens the two go "
+            "against each other: a word that is near to many texts lifts and contracts little, noise "
+            "contracts and "
+            "does not lift. A sticky token lifts far more than others of its contraction; the verdict "
+            "tests both "
+            "together."
+        )
+    else:
+        x, y, names = "validation_rate", "lift", ("validation rate", "lift")
+        reading = (
+            "Candidates only. The validation rate counts how many unrelated pairs come together, the lift "
+            "how "
+            "far. This method does not measure contraction."
+        )
+    return ReportFigure(
+        "lift-contraction" if content.is_profile else "rate-lift",
+        f"{names[0].capitalize()} against {names[1]}",
+        effect_scatter(content.tokens, x, y, names),
+        describe_scatter(content.tokens, x, y, names),
+        reading,
+        scatter_table(content.tokens, x, y, names),
+    )
+
+
+def _composition(content: RunContent) -> ReportFigure:
+    parts = breakdowns(content.tokens)
+    plot = composition(parts)
+    return ReportFigure(
+        "who-they-are",
+        "Who they are",
+        plot,
+        describe_composition(parts),
+        "Grey: all tokens that the run looked at. Orange: the sticky ones. Where orange exceeds grey, that "
+        "group "
+        "is over-represented. Position is the place in the vocabulary by id: many tokenizers put special and "
+        "unused entries first or last, and frequent words before rare ones.",
+        composition_table(parts),
+        stacked(plot, len(parts), 1180),
+    )
+
+
+def _map(content: RunContent) -> list[ReportFigure]:
+    if content.evidence is None:
+        return []
+    points = content.evidence.points
+    names = (
+        content.vocabulary.select("token_id", "token")
+        if content.vocabulary is not None
+        else content.tokens.select("token_id", "token")
+    )
+    placed = points.join(names, on="token_id", how="left").join(
+        content.tokens.select("token_id", "verdict"), on="token_id", how="left"
+    )
+    placed = placed.with_columns(pl.col("token").fill_null("?"))
+    axes = ("cosine to the vocabulary's mean", "first component beside it")
+    explained = content.evidence.record.map_explained
+    share = "" if explained is None else f", which holds {explained:.1%} of the remaining variance"
+    return [
+        ReportFigure(
+            "embedding-map",
+            "A map of the vocabulary",
+            effect_scatter(placed, "to_mean", "component", axes),
+            describe_scatter(placed, "to_mean", "component", axes),
+            f"Every token encoded as an input of its own: {int(placed['drawn'].sum()):,} random ones and all "
+            "flagged ones. To the right lie tokens whose vector is close to the mean of the vocabulary, to "
+            "which "
+            "sticky tokens pull other texts; alone, a sticky token may look like any other. Up and down is "
+            "the direction in which the rest of the vectors varies most"
+            f"{share}: a map in two dimensions shows little of a space of many.",
+            scatter_table(placed, "to_mean", "component", axes),
+        )
+    ]

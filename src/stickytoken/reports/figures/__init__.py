@@ -1,0 +1,1 @@
+"""The figures of a report: pure functions from tables to Plotly figures, and what each shows in words."""

@@ -1,0 +1,114 @@
+"""Several runs beside each other: how many tokens they flag, and how far these lift."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from stickytoken.reports.figures.figure import DataTable
+from stickytoken.reports.figures.style import DASHES, SERIES, empty_figure, label, new_figure
+
+_MOST_TOKENS = 30
+_SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "triangle-down")
+
+
+@dataclass(frozen=True)
+class ComparedToken:
+    """A token that some run calls sticky.
+
+    Attributes:
+        token: its text.
+        moved: by run, how far it moves unrelated texts beyond an ordinary token, in standard
+            deviations of the model's similarities; None where the run does not say.
+        verdicts: by run; None where the run did not judge it.
+    """
+
+    token: str
+    moved: Sequence[float | None]
+    verdicts: Sequence[str | None]
+
+
+def compared_tokens(tokens: Sequence[ComparedToken], names: Sequence[str]) -> go.Figure:
+    """A row a token, a mark a run; filled where the run calls it sticky."""
+    drawn = [each for each in tokens if any(value is not None for value in each.moved)][:_MOST_TOKENS]
+    if not drawn:
+        return empty_figure("no run has a sticky token with a lift in standard deviations")
+    figure = new_figure(height=150 + 24 * len(drawn))
+    texts = [label(each.token) for each in drawn]
+    for place, name in enumerate(names):
+        shape = _SHAPES[place % len(_SHAPES)]
+        rows = [(row, each) for row, each in enumerate(drawn) if each.moved[place] is not None]
+        if not rows:
+            continue
+        figure.add_scatter(
+            x=[round(each.moved[place] or 0.0, 4) for _, each in rows],
+            y=[row for row, _ in rows],
+            mode="markers",
+            customdata=[[texts[row], label(each.verdicts[place] or "not judged")] for row, each in rows],
+            hovertemplate=f"%{{customdata[0]}}: %{{x:.2f}} sd, "
+            f"%{{customdata[1]}}<extra>{label(name)}</extra>",
+            marker={
+                "color": SERIES[place % len(SERIES)],
+                "symbol": [
+                    shape if each.verdicts[place] == "sticky" else f"{shape}-open" for _, each in rows
+                ],
+                "size": 10,
+            },
+            name=label(name),
+        )
+    figure.add_vline(x=0, line={"width": 1, "color": "#808080"})
+    figure.update_yaxes(
+        tickvals=list(range(len(drawn))), ticktext=texts, autorange="reversed", title_text=None
+    )
+    figure.update_xaxes(title_text="lift beyond an ordinary token's, in standard deviations of similarity")
+    figure.update_layout(hovermode="closest")
+    return figure
+
+
+def compared_distributions(
+    samples: Sequence[Sequence[float]], names: Sequence[str], axis: str = "standard deviations"
+) -> go.Figure:
+    """The share of tokens beyond a value, a line a run.
+
+    Args:
+        samples: values by run.
+        names: of the runs.
+        axis: unit of the values.
+    """
+    if not any(samples):
+        return empty_figure("no run has lifts of all its tokens")
+    figure = new_figure(height=380)
+    for place, (values, name) in enumerate(zip(samples, names, strict=True)):
+        if not values:
+            continue
+        ranked = sorted(values, reverse=True)
+        # Every rank in the tail, fewer of them further in.
+        ranks = sorted({min(len(ranked), round(1.12**k)) for k in range(200)})
+        figure.add_scatter(
+            x=[round(ranked[rank - 1], 4) for rank in ranks],
+            y=[round(100 * rank / len(ranked), 5) for rank in ranks],
+            mode="lines",
+            line={"color": SERIES[place % len(SERIES)], "dash": DASHES[place % len(DASHES)], "width": 2.5},
+            name=label(name),
+            hovertemplate=f"%{{y:.3g}} % of tokens beyond %{{x:.2f}}<extra>{label(name)}</extra>",
+        )
+    figure.update_xaxes(title_text=axis)
+    figure.update_yaxes(title_text="% of tokens beyond", type="log", dtick=1)
+    figure.update_layout(hovermode="closest")
+    return figure
+
+
+def compared_table(tokens: Sequence[ComparedToken], names: Sequence[str]) -> DataTable:
+    """A row a token, two columns a run."""
+    columns = ["token"]
+    for name in names:
+        columns += [f"{name}: sd", f"{name}: verdict"]
+    rows = []
+    for each in tokens:
+        row: list[str | float | None] = [each.token]
+        for value, verdict in zip(each.moved, each.verdicts, strict=True):
+            row += [value, verdict]
+        rows.append(row)
+    return DataTable(columns, rows)

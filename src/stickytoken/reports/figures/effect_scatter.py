@@ -1,0 +1,117 @@
+"""Two statistics of every token against each other, the flagged ones marked."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+import polars as pl
+
+from stickytoken.reports.figures.figure import DataTable
+from stickytoken.reports.figures.style import COLORS, ORDINARY, SYMBOLS, empty_figure, label, new_figure
+
+# Of the others so many are drawn: enough to see the cloud, few enough for a phone.
+DRAWN_POINTS = 2500
+_THIN = 5
+_NAMED = 5
+
+
+def thinned(tokens: pl.DataFrame, limit: int = DRAWN_POINTS) -> pl.DataFrame:
+    """All flagged tokens and a random part of the others; the same on every call."""
+    flagged = pl.col("verdict").is_in(["sticky", "topical"]).fill_null(value=False)
+    others = tokens.filter(~flagged)
+    if len(others) > limit:
+        kept = np.random.default_rng([len(others), _THIN]).choice(len(others), size=limit, replace=False)
+        others = others[np.sort(kept)]
+    return pl.concat([others, tokens.filter(flagged)])
+
+
+def effect_scatter(
+    tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str], lines: dict[str, float] | None = None
+) -> go.Figure:
+    """A cloud of ordinary tokens, and the flagged ones by colour and shape.
+
+    Args:
+        tokens: with both columns, token and verdict.
+        x: column on the horizontal axis.
+        y: column on the vertical axis.
+        names: of both, on the axes.
+        lines: values of x to mark, by name.
+    """
+    measured = tokens.filter(pl.col(x).is_not_null() & pl.col(y).is_not_null())
+    if measured.is_empty():
+        return empty_figure(f"no token has a {names[0]} and a {names[1]}")
+    figure = new_figure(height=430)
+    drawn = thinned(measured)
+    flagged = pl.col("verdict").is_in(["sticky", "topical"]).fill_null(value=False)
+    others = drawn.filter(~flagged)
+    _points(
+        figure, others, x, y, f"other tokens ({len(others):,} of {len(measured.filter(~flagged)):,} drawn)"
+    )
+    for verdict in ("topical", "sticky"):
+        _flagged(figure, drawn.filter(verdict=verdict), x, y, verdict)
+    for text, value in (lines or {}).items():
+        figure.add_vline(x=value, line={"color": ORDINARY, "width": 1.5, "dash": "dot"})
+        figure.add_annotation(
+            x=value, y=0, yref="paper", yanchor="bottom", text=text, showarrow=False, xanchor="left", xshift=4
+        )
+    figure.update_xaxes(title_text=names[0])
+    figure.update_yaxes(title_text=names[1])
+    figure.update_layout(hovermode="closest")
+    return figure
+
+
+def _points(figure: go.Figure, rows: pl.DataFrame, x: str, y: str, name: str) -> None:
+    figure.add_scatter(
+        x=rows[x].round(4).to_list(),
+        y=rows[y].round(4).to_list(),
+        customdata=[label(token) for token in rows["token"]],
+        mode="markers",
+        marker={"color": ORDINARY, "size": 4, "opacity": 0.45},
+        hovertemplate="%{customdata}<br>%{x:.4f}, %{y:.4f}<extra></extra>",
+        name=name,
+    )
+
+
+def _flagged(figure: go.Figure, rows: pl.DataFrame, x: str, y: str, verdict: str) -> None:
+    if rows.is_empty():
+        return
+    names = [label(token) for token in rows["token"]]
+    named = verdict == "sticky" and len(names) <= _NAMED
+    figure.add_scatter(
+        x=rows[x].round(4).to_list(),
+        y=rows[y].round(4).to_list(),
+        customdata=names,
+        text=names if named else None,
+        textposition="top center",
+        mode="markers+text" if named else "markers",
+        marker={"color": COLORS[verdict], "symbol": SYMBOLS[verdict], "size": 11},
+        hovertemplate=f"%{{customdata}}<br>%{{x:.4f}}, %{{y:.4f}}<extra>{verdict}</extra>",
+        cliponaxis=False,
+        name=f"{verdict} ({len(names)})",
+    )
+
+
+def describe_scatter(tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str]) -> str:
+    """The cloud and the flagged tokens in words."""
+    measured = tokens.filter(pl.col(x).is_not_null() & pl.col(y).is_not_null())
+    if measured.is_empty():
+        return f"No token has a {names[0]} and a {names[1]}."
+    text = f"{names[0].capitalize()} against {names[1]} of {len(measured):,} tokens."
+    for verdict, rows in (("sticky", measured.filter(verdict="sticky")), ("all", measured)):
+        if len(rows):
+            who = "All tokens" if verdict == "all" else f"{len(rows)} sticky"
+            medians = (float(rows[x].median()), float(rows[y].median()))  # type: ignore[arg-type]
+            text += f" {who}: medians {medians[0]:.4f} and {medians[1]:.4f}."
+    return text
+
+
+def scatter_table(tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str]) -> DataTable:
+    """The flagged tokens and the quartiles of all."""
+    measured = tokens.filter(pl.col(x).is_not_null() & pl.col(y).is_not_null())
+    if measured.is_empty():
+        return DataTable((), ())
+    flagged = measured.filter(pl.col("verdict").is_in(["sticky", "topical"])).sort(x, descending=True)
+    rows = list(flagged.select("token", "verdict", x, y).head(20).iter_rows())
+    for name, level in (("lower quartile", 0.25), ("median", 0.5), ("upper quartile", 0.75)):
+        rows.append((f"({name} of all)", None, measured[x].quantile(level), measured[y].quantile(level)))
+    return DataTable(("token", "verdict", *names), rows)

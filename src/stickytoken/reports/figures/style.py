@@ -1,0 +1,84 @@
+"""How figures look: colours that colour-blind readers tell apart, on light and on dark ground."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import plotly.graph_objects as go
+
+from stickytoken.visible_text import visible
+
+# Of Okabe and Ito (2008), those with a contrast of 3 to 1 against white and against the dark ground.
+STICKY = "#D55E00"
+TOPICAL = "#0072B2"
+CONTROL = "#009E73"
+ORDINARY = "#808080"
+COLORS: Mapping[str, str] = MappingProxyType({"sticky": STICKY, "topical": TOPICAL, "benign": ORDINARY})
+# Shapes say the same as colours.
+SYMBOLS: Mapping[str, str] = MappingProxyType(
+    {"sticky": "diamond", "topical": "square-open", "benign": "circle-open"}
+)
+SERIES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#7B5EA7")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px", "1px,3px")
+
+Theme = Literal["light", "dark"]
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
+_INKS = {"light": ("#1d2430", "#e3e6eb", "#ffffff"), "dark": ("#e6e9ee", "#333b47", "#161b22")}
+
+
+def template(theme: Theme) -> dict[str, Any]:
+    """The Plotly template of a theme, as plain data."""
+    ink, grid, ground = _INKS[theme]
+    axis = {
+        "gridcolor": grid,
+        "linecolor": grid,
+        "zerolinecolor": grid,
+        "automargin": True,
+        "title": {"standoff": 8},
+        "fixedrange": False,
+    }
+    return {
+        "layout": {
+            "font": {"family": _FONT, "size": 13, "color": ink},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "xaxis": axis,
+            "yaxis": axis,
+            "colorway": list(SERIES),
+            "hoverlabel": {
+                "bgcolor": ground,
+                "bordercolor": ink,
+                "font": {"color": ink, "family": _FONT},
+                "align": "left",
+            },
+            "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12}},
+            "margin": {"l": 8, "r": 12, "t": 36, "b": 8},
+            "annotationdefaults": {"font": {"size": 12, "color": ink}},
+        }
+    }
+
+
+def new_figure(height: int = 380, theme: Theme = "light") -> go.Figure:
+    """An empty figure in our style; its template is the only thing that a theme changes."""
+    figure = go.Figure()
+    figure.update_layout(template=go.layout.Template(template(theme)), height=height, dragmode=False)
+    return figure
+
+
+def label(text: str) -> str:
+    """Token text for Plotly, which reads a little HTML in every text: shown as it is, on one line.
+
+    Isolated, so that letters that run from right to left leave what stands beside them in place.
+    """
+    shown = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return f"\u2068{shown}\u2069"
+
+
+def empty_figure(message: str) -> go.Figure:
+    """A figure that says why there is nothing to see."""
+    figure = new_figure(height=120)
+    figure.update_layout(xaxis={"visible": False}, yaxis={"visible": False})
+    figure.add_annotation(text=label(message), showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
+    return figure

@@ -1,0 +1,45 @@
+"""A report as one JSON document: everything that the page shows, for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from stickytoken.reports.cards import cards
+from stickytoken.reports.content import RunContent
+from stickytoken.reports.facts import computed, headline, how, notes, tone
+from stickytoken.reports.figure_set import curves_of, report_figures
+from stickytoken.reports.flagged_table import flagged_rows
+from stickytoken.reports.glossary import glossary
+
+
+def run_document(content: RunContent) -> dict[str, Any]:
+    """The report of one run in JSON values; what is missing is null or an empty list."""
+    curves, ordinary = curves_of(content)
+    return {
+        "run": str(content.path),
+        "model": content.record.model.name,
+        "method": content.record.method,
+        "finished": content.run is not None,
+        "headline": headline(content),
+        "tone": tone(content),
+        "notes": notes(content),
+        "worst": [card.row | {"pairs": [asdict(pair) for pair in card.pairs]} for card in cards(content)],
+        "flagged": flagged_rows(content),
+        "curves": [asdict(curve) for curve in curves],
+        "ordinary_curves": [asdict(curve) for curve in ordinary],
+        "figures": [
+            {
+                "name": figure.name,
+                "title": figure.title,
+                "alt": figure.alt,
+                "reading": figure.reading,
+                "columns": list(figure.table.columns),
+                "rows": [list(row) for row in figure.table.rows],
+            }
+            for figure in report_figures(content)
+        ],
+        "how": how(content),
+        "computed": computed(content),
+        "glossary": glossary(content.record.method),
+    }

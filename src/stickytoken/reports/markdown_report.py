@@ -1,0 +1,75 @@
+"""A report as Markdown: for a ticket, a pull request, a wiki."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from stickytoken.reports.cards import Card, cards
+from stickytoken.reports.content import RunContent
+from stickytoken.reports.escaping import markdown, number, plain, spaced
+from stickytoken.reports.facts import computed, headline, how, key_facts, notes
+from stickytoken.reports.figure_set import report_figures
+from stickytoken.reports.flagged_table import COLUMNS, flagged_rows
+from stickytoken.reports.glossary import glossary
+
+
+def run_markdown(content: RunContent) -> str:
+    """The report of one run."""
+    record = content.record
+    parts = [
+        f"# Sticky tokens of {markdown(record.model.name)}",
+        f"**{markdown(headline(content))}**",
+        _bullets(f"{markdown(fact.value)} {markdown(fact.meaning)}" for fact in key_facts(content)),
+        _bullets(f"Note: {markdown(note)}" for note in notes(content)),
+    ]
+    if content.run is not None:
+        title = "The worst tokens" if len(content.sticky) else "No token is sticky: the highest, for scale"
+        parts += [f"## {title}", *(_card(card) for card in cards(content))]
+        for figure in report_figures(content):
+            parts += [f"## {markdown(figure.title)}", markdown(figure.alt), markdown(figure.reading)]
+        columns = COLUMNS[record.method]
+        rows = [[number(row[each.key], each.digits) for each in columns] for row in flagged_rows(content)]
+        parts += ["## All flagged tokens", table([each.title for each in columns], rows) if rows else "None."]
+    parts += ["## What was computed", markdown(how(content))]
+    for name, values in computed(content).items():
+        shown = [[spaced(key), plain(value)] for key, value in values.items()]
+        parts += [f"### {markdown(name)}", table(["what", "value"], shown)]
+    parts += [
+        "## How to read every number",
+        _bullets(f"**{markdown(word)}**: {markdown(text)}" for word, text in glossary(record.method).items()),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table, its text escaped."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(
+        "| " + " | ".join(cell if place == 1 else markdown(cell) for cell in line) + " |"
+        for place, line in enumerate(lines)
+    )
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _card(card: Card) -> str:
+    row: dict[str, Any] = card.row
+    grade = row.get("severity") if row["verdict"] == "sticky" else None
+    lift = f"lift {number(row['lift'], 4)}" if row["lift"] is not None else ""
+    if row.get("lift_low") is not None:
+        lift += f" (interval {number(row['lift_low'], 4)} to {number(row['lift_high'], 4)})"
+    if row.get("validation_rate") is not None:
+        lift += f", validation rate {number(row['validation_rate'], 3)}"
+    grade = grade or row["verdict"] or "not judged"
+    lines = [f"- **{markdown(row['token'])}** ({markdown(grade)}): {markdown(lift)}"]
+    for pair in card.pairs:
+        which = "typical" if pair.which == "typical" else "rises most"
+        lines.append(
+            f"  - {which}: “{markdown(pair.anchor)}” and “{markdown(pair.carrier)}” with {pair.copies} "
+            "copies: "
+            f"similarity {markdown(number(pair.before, 3))} becomes {markdown(number(pair.after, 3))}"
+        )
+    return "\n".join(lines)

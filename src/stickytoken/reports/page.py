@@ -1,0 +1,115 @@
+"""A report as one HTML file that asks nobody for anything."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from stickytoken.reports.cards import cards
+from stickytoken.reports.content import RunContent
+from stickytoken.reports.escaping import finalized, json_for_html, number, plain, spaced
+from stickytoken.reports.facts import computed, headline, how, key_facts, notes, tone
+from stickytoken.reports.figure_set import report_figures
+from stickytoken.reports.figures.figure import ReportFigure
+from stickytoken.reports.figures.style import template
+from stickytoken.reports.flagged_table import COLUMNS, flagged_rows
+from stickytoken.reports.glossary import glossary
+from stickytoken.reports.plotly_bundle import plotly_bundle, script_digest
+
+# More rows would make the file slow to open; tokens.parquet has all of them.
+_MOST_ROWS = 1000
+
+
+def run_page(content: RunContent) -> str:
+    """The report of one run."""
+    rows = flagged_rows(content)
+    return render(
+        "run.html.j2",
+        report_figures(content),
+        title=content.record.model.name,
+        content=content,
+        record=content.record,
+        headline=headline(content),
+        tone=tone(content),
+        facts=key_facts(content),
+        notes=notes(content),
+        cards=cards(content),
+        confidence=f"{100 * content.setting('confidence'):.4g}" if content.is_profile else None,
+        columns=COLUMNS[content.record.method],
+        rows=rows[:_MOST_ROWS],
+        flagged=len(rows),
+        how=how(content),
+        computed=computed(content),
+        glossary=glossary(content.record.method),
+    )
+
+
+def render(name: str, figures: list[ReportFigure], **values: Any) -> str:
+    """Fill a template; its page gets style, scripts, the figures' data and the policy.
+
+    Args:
+        name: of the template.
+        figures: all figures of the page.
+        values: whatever else the template uses.
+    """
+    script = _packaged("report.js")
+    bundle = plotly_bundle() if figures else None
+    allowed = [script_digest(script), *([bundle.digest] if bundle else [])]
+    data = {
+        "themes": {"light": template("light"), "dark": template("dark")},
+        "figures": {figure.name: _plot_data(figure) for figure in figures},
+    }
+    return (
+        _environment()
+        .get_template(name)
+        .render(
+            figures={figure.name: figure for figure in figures},
+            bundle=bundle,
+            data=json_for_html(data),
+            policy="; ".join(
+                (
+                    "default-src 'none'",
+                    "script-src " + " ".join(f"'sha256-{digest}'" for digest in allowed),
+                    "style-src 'unsafe-inline'",
+                    "img-src data: blob:",
+                    "base-uri 'none'",
+                    "form-action 'none'",
+                )
+            ),
+            style=Markup(_packaged("report.css")),
+            script=Markup(script),
+            **values,
+        )
+    )
+
+
+def _plot_data(figure: ReportFigure) -> dict[str, Any]:
+    plot = json.loads(figure.plot.to_json())
+    plot["layout"].pop("template", None)  # the page has it once, by theme
+    return {"data": plot["data"], "layout": plot["layout"], "narrow": figure.narrow}
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("stickytoken.reports"),
+        autoescape=True,
+        finalize=finalized,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = number
+    environment.filters["plain"] = plain
+    environment.filters["spaced"] = spaced
+    return environment
+
+
+@cache
+def _packaged(name: str) -> str:
+    return (files("stickytoken.reports") / "templates" / name).read_text("utf-8")

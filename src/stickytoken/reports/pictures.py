@@ -1,0 +1,67 @@
+"""Figures as PNG and SVG files, for a paper."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stickytoken.errors import InputError, MissingExtraError, RunError
+from stickytoken.reports.figures.figure import ReportFigure
+
+_WIDTH = 900
+# Dots of a PNG by dot of the screen: sharp at the width of a column in print.
+_SCALE = 3
+_FORMATS = ("png", "svg")
+
+
+def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
+    """Draw every figure as PNG and as SVG, on white.
+
+    A browser draws them: kaleido starts Chrome or Chromium without a window.
+
+    Raises:
+        MissingExtraError: kaleido is not installed.
+        InputError: there is no figure, or no browser that can draw them.
+        RunError: the folder cannot be written.
+    """
+    if importlib.util.find_spec("kaleido") is None:
+        raise MissingExtraError("saving figures", "figures")
+    if not figures:
+        raise InputError("there is no figure to save: no run of these is finished")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be made: {error.strerror or error}") from error
+    plots = [_on_white(figure) for figure in figures for _ in _FORMATS]
+    paths = [folder / f"{figure.name}.{kind}" for figure in figures for kind in _FORMATS]
+    _draw(plots, paths)
+    return paths
+
+
+def _on_white(figure: ReportFigure) -> Any:
+    from plotly.graph_objects import Figure
+
+    return Figure(figure.plot).update_layout(paper_bgcolor="white", plot_bgcolor="white")
+
+
+def _draw(plots: list[Any], paths: list[Path]) -> None:
+    from choreographer.browsers.chromium import ChromeNotFoundError
+    from choreographer.errors import BrowserClosedError, BrowserFailedError
+    from plotly.io import write_images
+
+    heights = [plot.layout.height for plot in plots]
+    try:
+        write_images(plots, paths, width=_WIDTH, height=heights, scale=_SCALE)
+    except (ChromeNotFoundError, BrowserFailedError, BrowserClosedError, RuntimeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"figures are drawn by Chrome or Chromium, and none could be used ({reason}): install one, or "
+            "set "
+            "BROWSER_PATH to its program; the HTML report needs none"
+        ) from error
+    except OSError as error:
+        raise RunError(f"{paths[0].parent} cannot be written: {error.strerror or error}") from error
+    if missing := [path.name for path in paths if not path.is_file()]:
+        raise RunError(f"{paths[0].parent} has no {missing[0]}: the browser drew no such figure")

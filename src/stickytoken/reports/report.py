@@ -1,0 +1,118 @@
+"""From run folders to a report, in memory or in files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import BinaryIO
+
+from stickytoken.errors import InputError, RunError
+from stickytoken.reports.comparison import compare, comparison_figures
+from stickytoken.reports.comparison_report import (
+    comparison_document,
+    comparison_markdown,
+    comparison_page,
+)
+from stickytoken.reports.content import RunContent, read_content
+from stickytoken.reports.figure_set import report_figures
+from stickytoken.reports.figures.figure import ReportFigure
+from stickytoken.reports.json_report import run_document
+from stickytoken.reports.markdown_report import run_markdown
+from stickytoken.reports.page import run_page
+from stickytoken.reports.pictures import save_figures
+from stickytoken.runs import Run
+from stickytoken.runs.atomic import write_atomically
+
+REPORT_FILE = "report.html"
+
+
+class Format(StrEnum):
+    """What a report is written as."""
+
+    HTML = "html"
+    MD = "md"
+    JSON = "json"
+
+
+def report(
+    *runs: Run | str | Path,
+    format: str = Format.HTML,  # noqa: A002 - the name of the option
+    out: str | Path | None = None,
+    figures: str | Path | None = None,
+) -> str:
+    """Report a run, or compare several. No model is needed.
+
+    Args:
+        runs: finished runs, or run folders; of an unfinished one the report says what is missing.
+        format: ``html``, one file that asks for nothing; ``md``; ``json``.
+        out: write it to this file too; its folder must exist.
+        figures: save the figures as PNG and SVG into this folder; needs the extra ``figures`` and Chrome or
+            Chromium.
+
+    Returns:
+        The report.
+
+    Raises:
+        InputError: no run, an unknown format, or no browser for the figures.
+        MissingExtraError: figures without the extra.
+        RunError: a folder that is no run or is damaged, or a file that cannot be written.
+    """
+    if format not in set(Format):
+        raise InputError(f"format {format!r} is unknown: use one of {', '.join(Format)}")
+    if not runs:
+        raise InputError("there is no run to report: pass a run folder")
+    contents = [read_content(run.path if isinstance(run, Run) else run) for run in runs]
+    text = _written(contents, Format(format))
+    if out is not None:
+        write_report(text, Path(out).expanduser())
+    if figures is not None:
+        save_figures(_figures(contents), Path(figures).expanduser())
+    return text
+
+
+def write_report(text: str, path: Path) -> None:
+    """Write a report whole or not at all.
+
+    Raises:
+        RunError: the folder does not exist or cannot be written, or the disk is full.
+    """
+    try:
+        folder = path.parent.is_dir() and not path.is_dir()
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
+    if not folder:
+        reason = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise RunError(f"{path} cannot be written: {reason}")
+    content = text.encode("utf-8", "backslashreplace")
+
+    def write(stream: BinaryIO) -> None:
+        stream.write(content)
+
+    write_atomically(path, write)
+
+
+def _written(contents: Sequence[RunContent], format_: Format) -> str:
+    if len(contents) == 1:
+        if format_ is Format.HTML:
+            return run_page(contents[0])
+        if format_ is Format.MD:
+            return run_markdown(contents[0])
+        return _json(run_document(contents[0]))
+    comparison = compare(contents)
+    if format_ is Format.HTML:
+        return comparison_page(comparison)
+    if format_ is Format.MD:
+        return comparison_markdown(comparison)
+    return _json(comparison_document(comparison))
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def _figures(contents: Sequence[RunContent]) -> list[ReportFigure]:
+    if len(contents) == 1:
+        return report_figures(contents[0])
+    return comparison_figures(compare(contents))

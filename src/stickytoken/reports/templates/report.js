@@ -1,0 +1,131 @@
+"use strict";
+(() => {
+  const report = JSON.parse(document.getElementById("report-data").textContent);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const narrow = matchMedia("(max-width: 640px)");
+  const plots = [...document.querySelectorAll("[data-figure]")];
+  const options = {
+    responsive: true, displaylogo: false, scrollZoom: false,
+    modeBarButtons: [["zoom2d", "resetScale2d", "toImage"]],
+  };
+  const clone = (value) => JSON.parse(JSON.stringify(value));
+
+  // Sets layout["a.b[0].c"], as Plotly.relayout would.
+  function put(layout, path, value) {
+    const keys = path.replace(/\[(\d+)\]/g, ".$1").split(".");
+    const last = keys.pop();
+    let place = layout;
+    for (const key of keys) place = place[key] ??= {};
+    place[last] = value;
+  }
+
+  function layoutOf(figure, print) {
+    const layout = clone(figure.layout);
+    layout.template = report.themes[dark.matches && !print ? "dark" : "light"];
+    if (narrow.matches && !print) {
+      for (const [path, value] of Object.entries(figure.narrow)) put(layout, path, value);
+      layout.font = { size: 11 };
+    }
+    if (print) { layout.width = 680; layout.autosize = false; }
+    return layout;
+  }
+
+  function draw(print) {
+    for (const plot of plots) {
+      const figure = report.figures[plot.dataset.figure];
+      const layout = layoutOf(figure, print);
+      plot.querySelector(".waiting")?.remove();
+      plot.style.height = `${layout.height}px`;
+      Plotly.react(plot, clone(figure.data), layout, options);
+    }
+  }
+
+  // The library travels compressed; a script of exactly this content is what the page's policy allows.
+  async function unpack() {
+    const packed = document.getElementById("plotly-gz");
+    const bytes = Uint8Array.from(atob(packed.textContent), (character) => character.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(stream).text();
+    document.head.append(script);
+    packed.remove();
+  }
+
+  async function start() {
+    if (!plots.length) return;
+    if (typeof DecompressionStream === "undefined") {
+      for (const plot of plots) {
+        plot.textContent = "This browser is too old to draw the picture; its numbers are in the table below.";
+      }
+      return;
+    }
+    await unpack();
+    for (const details of document.querySelectorAll("details.numbers")) details.open = false;
+    draw(false);
+    dark.addEventListener("change", () => draw(false));
+    narrow.addEventListener("change", () => draw(false));
+    addEventListener("beforeprint", () => draw(true));
+    addEventListener("afterprint", () => draw(false));
+  }
+
+  function table() {
+    const found = document.getElementById("tokens");
+    if (!found) return;
+    const body = found.tBodies[0];
+    const rows = [...body.rows];
+    const heads = [...found.tHead.rows[0].cells];
+    const order = document.getElementById("order");
+    const search = document.getElementById("search");
+    const count = document.getElementById("count");
+    const text = rows.map((row) => [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase());
+    const numeric = heads.map((_, k) => rows.some((row) => row.cells[k].classList.contains("number")));
+
+    function sort(column, down) {
+      const value = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
+      const compare = numeric[column]
+        ? (a, b) => Number(value(a)) - Number(value(b))
+        : (a, b) => value(a).localeCompare(value(b));
+      const sorted = [...rows].sort((a, b) => {
+        const missing = (value(a) === "") - (value(b) === "");
+        return missing || (down ? -compare(a, b) : compare(a, b));
+      });
+      body.append(...sorted);
+      heads.forEach((head, k) => head.removeAttribute("aria-sort"));
+      heads[column].setAttribute("aria-sort", down ? "descending" : "ascending");
+      order.value = String(column);
+    }
+
+    heads.forEach((head, column) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = head.textContent;
+      button.addEventListener("click", () => {
+        const now = head.getAttribute("aria-sort");
+        sort(column, now ? now === "ascending" : numeric[column]);
+      });
+      head.replaceChildren(button);
+    });
+    order.addEventListener("change", () => {
+      if (order.value !== "") {
+        sort(Number(order.value), numeric[Number(order.value)]);
+        return;
+      }
+      body.append(...rows);
+      heads.forEach((head) => head.removeAttribute("aria-sort"));
+    });
+    search.addEventListener("input", () => {
+      const wanted = search.value.trim().toLowerCase();
+      let shown = 0;
+      rows.forEach((row, k) => {
+        row.hidden = !text[k].includes(wanted);
+        shown += !row.hidden;
+      });
+      count.textContent = `${shown} of ${rows.length}`;
+    });
+    search.form.addEventListener("submit", (event) => event.preventDefault());
+    search.form.hidden = false;
+  }
+
+  table();
+  start();
+})();

@@ -1,0 +1,95 @@
+"""Where tokens lie among the others: how near to the vocabulary's mean, and in which direction from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.insertion import Token
+
+MAP_SCHEMA = {"token_id": pl.Int64, "to_mean": pl.Float64, "component": pl.Float64, "drawn": pl.Boolean}
+# Tokens that are drawn at random: enough to see the shape of a vocabulary, however large it is.
+DRAWN_TOKENS = 3000
+_LEAST_DRAWN = 3
+_DRAW = 11
+
+
+class EmbeddingMap(NamedTuple):
+    """Unit vectors in two dimensions.
+
+    Attributes:
+        points: token_id; to_mean, the cosine to the mean of the drawn tokens; component, the first
+            principal component of what is orthogonal to that mean; drawn, whether the token is one of
+            those that mean and component come from.
+        explained: share of the orthogonal part's variance that the component holds; None without points.
+    """
+
+    points: pl.DataFrame
+    explained: float | None
+
+
+def embedding_map(
+    encoder: Encoder, vocabulary: Sequence[Token], shown: Sequence[Token], seed: int
+) -> EmbeddingMap:
+    """Encode every token as an input of its own, and lay them out.
+
+    The first axis is the direction that sticky tokens pull to. The second one is where the vocabulary
+    varies most beside it, so that the map shows how near to the mean a token is among its likes.
+    Mean and component come from random tokens alone, so that the shown ones do not bend them.
+
+    Args:
+        encoder: the model.
+        vocabulary: the tokens to draw from.
+        shown: tokens that must be on the map.
+        seed: of the draw.
+    """
+    drawn = np.random.default_rng([seed, _DRAW]).permutation(len(vocabulary))[:DRAWN_TOKENS]
+    chosen = {vocabulary[k].id for k in drawn}
+    ids = np.array(sorted(chosen | {token.id for token in shown}), dtype=np.int64)
+    ids, vectors = _encoded(encoder, ids)
+    own = np.isin(ids, sorted(chosen))
+    mean = vectors[own].mean(axis=0) if own.any() else np.zeros(vectors.shape[1])
+    length = float(np.linalg.norm(mean))
+    if own.sum() < _LEAST_DRAWN or length == 0:
+        return EmbeddingMap(pl.DataFrame(schema=MAP_SCHEMA), None)
+    return _laid_out(ids, vectors, own, mean / length)
+
+
+def _encoded(encoder: Encoder, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Unit vectors of the ids that have one."""
+    head = encoder.tokenize(["a"])[0].head
+    usable = np.array([k for k in ids.tolist() if encoder.fits((*head, k))], dtype=np.int64)
+    if not len(usable):
+        return usable, np.empty((0, encoder.identity.dimension))
+    vectors = encoder.encode_ids([(*head, k) for k in usable.tolist()], allow_zero=True).astype(np.float64)
+    norms = np.linalg.norm(vectors, axis=1)
+    return usable[norms > 0], vectors[norms > 0] / norms[norms > 0, None]
+
+
+def _laid_out(
+    ids: NDArray[np.int64],
+    vectors: NDArray[np.float64],
+    drawn: NDArray[np.bool_],
+    direction: NDArray[np.float64],
+) -> EmbeddingMap:
+    from sklearn.decomposition import PCA
+
+    to_mean = vectors @ direction
+    rest = vectors - to_mean[:, None] * direction
+    if np.allclose(rest[drawn], rest[drawn].mean(axis=0)):
+        return EmbeddingMap(pl.DataFrame(schema=MAP_SCHEMA), None)
+    components = PCA(1, svd_solver="covariance_eigh").fit(rest[drawn])  # exact: no random start
+    points = {
+        "token_id": ids,
+        "to_mean": to_mean,
+        "component": components.transform(rest)[:, 0],
+        "drawn": drawn,
+    }
+    return EmbeddingMap(
+        pl.DataFrame(points, schema=MAP_SCHEMA), float(components.explained_variance_ratio_[0])
+    )

@@ -1,0 +1,110 @@
+"""Reports as a reader's programs see them: parsed pages, real browsers."""
+
+import json
+import shutil
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+# Elements that hold no text of the page.
+_SILENT = {"script", "style"}
+_VOID = {"meta", "link", "input", "br", "line", "rect"}
+
+
+class Page(HTMLParser):
+    """A report read by a parser that is not ours.
+
+    Attributes:
+        tags: names of all elements.
+        attributes: (element, attribute, value) of all of them.
+        tokens: texts of the elements that show a token.
+        text: all that a reader reads.
+        data: what the scripts of the page are given.
+    """
+
+    def __init__(self, html):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.attributes, self.tokens, self.text, self._open = [], [], [], "", []
+        self._raw = {}
+        self.feed(html)
+        self.close()
+        self.data = json.loads(self._raw["report-data"])
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag not in _VOID:
+            self._open.append((tag, dict(attrs)))
+        if self._is_token():
+            self.tokens.append("")
+
+    def handle_endtag(self, tag):
+        if tag in _VOID:
+            return
+        assert self._open[-1][0] == tag, (tag, self._open)
+        self._open.pop()
+
+    def handle_data(self, data):
+        if not self._open:
+            return
+        tag, attrs = self._open[-1]
+        if tag in _SILENT:
+            self._raw[attrs.get("id", tag)] = data
+            return
+        self.text += data
+        if self._is_token():
+            self.tokens[-1] += data
+
+    def _is_token(self):
+        return bool(self._open) and "token" in str(self._open[-1][1].get("class", "")).split()
+
+
+def chromium():
+    """Debian's Chromium, or another; the test is skipped where there is none."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if found := shutil.which(name):
+            return found
+    pytest.skip("no Chromium on this machine")
+    return None
+
+
+@contextmanager
+def opened(path, **options):
+    """The page of a file in a headless browser, with whatever it complains about or asks for.
+
+    Args:
+        path: the HTML file.
+        options: of the browser's context.
+    """
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = chromium()
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = browser.new_context(**options).new_page()
+        heard = []
+        page.on("console", lambda message: heard.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: heard.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (heard.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: heard.append(f"request: {request.url}"))
+        page.goto(Path(path).resolve().as_uri())
+        assert heard.pop(0) == f"request: {Path(path).resolve().as_uri()}"
+        yield page, heard
+        browser.close()
+
+
+def wait_for_plots(page):
+    """Wait until all pictures are drawn."""
+    wait_until(
+        page, "[...document.querySelectorAll('[data-figure]')].every(plot => plot.querySelector('.main-svg'))"
+    )
+
+
+def wait_until(page, condition):
+    """Wait until an expression is true; the page's policy forbids the browser to poll it by itself."""
+    for _ in range(600):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(condition)

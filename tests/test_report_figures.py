@@ -1,0 +1,237 @@
+"""Figures as pure functions: they lose no token, invent no number, and say when there is nothing."""
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stickytoken.reports.figures.comparison import (
+    ComparedToken,
+    compared_distributions,
+    compared_table,
+    compared_tokens,
+)
+from stickytoken.reports.figures.composition import (
+    breakdowns,
+    composition,
+    composition_table,
+    describe_composition,
+)
+from stickytoken.reports.figures.effect_scatter import (
+    describe_scatter,
+    effect_scatter,
+    scatter_table,
+    thinned,
+)
+from stickytoken.reports.figures.lift_distribution import (
+    bins,
+    describe_distribution,
+    distribution,
+    distribution_table,
+)
+from stickytoken.reports.figures.panels import stacked
+from stickytoken.reports.figures.style import CONTROL, SERIES, STICKY, TOPICAL, template
+from stickytoken.reports.figures.symptom_curves import Curve, curves_table, describe_curves, symptom_curves
+
+FINITE = st.floats(-1, 1, allow_nan=False)
+
+
+def tokens(size, sticky=0, seed=0):
+    generator = np.random.default_rng(seed)
+    verdicts = ["sticky"] * sticky + ["benign"] * (size - sticky)
+    return pl.DataFrame(
+        {
+            "token_id": range(size),
+            "token": [f"t{k}" for k in range(size)],
+            "lift": generator.normal(0, 0.02, size),
+            "contraction": generator.normal(0.3, 0.1, size),
+            "verdict": verdicts,
+            "kind": ["whole word"] * size,
+            "script": ["Latin"] * size,
+            "length": generator.integers(1, 20, size),
+            "position": np.linspace(0, 1, size) if size else [],
+        },
+        schema_overrides={
+            "token": pl.String, "verdict": pl.String, "kind": pl.String, "script": pl.String,
+            "length": pl.Int64, "position": pl.Float64, "lift": pl.Float64, "contraction": pl.Float64,
+        },
+    )  # fmt: skip
+
+
+def drawn(figure):
+    return figure.to_plotly_json()["data"]
+
+
+# Distribution
+
+
+@given(st.lists(FINITE, min_size=1, max_size=300))
+def test_bins_hold_every_value_once(values):
+    counts, edges = bins(np.array(values))
+    assert counts.sum() == len(values)
+    assert len(counts) == len(edges) - 1 <= 120
+    assert (np.diff(edges) > 0).all()
+    assert edges[0] <= min(values)
+    assert max(values) <= edges[-1]
+
+
+def test_a_distribution_draws_all_tokens_and_marks_the_flagged():
+    table = tokens(5000, sticky=7)
+    bars, marks = drawn(distribution(table, "lift", "lift", {"ordinary": 0.0}))
+    assert sum(count or 0 for count in bars["y"]) == 5000
+    assert sorted(marks["x"]) == pytest.approx(sorted(table["lift"][:7]), abs=1e-6)
+    rows = distribution_table(table, "lift").rows
+    assert sum(row[2] for row in rows) == 5000
+    assert sum(row[3] for row in rows) == 7
+    words = describe_distribution(table, "lift", "lift")
+    assert f"median {table['lift'].median():.4f}" in words
+    assert "7 sticky between" in words
+
+
+def test_values_that_are_not_there_are_left_out():
+    table = tokens(10, sticky=2).with_columns(lift=pl.when(pl.col("token_id") < 5).then("lift"))
+    bars, marks = drawn(distribution(table, "lift", "lift"))
+    assert sum(count or 0 for count in bars["y"]) == 5
+    assert len(marks["x"]) == 2
+
+
+# Scatter
+
+
+def test_thinning_keeps_every_flagged_token_and_is_the_same_every_time():
+    table = tokens(9000, sticky=40)
+    found = thinned(table, 500)
+    assert len(found) == 540
+    assert (found["verdict"] == "sticky").sum() == 40
+    assert found.equals(thinned(table, 500))
+    assert thinned(table.head(60), 500).sort("token_id").equals(table.head(60))
+
+
+def test_a_scatter_says_how_many_it_draws():
+    table = tokens(9000, sticky=3)
+    others, sticky = drawn(effect_scatter(table, "lift", "contraction", ("lift", "contraction")))
+    assert (len(others["x"]), len(sticky["x"])) == (2500, 3)
+    assert "2,500 of 8,997 drawn" in others["name"]
+    assert [row[0] for row in scatter_table(table, "lift", "contraction", ("a", "b")).rows[:3]] == (
+        table.head(3).sort("lift", descending=True)["token"].to_list()
+    )
+    assert "3 sticky: medians" in describe_scatter(table, "lift", "contraction", ("lift", "contraction"))
+
+
+# Curves
+
+
+CURVES = [Curve("!", "sticky", [0, 1, 32], [0.1, 0.2, 0.3], [0.5, 0.4, 0.3])]
+CONTROLS = [Curve(name, None, [0, 1, 32], [0.1, low, low], []) for name, low in (("a", 0.1), ("b", 0.2))]
+
+
+def test_curves_show_both_sides_and_the_range_of_the_controls():
+    traces = drawn(symptom_curves(CURVES, CONTROLS, 0.25))
+    band, mean, below, above = traces
+    assert band["y"] == pytest.approx([0.1, 0.2, 0.2, 0.1, 0.1, 0.1])
+    assert mean["y"] == pytest.approx([0.1, 0.15, 0.15])
+    assert (below["y"], above["y"]) == ([0.1, 0.2, 0.3], [0.5, 0.4, 0.3])
+    rows = curves_table(CURVES, CONTROLS).rows
+    assert rows[0] == ("!", "below", 0.1, 0.2, 0.3)
+    assert rows[-1][:2] == ("(mean of ordinary tokens)", "below")
+    assert rows[-1][2:] == pytest.approx([0.1, 0.15, 0.15])
+    assert "32 copies of ! move pairs below u from 0.100 to 0.300" in describe_curves(CURVES, CONTROLS, 0.25)
+
+
+def test_panels_stand_below_each_other_without_touching():
+    changes = stacked(symptom_curves(CURVES, CONTROLS, 0.25), 2, 800)
+    (low, high), (bottom, top) = changes["yaxis2.domain"], changes["yaxis.domain"]
+    assert 0 == low < high < bottom < top == 1
+    assert changes["xaxis.domain"] == changes["xaxis2.domain"] == [0, 1]
+
+
+# Who they are
+
+
+def test_breakdowns_count_every_token_once():
+    table = tokens(400, sticky=5)
+    for part in breakdowns(table):
+        assert sum(part.tokens) == 400
+        assert sum(part.sticky) == 5
+    kinds, _, lengths, positions = breakdowns(table)
+    assert kinds.groups == ["whole word"]
+    assert lengths.tokens[-1] == (table["length"] >= 10).sum()
+    assert positions.sticky[0] == 5
+    words = describe_composition(breakdowns(table))
+    assert words.startswith("5 of 400 tokens are sticky. By kind of entry, whole word: 5 of 400.")
+    shares = [row for row in composition_table(breakdowns(table)).rows if row[1] == "0–10"]
+    assert shares == [("position, % of the vocabulary", "0–10", 40, 5, "12.50%")]
+
+
+# Nothing to show
+
+
+@pytest.mark.parametrize("table", [tokens(0), tokens(3), tokens(1, sticky=1)], ids=["none", "benign", "one"])
+def test_every_figure_stands_on_what_little_there_is(table):
+    names = ("lift", "contraction")
+    assert distribution(table, "lift", "lift").to_json()
+    assert effect_scatter(table, *names, names).to_json()
+    assert composition(breakdowns(table)).to_json()
+    for words in (
+        describe_distribution(table, "lift", "lift"),
+        describe_scatter(table, *names, names),
+        describe_composition(breakdowns(table)),
+    ):
+        assert words.endswith(".")
+        assert "nan" not in words.lower()
+    distribution_table(table, "lift")
+    scatter_table(table, *names, names)
+    composition_table(breakdowns(table))
+
+
+def test_without_curves_or_runs_the_figures_say_so():
+    assert "no symptom curves" in symptom_curves([], [], 0.1).layout.annotations[0].text
+    assert describe_curves([], [], 0.1) == "There are no symptom curves."
+    assert curves_table([], []).rows == ()
+    assert "no run has" in compared_tokens([], ["a"]).layout.annotations[0].text
+    assert "no run has" in compared_distributions([[], []], ["a", "b"]).layout.annotations[0].text
+
+
+# Comparison
+
+
+def test_a_compared_token_has_a_mark_for_every_run_that_measured_it():
+    rows = [
+        ComparedToken("x", [1.0, None], ["sticky", None]),
+        ComparedToken("y", [0.5, 0.7], ["benign", "sticky"]),
+    ]
+    first, second = drawn(compared_tokens(rows, ["a", "b"]))
+    assert (first["x"], second["x"]) == ([1.0, 0.5], [0.7])
+    assert [symbol.endswith("-open") for symbol in first["marker"]["symbol"]] == [False, True]
+    assert compared_table(rows, ["a", "b"]).rows[0] == ["x", 1.0, "sticky", None, None]
+
+
+def test_the_tail_is_the_share_beyond_a_value():
+    values = np.random.default_rng(0).normal(size=1000).tolist()
+    (line,) = drawn(compared_distributions([values], ["a"]))
+    for value, share in zip(line["x"], line["y"], strict=True):
+        assert share == pytest.approx(100 * np.mean(np.array(values) >= value - 1e-4), abs=0.11)
+
+
+# Colours
+
+
+def luminance(color):
+    levels = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [level / 12.92 if level <= 0.03928 else ((level + 0.055) / 1.055) ** 2.4 for level in levels]
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
+def contrast(one, other):
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("ground", ["#ffffff", "#161b22"])
+def test_colours_stand_out_from_the_ground_of_both_themes(ground):
+    """Web Content Accessibility Guidelines 2.2: 3 to 1 for graphics, 4.5 to 1 for text."""
+    for color in (STICKY, TOPICAL, CONTROL, *SERIES):
+        assert contrast(color, ground) >= 3, color
+    theme = "light" if ground == "#ffffff" else "dark"
+    assert contrast(template(theme)["layout"]["font"]["color"], ground) >= 4.5
