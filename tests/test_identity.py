@@ -16,6 +16,7 @@ from sentence_transformers import SentenceTransformer
 import planted
 import tiny
 from stickytoken.detection.pairs import SentencePair
+from stickytoken.detection.precision import Precision
 from stickytoken.detection.profile.settings import ProfileSettings
 from stickytoken.detection.std.settings import PlacementWeights, ScoreConstants, StdSettings
 from stickytoken.encoders import load_encoder
@@ -56,6 +57,7 @@ OTHER_PROFILE_SETTINGS = {
     "confidence": 0.8,
     "fdr": 0.1,
     "smallest_effect": 0.3,
+    "screen_precision": Precision.INT8,
     "adaptive": False,
     "insertion": Insertion.TEXT,
     "copies": (4, 8),

@@ -9,6 +9,7 @@ from stickytoken.cli.errors import reported
 from stickytoken.cli.models import chosen_encoder
 from stickytoken.cli.progress import progress_bar
 from stickytoken.cli.reports import finish_run
+from stickytoken.cli.selection import chosen_tokens
 from stickytoken.cli.settings import chosen_settings
 
 
@@ -56,8 +57,6 @@ def detect(
     Example: stickytoken detect all-MiniLM-L6-v2 --sample 300
     """
     from stickytoken.runs import detect as run_detection
-    from stickytoken.runs.selection import token_ids_from_file
-    from stickytoken.vocabulary import categorize
 
     engine_choice = chosen_engine(engine, ray_address, workers)
     settings = chosen_settings(
@@ -98,7 +97,7 @@ def detect(
             encoder,
             sentences=corpus,
             pairs=pairs,
-            tokens=token_ids_from_file(categorize(encoder.tokenizer), tokens) if tokens else None,
+            tokens=chosen_tokens(encoder, tokens),
             sample=sample,
             settings=settings,
             out=out,
