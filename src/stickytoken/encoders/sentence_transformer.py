@@ -6,8 +6,8 @@ import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders.batching import equal_length_batches
+from stickytoken.encoders.borrowing import bounded_memory, evaluating
 from stickytoken.encoders.fingerprint import modules_fingerprint, weights_fingerprint
 from stickytoken.encoders.lengths import maximum_length, set_maximum_length
 from stickytoken.encoders.packed_linear import PackedLinears
@@ -112,7 +113,7 @@ class SentenceTransformerEncoder:
     def dimension(self) -> int:
         """Components of a vector, read off the vector of one token."""
         entry = next(token_id for token_id in self._tokenizer.entries if token_id < (self._rows or math.inf))
-        with _evaluating(self._model), torch.inference_mode():
+        with evaluating(self._model), torch.inference_mode():
             return int(self._forward([(entry,)]).shape[1])
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
@@ -189,7 +190,7 @@ class SentenceTransformerEncoder:
         return bool(np.abs(found - plain).max() <= tolerance)
 
     def _forward_all(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
-        with _evaluating(self._model), torch.inference_mode(), _bounded_memory(self._model), self._fast():
+        with evaluating(self._model), torch.inference_mode(), bounded_memory(self._model), self._fast():
             if self._reuse is not None and (roots := self._reuse.trees(contents)) and self._reuse_agrees:
                 try:
                     return self._reuse.vectors(roots, len(contents))
@@ -295,35 +296,6 @@ class SentenceTransformerEncoder:
             raise EncodingError(
                 f"{self.name}: the vector of the text {label(row)} is zero: it has no similarity to anything"
             )
-
-
-@contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Switch dropout off, and back on for the modules that had it on."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-@contextmanager
-def _bounded_memory(model: torch.nn.Module) -> Iterator[None]:
-    """Keep torch from choosing oneDNN for float32 on a CPU; packed layers call it with few shapes.
-
-    oneDNN keeps a kernel with its buffers for every shape of batch, up to a thousand. Lengths and
-    batch sizes vary here, so the process grew to 2.7 GB on all-MiniLM-L6-v2; without it, it stays at
-    0.9 GB. For bfloat16, oneDNN has the only fast kernels.
-    """
-    parameter = next(model.parameters())
-    if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
-        yield
-        return
-    unchanged = {"deterministic": None, "allow_tf32": None, "fp32_precision": None}
-    with torch.backends.mkldnn.flags(enabled=False, **unchanged):
-        yield
 
 
 def _default_prompt(model: SentenceTransformer) -> str:
