@@ -55,6 +55,7 @@ class CausalPromptEncoder:
         token_budget: tokens of a batch; None chooses by device.
         max_length: longest prompt in tokens, sentence included; None is the model's own.
         reuse: compute what prompts begin with once.
+        normalize: give vectors of length 1.
 
     Raises:
         ModelError: a model of another kind.
@@ -71,8 +72,10 @@ class CausalPromptEncoder:
         token_budget: int | None = None,
         max_length: int | None = None,
         reuse: bool = True,
+        normalize: bool = False,
     ) -> None:
         self.name = name
+        self._normalize = normalize
         self._prompted = PromptedModel(model, tokenizer, name, reading)
         self._model = model
         self._user_tokenizer = tokenizer
@@ -125,6 +128,7 @@ class CausalPromptEncoder:
             "model": type(self._prompted.decoder.model).__name__,
             "config": config_of(self._prompted.decoder.model),
             "layer": self._prompted.number,
+            "normalize": self._normalize,
             "prepending": None if prepending is None else [prepending.start, min(prepending.exit, self.layers)],
             "placeholder": None if placeholder is None else hashlib.sha256(placeholder.numpy()).hexdigest(),
         }
@@ -149,6 +153,7 @@ class CausalPromptEncoder:
             token_budget=self._token_budget,
             max_length=self._asked_length,
             reuse=self._wants_reuse,
+            normalize=self._normalize,
         )
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
@@ -205,6 +210,9 @@ class CausalPromptEncoder:
             self._check_input(content, label(row))
         vectors = self._forward_all(contents, [self._prompted.number])[:, 0]
         self._check_vectors(vectors, label, allow_zero=allow_zero)
+        if self._normalize:
+            norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
         return vectors[places]
 
     def _forward_all(self, contents: Sequence[tuple[int, ...]], numbers: Sequence[int]) -> NDArray[np.float32]:
@@ -307,6 +315,8 @@ class CausalPromptEncoder:
                 f"{self.name}: the text {label} has token id {strange}, "
                 f"but the model embeds only ids from 0 to {self._prompted.decoder.rows - 1}"
             )
+        if not content and self.reading.prompt.echoes:
+            raise EncodingError(f"{self.name}: the text {label} has no tokens, and an echo reads nothing else")
         if not self.fits(content):
             raise EncodingError(
                 f"{self.name}: the text {label} makes a prompt of {self._prompted.length(len(content))} tokens, the "

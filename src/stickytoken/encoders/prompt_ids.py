@@ -115,8 +115,8 @@ class PromptTokenizer:
     ) -> TokenizedText:
         reference = self.prompts[0]
         if reference.between is not None:
-            inside = [place for place, span in enumerate(spans or ()) if span[1] > start and span[0] < start + size]
-            first, stop = (inside[0], inside[-1] + 1) if inside else (len(ids), len(ids))
+            stop = len(ids) - len(reference.after)
+            first = stop - self._echoed(ids, spans or (), text, start, size)
         else:
             first, stop = len(reference.before) - len(self._special), len(ids) - len(reference.after)
             kept = self._special + tuple(ids)
@@ -167,22 +167,35 @@ class PromptTokenizer:
             text = pieces[0] + sample + pieces[1] + sample + pieces[2]
             ids, spans = self._tokenizer.encode_with_spans([text])[0]
             if spans is None:
-                raise ModelError("the tokenizer does not say where its tokens stand, which an echo needs: "
-                                 "use a prompt with one place for the sentence")
-            ends = (len(pieces[0]), len(pieces[0] + sample), len(pieces[0] + sample + pieces[1]))
-            before = tuple(each for each, span in zip(ids, spans, strict=True) if span[1] <= ends[0])
-            between = tuple(
-                each for each, span in zip(ids, spans, strict=True) if ends[1] <= span[0] and span[1] <= ends[2]
+                raise ModelError(
+                    "the tokenizer does not say where its tokens stand, which an echo needs: "
+                    "use a prompt with one place for the sentence"
+                )
+            first, second = len(pieces[0]), len(pieces[0] + sample + pieces[1])
+            parts = (
+                (0, _without_blanks(text, first)),
+                (first + len(sample), _without_blanks(text, second)),
+                (second + len(sample), len(text)),
             )
-            after = tuple(
-                each for each, span in zip(ids, spans, strict=True) if span[0] >= ends[2] + len(sample)
-            )
-            found.add((before, between, after))
+            before, between, after = (_between(ids, spans, *part) for part in parts)
+            content = ids[len(ids) - len(after) - self._echoed(ids, spans, text, second, len(sample)) :]
+            content = content[: len(content) - len(after)]
+            read = PromptIds(self._special + before, between, after, None)
+            if read.fill(tuple(content)) != self._special + tuple(ids):
+                raise InputError(
+                    "the two places of the sentence in an echo give it different tokens: "
+                    "put the same blanks around both"
+                )
+            found.add(read)
         if len(found) > 1:
-            raise InputError("the tokenizer joins signs of the prompt to the sentence, so that an echo has no "
-                             "fixed parts: put blanks around {sentence}")
-        before, between, after = found.pop()
-        return PromptIds(self._special + before, between, after, None)
+            raise InputError(
+                "the tokenizer joins signs of the prompt to the sentence, so that an echo has no fixed parts: "
+                "put blanks around both places of the sentence"
+            )
+        return found.pop()
+
+    def _echoed(self, ids: Sequence[int], spans: Sequence[Span], text: str, start: int, size: int) -> int:
+        return len(_between(ids, spans, _without_blanks(text, start), start + size))
 
     def _read_marks(self) -> _Marks:
         reference, pieces = self.prompts[0], self._pieces[0]
@@ -196,6 +209,18 @@ class PromptTokenizer:
         head = _common_beginning(contents)
         tail = _common_beginning([content[::-1] for content in contents])[::-1]
         return _Marks(head, tail)
+
+
+def _without_blanks(text: str, stop: int) -> int:
+    """Where the text before ``stop`` ends without its blanks, which go with the next word."""
+    return len(text[:stop].rstrip())
+
+
+def _between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
+    """Ids of the tokens that end behind ``start`` and begin before ``stop``."""
+    return tuple(
+        each for each, (first, end) in zip(ids, spans, strict=True) if start < end <= stop or start <= first < stop
+    )
 
 
 def _common_beginning(rows: Sequence[Ids]) -> Ids:
