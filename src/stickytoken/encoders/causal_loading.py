@@ -62,8 +62,8 @@ def refuse_prompt_options(options: PromptOptions, name: str) -> None:
     if options.given:
         asked = ", ".join(options.given)
         raise InputError(
-            f"{asked} is asked for, but {name!r} is not read through a prompt: pass a plain language model and a "
-            f"prompt ({', '.join(PROMPTS)}, or a text with {{sentence}})"
+            f"{asked} is asked for, but {name!r} is not read through a prompt: pass a plain language model "
+            f"and a prompt ({', '.join(PROMPTS)}, or a text with {{sentence}})"
         )
     if options.prompt is not None and options.prompt.lower() in PROMPTS:
         warnings.warn(
@@ -192,7 +192,9 @@ def _saved_options(source: ModelSource) -> PromptOptions | None:
     if source.origin is Origin.HUB or not (folder / "modules.json").is_file() or not path.is_file():
         return None
     if _kinds(source) not in (["CausalPrompt"], ["CausalPrompt", _NORMALIZE]):
-        raise InputError(f"{source.name!r} has {', '.join(_kinds(source))}: behind a prompt only Normalize is supported")
+        raise InputError(
+            f"{source.name!r} has {', '.join(_kinds(source))}: behind a prompt only Normalize is supported"
+        )
     try:
         return PromptOptions(**json.loads(path.read_text("utf-8")))
     except (ValueError, TypeError) as error:

@@ -20,9 +20,9 @@ from stickytoken.errors import EncodingError, InputError
 class CausalPrompt(InputModule):
     """Reads sentences through a prompt: ``SentenceTransformer(modules=[CausalPrompt(model, tokenizer)])``.
 
-    Nothing is cut off: a sentence whose prompt is longer than the context is an error. A saved model is loaded
-    with ``trust_remote_code=True``, as sentence-transformers asks for every module that is not its own, or by
-    `stickytoken.load_encoder` without it.
+    Nothing is cut off: a sentence whose prompt is longer than the context is an error. A saved model is
+    loaded with ``trust_remote_code=True``, as sentence-transformers asks for every module that is not its
+    own, or by `stickytoken.load_encoder` without it.
 
     Args:
         model: a decoder-only transformers model; its head is not kept.
@@ -52,7 +52,7 @@ class CausalPrompt(InputModule):
         exit: int | None = None,  # noqa: A002 - the published name
         layer: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.model = model.base_model if hasattr(model, "base_model") else model
         self.tokenizer = tokenizer
         name = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
@@ -70,7 +70,7 @@ class CausalPrompt(InputModule):
     def preprocess(
         self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any
     ) -> dict[str, torch.Tensor | Any]:
-        """Fill the prompts: several rows a sentence, sentence by sentence, where the prompt has several templates.
+        """Fill the prompts; where there are several templates, several rows a sentence, sentence by sentence.
 
         Raises:
             EncodingError: a sentence whose prompt is longer than the context.
@@ -82,17 +82,23 @@ class CausalPrompt(InputModule):
             length = self._prompted.length(len(content))
             if self.max_seq_length is not None and length > self.max_seq_length:
                 raise EncodingError(
-                    f"the text {text[:80]!r} makes a prompt of {length} tokens, the model reads {self.max_seq_length}"
+                    f"the text {text[:80]!r} makes a prompt of {length} tokens, the model reads "
+                    f"{self.max_seq_length}"
                 )
         ids, mask, positions, slots = self._prompted.layout(self._prompted.rows(contents))
         return {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "prompt_slots": slots.T}
 
-    def forward(self, features: dict[str, torch.Tensor | Any], **kwargs: Any) -> dict[str, torch.Tensor | Any]:
+    def forward(
+        self, features: dict[str, torch.Tensor | Any], **kwargs: Any
+    ) -> dict[str, torch.Tensor | Any]:
         """Add ``sentence_embedding``, shape (sentences, d)."""
         del kwargs
         prompted = self._prompted
         layout = PromptLayout(
-            features["input_ids"], features["attention_mask"], features["position_ids"], features["prompt_slots"].T
+            features["input_ids"],
+            features["attention_mask"],
+            features["position_ids"],
+            features["prompt_slots"].T,
         )
         states = pooled_states(
             prompted.decoder, prompted.batch(layout), [prompted.number], prompted.reading.prepending
@@ -126,7 +132,7 @@ class CausalPrompt(InputModule):
         self.save_config(output_path)
 
     @classmethod
-    def load(  # noqa: PLR0913 - the base class has it so
+    def load(
         cls,
         model_name_or_path: str,
         subfolder: str = "",
@@ -134,15 +140,13 @@ class CausalPrompt(InputModule):
         cache_folder: str | None = None,
         revision: str | None = None,
         local_files_only: bool = False,
-        trust_remote_code: bool = False,
-        model_kwargs: dict[str, Any] | None = None,
-        processor_kwargs: dict[str, Any] | None = None,
+        init_defaults: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> CausalPrompt:
-        """Load a saved module."""
+        """Load a saved module; ``model_kwargs`` and ``processor_kwargs`` go to transformers."""
         from transformers import AutoModel, AutoTokenizer
 
-        del kwargs
+        del init_defaults
         hub: dict[str, Any] = {
             "subfolder": subfolder,
             "token": token,
@@ -150,9 +154,11 @@ class CausalPrompt(InputModule):
             "local_files_only": local_files_only,
         }
         config = cls.load_config(model_name_or_path, cache_folder=cache_folder, **hub)
-        hub |= {"cache_dir": cache_folder, "trust_remote_code": trust_remote_code}
-        model = AutoModel.from_pretrained(model_name_or_path, **hub, **(model_kwargs or {}))
-        tokenizer = AutoTokenizer.from_pretrained(model_name_or_path, **hub, **(processor_kwargs or {}))
+        hub |= {"cache_dir": cache_folder, "trust_remote_code": bool(kwargs.get("trust_remote_code"))}
+        model = AutoModel.from_pretrained(model_name_or_path, **hub, **(kwargs.get("model_kwargs") or {}))
+        tokenizer = AutoTokenizer.from_pretrained(
+            model_name_or_path, **hub, **(kwargs.get("processor_kwargs") or {})
+        )
         return cls(model, tokenizer, **config)
 
 
@@ -167,7 +173,7 @@ def reading_for(
 ) -> Reading:
     """What was asked for, and the family's preset where nothing was.
 
-    The layer is the preset's with and without token prepending, so that switching it on compares like with like.
+    The preset's layer is the same without token prepending, so that switching it on compares like with like.
 
     Raises:
         InputError: start or exit without token prepending, or values that cannot be.
@@ -176,7 +182,9 @@ def reading_for(
 
     chosen = find_prompt(prompt)
     if not token_prepending and (start is not None or exit is not None):
-        raise InputError("start and exit say which layers token prepending overwrites: ask for token prepending too")
+        raise InputError(
+            "start and exit say which layers token prepending overwrites: ask for token prepending too"
+        )
     decoder = find_decoder(model, name)
     preset = preset_for(decoder.model.config, len(decoder.layers), chosen)
     prepending = None

@@ -84,7 +84,9 @@ class CausalPromptEncoder:
             self._prompted.decoder.model, tokenizer, max_length, name, taken=self._prompted.length(0)
         )
         self._asked_length = max_length
-        budget = token_budget or _TOKEN_BUDGET.get(self._prompted.decoder.device.type, _ACCELERATOR_TOKEN_BUDGET)
+        budget = token_budget or _TOKEN_BUDGET.get(
+            self._prompted.decoder.device.type, _ACCELERATOR_TOKEN_BUDGET
+        )
         self._token_budget = budget
         self._wants_reuse = reuse
 
@@ -129,10 +131,17 @@ class CausalPromptEncoder:
             "config": config_of(self._prompted.decoder.model),
             "layer": self._prompted.number,
             "normalize": self._normalize,
-            "prepending": None if prepending is None else [prepending.start, min(prepending.exit, self.layers)],
-            "placeholder": None if placeholder is None else hashlib.sha256(placeholder.numpy()).hexdigest(),
+            "prepending": None
+            if prepending is None
+            else [prepending.start, min(prepending.exit, self.layers)],
+            "placeholder": None
+            if placeholder is None
+            else hashlib.sha256(placeholder.numpy().tobytes()).hexdigest(),
         }
-        templates = [reading.prompt.pieces(each, prepending=prepending is not None) for each in reading.prompt.templates]
+        templates = [
+            reading.prompt.pieces(each, prepending=prepending is not None)
+            for each in reading.prompt.templates
+        ]
         return EncoderIdentity(
             weights=weights_fingerprint(self._prompted.decoder.model),
             tokenizer=self._entries.fingerprint,
@@ -157,8 +166,9 @@ class CausalPromptEncoder:
         )
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Content ids of each text as they stand in the prompt; nothing of the template but quotation marks
-        that share a token with the sentence.
+        """Content ids of each text, as they stand in the prompt.
+
+        Nothing of the template is among them but quotation marks that share a token with the sentence.
         """
         found: list[TokenizedText] = self._prompted.tokenize(texts)
         return found
@@ -166,12 +176,16 @@ class CausalPromptEncoder:
     def fits(self, ids: Sequence[int]) -> bool:
         """Whether the model reads these ids whole, the prompt around them, and embeds all of them."""
         short = self._max_length is None or self._prompted.length(len(ids)) <= self._max_length
-        return short and all(self._prompted.knows(token_id) for token_id in (min(ids, default=0), max(ids, default=0)))
+        return short and all(
+            self._prompted.knows(token_id) for token_id in (min(ids, default=0), max(ids, default=0))
+        )
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode texts, cleaned and put into the prompt; see `Encoder.encode`."""
         if isinstance(texts, str):
-            raise InputError(f"encode takes a list of texts, got the text {_shown(texts)}: put it into a list")
+            raise InputError(
+                f"encode takes a list of texts, got the text {_shown(texts)}: put it into a list"
+            )
         return self._encode([text.ids for text in self.tokenize(texts)], texts, allow_zero=False)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
@@ -215,7 +229,9 @@ class CausalPromptEncoder:
             vectors = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
         return vectors[places]
 
-    def _forward_all(self, contents: Sequence[tuple[int, ...]], numbers: Sequence[int]) -> NDArray[np.float32]:
+    def _forward_all(
+        self, contents: Sequence[tuple[int, ...]], numbers: Sequence[int]
+    ) -> NDArray[np.float32]:
         if not contents:
             return np.empty((0, len(numbers), self.dimension), np.float32)
         rows = self._prompted.rows(contents)
@@ -254,7 +270,8 @@ class CausalPromptEncoder:
     ) -> NDArray[np.float32]:
         prompts, known = self._prompted.prompts, beginnings is not None
         lengths = [
-            prompts[row.prompt].length(len(row.content)) - (prompts[row.prompt].fixed if known else 0) for row in rows
+            prompts[row.prompt].length(len(row.content)) - (prompts[row.prompt].fixed if known else 0)
+            for row in rows
         ]
         batches = equal_length_batches(lengths, self._token_budget)[::-1]
         vectors: NDArray[np.float32] | None = None
@@ -265,8 +282,8 @@ class CausalPromptEncoder:
             except torch.OutOfMemoryError as error:
                 if len(batch) == 1:
                     raise EncodingError(
-                        f"{self.name}: {self.device} has no memory for a prompt of {lengths[batch[0]]} tokens: "
-                        "use shorter sentences, a lower precision or another device"
+                        f"{self.name}: {self.device} has no memory for a prompt of {lengths[batch[0]]} "
+                        f"tokens: use shorter sentences, a lower precision or another device"
                     ) from error
                 self._token_budget = max(1, len(batch) * lengths[batch[0]] // 2)
                 torch.cuda.empty_cache()
@@ -316,11 +333,13 @@ class CausalPromptEncoder:
                 f"but the model embeds only ids from 0 to {self._prompted.decoder.rows - 1}"
             )
         if not content and self.reading.prompt.echoes:
-            raise EncodingError(f"{self.name}: the text {label} has no tokens, and an echo reads nothing else")
+            raise EncodingError(
+                f"{self.name}: the text {label} has no tokens, and an echo reads nothing else"
+            )
         if not self.fits(content):
             raise EncodingError(
-                f"{self.name}: the text {label} makes a prompt of {self._prompted.length(len(content))} tokens, the "
-                f"model reads {self._max_length}: use shorter sentences or fewer copies"
+                f"{self.name}: the text {label} makes a prompt of {self._prompted.length(len(content))} "
+                f"tokens, the model reads {self._max_length}: use shorter sentences or fewer copies"
             )
 
     def _check_vectors(self, vectors: NDArray[np.float32], label: Any, *, allow_zero: bool) -> None:

@@ -68,8 +68,8 @@ class Decoder:
         number = layer + count + 1 if layer < 0 else layer
         if number == 0:
             raise InputError(
-                f"layer {layer} of {self.name} is the embedding of the prompt's last token, the same for every "
-                f"sentence: use 1 to {count}, or -1 to {-count}"
+                f"layer {layer} of {self.name} is the embedding of the prompt's last token, the same for "
+                f"every sentence: use 1 to {count}, or -1 to {-count}"
             )
         if not 0 < number <= count:
             raise InputError(f"{self.name} has no layer {layer}: use 1 to {count}, or -1 to {-count}")
@@ -86,12 +86,15 @@ def find_decoder(model: Any, name: str) -> Decoder:
     if config is None or not hasattr(model, "get_input_embeddings"):
         raise ModelError(f"{name} is a {type(model).__name__}, not a transformers language model")
     if getattr(config, "is_encoder_decoder", False):
-        raise ModelError(f"{name} is an encoder-decoder ({config.model_type}): prompts need a decoder-only model")
+        raise ModelError(
+            f"{name} is an encoder-decoder ({config.model_type}): prompts need a decoder-only model"
+        )
     found = model.get_decoder()
     layers = next((part for key in _LAYERS if (part := getattr(found, key, None)) is not None), None)
     if not isinstance(layers, torch.nn.ModuleList) or not len(layers):
         raise ModelError(
-            f"{name} is a {config.model_type} without a list of decoder layers: prompts need a decoder-only model"
+            f"{name} is a {config.model_type} without a list of decoder layers: prompts need a "
+            f"decoder-only model"
         )
     decoder = Decoder(found, tuple(layers), name)
     if decoder.device.type == "meta":

@@ -25,12 +25,12 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
     for key, value in sorted(model.state_dict().items()):
         for tensor in _tensors(value):
             digest.update(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The plain tensors in an entry of a state; a quantised layer packs its weight, scales and types together."""
+    """The plain tensors in an entry of a state; a quantised layer packs weight, scales and types together."""
     import torch
 
     if isinstance(value, (tuple, list)):

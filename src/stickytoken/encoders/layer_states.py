@@ -102,7 +102,7 @@ def pooled_states(
 def _recorded(
     decoder: Decoder, batch: PromptBatch, numbers: Sequence[int], found: dict[int, torch.Tensor]
 ) -> Iterator[None]:
-    """Pool the states behind layers as they are computed, in calls of this thread; stop after the last one."""
+    """Pool states behind layers as they are computed, in calls of this thread; stop after the last one."""
     owner, top, whole = threading.get_ident(), max(numbers), len(decoder.layers)
 
     def hook(number: int) -> Any:
@@ -118,9 +118,8 @@ def _recorded(
 
     handles = []
     try:
-        for number in numbers:
-            if number < whole:
-                handles.append(decoder.layers[number - 1].register_forward_hook(hook(number)))
+        for number in (each for each in numbers if each < whole):
+            handles.append(decoder.layers[number - 1].register_forward_hook(hook(number)))  # noqa: PERF401
         yield
     finally:
         for handle in handles:

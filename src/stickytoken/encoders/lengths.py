@@ -20,7 +20,11 @@ _NO_LIMIT = 10**9
 def maximum_length(model: SentenceTransformer) -> int | None:
     """The shortest of what the tokenizer cuts at and what the position embeddings reach."""
     truncation = getattr(model.tokenizer, "truncation", None)
-    limits = [model.max_seq_length, truncation["max_length"] if truncation else None, *learned_positions(model)]
+    limits = [
+        model.max_seq_length,
+        truncation["max_length"] if truncation else None,
+        *learned_positions(model),
+    ]
     return min((int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
 
 

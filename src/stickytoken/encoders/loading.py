@@ -112,7 +112,9 @@ def load_encoder(  # noqa: PLR0913 - the front door
     source = resolve_model(name, revision)
     if loads_as_causal(source, options):
         if prompt_name is not None:
-            raise InputError(f"{name!r} is read through a prompt and has none named {prompt_name!r}: leave it out")
+            raise InputError(
+                f"{name!r} is read through a prompt and has none named {prompt_name!r}: leave it out"
+            )
         return load_causal(
             source,
             options,

@@ -1,7 +1,8 @@
 """Published hyper-parameters of Token Prepending, by model family. Pure.
 
-From the configuration of the published code (fuyuchenIfyw/token_prepending, config.yaml), and section 5.1 of Fu et
-al., ACL 2025, for knowledge enhancement on Llama 2 7B. Chosen by their authors on the development set of STS-B.
+From the configuration of the published code (fuyuchenIfyw/token_prepending, config.yaml), and section 5.1 of
+Fu et al., ACL 2025, for knowledge enhancement on Llama 2 7B. Chosen by their authors on the development set
+of STS-B.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Preset:
 
 
 def preset_for(config: Any, layers: int, prompt: Prompt) -> Preset:
-    """The published setting of a model's family and size, or the one of Llama 2 7B at the same relative depth.
+    """The published setting of a family and size, or that of Llama 2 7B at the same relative depth.
 
     Args:
         config: the configuration of the decoder.
@@ -52,5 +53,8 @@ def preset_for(config: Any, layers: int, prompt: Prompt) -> Preset:
         return Preset(1, 6, -2, "Gemma 2 9B")
     # 7 of 32 and 27 of 32, not measured on this model.
     return Preset(
-        min(1, layers - 1), max(2, round(7 * layers / 32)), max(1, round(27 * layers / 32)), "scaled from Llama 2 7B"
+        min(1, layers - 1),
+        max(2, round(7 * layers / 32)),
+        max(1, round(27 * layers / 32)),
+        "scaled from Llama 2 7B",
     )

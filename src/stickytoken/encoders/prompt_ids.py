@@ -50,7 +50,11 @@ class PromptIds:
     def pooled(self, content: int) -> Span:
         """First and last index of what the vector is taken from."""
         last = self.length(content) - 1
-        return (last, last) if self.between is None else (last + 1 - content - len(self.after), last - len(self.after))
+        return (
+            (last, last)
+            if self.between is None
+            else (last + 1 - content - len(self.after), last - len(self.after))
+        )
 
     @property
     def fixed(self) -> int:
@@ -189,8 +193,8 @@ class PromptTokenizer:
             found.add(read)
         if len(found) > 1:
             raise InputError(
-                "the tokenizer joins signs of the prompt to the sentence, so that an echo has no fixed parts: "
-                "put blanks around both places of the sentence"
+                "the tokenizer joins signs of the prompt to the sentence, so that an echo has no fixed "
+                "parts: put blanks around both places of the sentence"
             )
         return found.pop()
 
@@ -203,7 +207,9 @@ class PromptTokenizer:
             return _Marks((), ())
         rows = [
             self._special + tuple(row)
-            for row in self._tokenizer.encode_many([pieces[0] + sample + pieces[1] for sample in ("a.", "The b.")])
+            for row in self._tokenizer.encode_many(
+                [pieces[0] + sample + pieces[1] for sample in ("a.", "The b.")]
+            )
         ]
         contents = [row[len(reference.before) : len(row) - len(reference.after)] for row in rows]
         head = _common_beginning(contents)
@@ -219,7 +225,9 @@ def _without_blanks(text: str, stop: int) -> int:
 def _between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
     """Ids of the tokens that end behind ``start`` and begin before ``stop``."""
     return tuple(
-        each for each, (first, end) in zip(ids, spans, strict=True) if start < end <= stop or start <= first < stop
+        each
+        for each, (first, end) in zip(ids, spans, strict=True)
+        if start < end <= stop or start <= first < stop
     )
 
 

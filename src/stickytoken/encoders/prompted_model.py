@@ -39,7 +39,7 @@ class Reading:
     Attributes:
         prompt: what stands around the sentence.
         prepending: layers whose placeholder is overwritten; None is the plain prompt.
-        layer: whose output is read, as an index into the embedding and the outputs of all layers; -1 is behind
+        layer: whose output is read, an index into the embedding and the outputs of all layers; -1 is behind
             the final norm.
     """
 
@@ -49,7 +49,9 @@ class Reading:
 
     def __post_init__(self) -> None:
         if self.prompt.echoes and self.prepending is not None:
-            raise InputError("an echo shows every token the whole sentence already: leave token prepending out")
+            raise InputError(
+                "an echo shows every token the whole sentence already: leave token prepending out"
+            )
 
 
 class PromptedModel:
@@ -71,7 +73,9 @@ class PromptedModel:
         self.reading = reading
         self.number = self.decoder.layer_number(reading.layer)
         if not hasattr(tokenizer, "add_tokens") or not hasattr(tokenizer, "convert_ids_to_tokens"):
-            raise ModelError(f"the tokenizer of {name} is a {type(tokenizer).__name__}: pass a transformers one")
+            raise ModelError(
+                f"the tokenizer of {name} is a {type(tokenizer).__name__}: pass a transformers one"
+            )
         prepending = reading.prepending
         if prepending is not None:
             prepending.require_layers(len(self.decoder.layers), name)
@@ -132,11 +136,13 @@ class PromptedModel:
         if vector is None:
             embedded: torch.Tensor = self.decoder.embedding(ids)
             return embedded
-        placed = ids == self.placeholder_id
+        placed = torch.eq(ids, self.placeholder_id or 0)
         embedded = self.decoder.embedding(ids.masked_fill(placed, 0))
         return torch.where(placed[..., None], vector.to(embedded), embedded)
 
-    def layout(self, rows: Sequence[PromptRow], *, skipping: bool = False, right: bool = False) -> PromptLayout:
+    def layout(
+        self, rows: Sequence[PromptRow], *, skipping: bool = False, right: bool = False
+    ) -> PromptLayout:
         """Filled prompts as padded index tensors, on the CPU.
 
         Args:

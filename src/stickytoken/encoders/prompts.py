@@ -1,8 +1,8 @@
 """The prompts that turn a language model into a sentence encoder. Pure.
 
-PromptEOL: Jiang et al. 2023 (arXiv 2307.16645). Pretended chain of thought and knowledge enhancement: Zhang et
-al. 2024 (2404.03921). MetaEOL: Lei et al. 2024 (2402.18458). Echo: Springer et al. 2024 (2402.15449). The place
-of the token to overwrite: Fu et al., ACL 2025 (2412.11556).
+PromptEOL: Jiang et al. 2023 (arXiv 2307.16645). Pretended chain of thought and knowledge enhancement: Zhang
+et al. 2024 (2404.03921). MetaEOL: Lei et al. 2024 (2402.18458). Echo: Springer et al. 2024 (2402.15449). The
+place of the token to overwrite: Fu et al., ACL 2025 (2412.11556).
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def find_prompt(prompt: str | Prompt) -> Prompt:
             f"write {SENTENCE} where it goes"
         )
     if places > 2:
-        raise InputError(f"the prompt {shown} has {places} places for the sentence: use one, or two to echo it")
+        raise InputError(
+            f"the prompt {shown} has {places} places for the sentence: use one, or two to echo it"
+        )
     if template.count(PLACEHOLDER) > 1:
         raise InputError(f"the prompt {shown} has several {PLACEHOLDER}: only one token can be overwritten")
     return Prompt("own", (template,))
@@ -94,32 +96,34 @@ def is_template(prompt: str) -> bool:
 _END = f'{PLACEHOLDER} "{SENTENCE}" means in one word:"'
 _CLASSIFY = (
     "In this task, you're presented with a text excerpt. Your task is to categorize the excerpt into a broad "
-    "category such as 'Education', 'Technology', 'Health', 'Business', 'Environment', 'Politics', or 'Culture'. "
+    "category such as 'Education', 'Technology', 'Health', 'Business', 'Environment', 'Politics', or "
+    "'Culture'. "
     "These categories help in organizing content for better accessibility and targeting. For this task,"
 )
 _OPINION = (
-    "In this task, you're given a statement and you need to determine whether it's presenting an 'Opinion' or a "
-    "'Fact'. This distinction is vital for information verification, educational purposes, and content analysis. "
-    "For this task,"
+    "In this task, you're given a statement and you need to determine whether it's presenting an 'Opinion' "
+    "or a 'Fact'. This distinction is vital for information verification, educational purposes, and content "
+    "analysis. For this task,"
 )
 _REVIEW = (
     "In this task, you're given a review from an online platform. Your task is to generate a rating for the "
-    "product based on the review on a scale of 1-5, where 1 means 'extremely negative' and 5 means 'extremely "
-    "positive'. For this task,"
+    "product based on the review on a scale of 1-5, where 1 means 'extremely negative' and 5 means "
+    "'extremely positive'. For this task,"
 )
 _EMOTION = (
     "In this task, you're reading a personal diary entry. Your task is to identify the predominant emotion "
     "expressed, such as joy, sadness, anger, fear, or love. For this task,"
 )
 _SAME_MEANING = (
-    "In this task, you're presented with two sentences. Your task is to assess whether the sentences convey the "
+    "In this task, you're presented with two sentences. Your task is to assess whether the sentences "
+    "convey the "
     "same meaning. Use 'identical', 'similar', 'different', or 'unrelated' to describe the relationship. To "
     "enhance the performance of this task,"
 )
 _SYNONYM = (
     "In this task, you're given a sentence and a phrase. Your task is to determine if the phrase can be a "
-    "contextual synonym within the given sentence. Options include 'yes', 'no', or 'partially'. To enhance the "
-    "performance of this task,"
+    "contextual synonym within the given sentence. Options include 'yes', 'no', or 'partially'. To enhance "
+    "the performance of this task,"
 )
 _NEWS = (
     "In this task, you're examining a news article. Your task is to extract the most critical fact from the "
@@ -148,14 +152,17 @@ PROMPTS = {
         Prompt(
             "ke",
             (
-                "The essence of a sentence is often captured by its main subjects and actions, while descriptive "
-                "terms provide additional but less central details. With this in mind , this sentence : " + _END,
+                "The essence of a sentence is often captured by its main subjects and actions, while "
+                "descriptive "
+                "terms provide additional but less central details. With this in mind , this sentence : "
+                + _END,
             ),
         ),
         Prompt(
             "metaeol",
             tuple(
-                f'{task} this sentence : {PLACEHOLDER} "{SENTENCE}" {asks} in one word:"' for task, asks in _TASKS
+                f'{task} this sentence : {PLACEHOLDER} "{SENTENCE}" {asks} in one word:"'
+                for task, asks in _TASKS
             ),
         ),
         Prompt("echo", (f"Rewrite the sentence: {SENTENCE}, rewritten sentence: {SENTENCE}",)),

@@ -1,8 +1,8 @@
 """Token Prepending: an early token sees what the last one has read (Fu et al., ACL 2025, section 4).
 
 Before each of a few early layers, the state of the prompt's last token is copied over that of one placeholder
-token, which stands in front of the sentence. Every token of the sentence then attends, causally, to a summary of
-the whole sentence that is one layer old.
+token, which stands in front of the sentence. Every token of the sentence then attends, causally, to a
+summary of the whole sentence that is one layer old.
 """
 
 from __future__ import annotations

@@ -104,9 +104,7 @@ class HuggingFaceTokenizer:
             return [encoding.ids for encoding in self._encodings(texts)]
         return [self._tokenizer.encode(text, add_special_tokens=False, truncation=False) for text in texts]
 
-    def encode_with_spans(
-        self, texts: Sequence[str]
-    ) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
+    def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
         """Ids of each text as `encode_many` gives them, and which characters each stands for.
 
         None in place of these where the tokenizer does not say.
