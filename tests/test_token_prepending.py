@@ -1,4 +1,4 @@
-"""Token prepending against the published code's values, a plain reference on many architectures, and mistakes."""
+"""Token prepending against published values, a plain reference on many architectures, and mistakes."""
 
 import copy
 import json

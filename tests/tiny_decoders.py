@@ -1,4 +1,4 @@
-"""Tiny random decoder-only models of many architectures, deep enough for token prepending, and a plain reference."""
+"""Tiny random decoder-only models, deep enough for token prepending, and a plain reference."""
 
 from pathlib import Path
 

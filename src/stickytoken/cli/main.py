@@ -7,10 +7,13 @@ from typing import Annotated
 import typer
 
 from stickytoken.cli.detect import detect
+from stickytoken.cli.embed import embed
+from stickytoken.cli.evaluate import evaluate
 from stickytoken.cli.probe import probe
 from stickytoken.cli.quiet import quiet_warnings
 from stickytoken.cli.show import show
 from stickytoken.cli.tokens import tokens
+from stickytoken.cli.tune import tune
 
 app = typer.Typer(
     name="stickytoken",
@@ -20,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-for command in (tokens, detect, probe, show):
+for command in (tokens, detect, probe, show, embed, evaluate, tune):
     app.command()(command)
 
 

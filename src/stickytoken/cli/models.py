@@ -21,6 +21,10 @@ def chosen_encoder(
     revision: str | None,
     trust_remote_code: bool,
     token_budget: int | None,
+    token_prepending: bool = False,
+    start: int | None = None,
+    exit: int | None = None,  # noqa: A002 - the published name
+    layer: int | None = None,
 ) -> Encoder:
     """Load the model that the options name.
 
@@ -41,4 +45,8 @@ def chosen_encoder(
             revision=revision,
             trust_remote_code=trust_remote_code,
             token_budget=token_budget,
+            token_prepending=token_prepending,
+            start=start,
+            exit=exit,
+            layer=layer,
         )

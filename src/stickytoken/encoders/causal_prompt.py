@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from typing import Any
@@ -154,7 +154,7 @@ class CausalPromptEncoder:
 
     def reread(self, reading: Reading) -> CausalPromptEncoder:
         """The same model, read in another way."""
-        return CausalPromptEncoder(
+        found = CausalPromptEncoder(
             self._model,
             self._user_tokenizer,
             self.name,
@@ -164,6 +164,9 @@ class CausalPromptEncoder:
             reuse=self._wants_reuse,
             normalize=self._normalize,
         )
+        if self._prompted.decoder.device.type == "cpu":
+            vars(found)["_packed"] = self._packed  # weights are packed once
+        return found
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Content ids of each text, as they stand in the prompt.
@@ -205,7 +208,7 @@ class CausalPromptEncoder:
         numbers = [self._prompted.decoder.layer_number(layer) for layer in layers]
         contents = [text.ids for text in self.tokenize(texts)]
         for row, content in enumerate(contents):
-            self._check_input(content, _shown(texts[row]))
+            self._check_input(content, lambda row=row: _shown(texts[row]))
         return self._forward_all(contents, numbers)
 
     def _encode(
@@ -221,7 +224,7 @@ class CausalPromptEncoder:
             return _shown(texts[first[row]] if texts else self._entries.decode_many([contents[row]])[0])
 
         for row, content in enumerate(contents):
-            self._check_input(content, label(row))
+            self._check_input(content, lambda row=row: label(row))
         vectors = self._forward_all(contents, [self._prompted.number])[:, 0]
         self._check_vectors(vectors, label, allow_zero=allow_zero)
         if self._normalize:
@@ -325,20 +328,20 @@ class CausalPromptEncoder:
                 stack.enter_context(self._packed.active())
             return stack.pop_all()
 
-    def _check_input(self, content: tuple[int, ...], label: str) -> None:
+    def _check_input(self, content: tuple[int, ...], label: Callable[[], str]) -> None:
         strange = next((each for each in content if not self._prompted.knows(each)), None)
         if strange is not None:
             raise EncodingError(
-                f"{self.name}: the text {label} has token id {strange}, "
+                f"{self.name}: a text has token id {strange}, "
                 f"but the model embeds only ids from 0 to {self._prompted.decoder.rows - 1}"
             )
         if not content and self.reading.prompt.echoes:
             raise EncodingError(
-                f"{self.name}: the text {label} has no tokens, and an echo reads nothing else"
+                f"{self.name}: the text {label()} has no tokens, and an echo reads nothing else"
             )
         if not self.fits(content):
             raise EncodingError(
-                f"{self.name}: the text {label} makes a prompt of {self._prompted.length(len(content))} "
+                f"{self.name}: the text {label()} makes a prompt of {self._prompted.length(len(content))} "
                 f"tokens, the model reads {self._max_length}: use shorter sentences or fewer copies"
             )
 
