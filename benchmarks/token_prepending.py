@@ -1,10 +1,11 @@
-"""Prompts on language models: what token prepending, early exit and reuse cost; the paper's table from real weights.
+"""Prompts on language models: what token prepending, early exit and reuse cost; the paper's table.
 
 python benchmarks/token_prepending.py                            # costs, a random 12-layer Qwen2; minutes
 python benchmarks/token_prepending.py --quick                    # seconds, on a small model; no bars
-python benchmarks/token_prepending.py --model FOLDER --tasks STS # scores: a folder with STS12.jsonl, STSB.jsonl, ...
+python benchmarks/token_prepending.py --model FOLDER --tasks STS # scores of real weights
 
-Costs are CPU seconds of one thread: the least of runs that take turns. A task file has sentence1, sentence2, score.
+Costs are CPU seconds of one thread: the least of runs that take turns. The folder of tasks holds STS12.jsonl,
+STSB.jsonl, ... with sentence1, sentence2, score.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from stickytoken.evaluation import compare_sts, read_sts
 
 WORDS, SENTENCE_WORDS = 2000, 11  # the full stop is the twelfth token
 TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSB", "SICKR")
-# Spearman x 100 on average over the seven sets (Fu et al., ACL 2025, tables 1 and 2): plain, with token prepending.
+# Spearman x 100, mean over the seven sets (Fu et al., ACL 2025, tables 1 and 2): plain, with token prepending.
 PUBLISHED = {
     "Llama-2-7b prompteol": (70.03, 77.19),
     "Llama-2-7b metaeol": (75.96, 77.91),
@@ -46,17 +47,11 @@ PUBLISHED = {
 
 
 def random_model(layers: int, width: int) -> tuple[Any, Any]:
-    """A Qwen2 with random weights that reads words w0, w1, ... and the words of the prompts, one token each."""
+    """A Qwen2 with random weights; words w0, w1, ... and those of the prompts are a token each."""
     templates = [template for prompt in PROMPTS.values() for template in prompt.templates]
     text = " ".join(templates).replace(PLACEHOLDER, "").replace(SENTENCE, ' ." ')
-    entries = [
-        "<eos>",
-        *(f"w{place}" for place in range(WORDS)),
-        *re.findall(r"\w+|[^\w\s]+", text),
-        '"',
-        ".",
-        '."',
-    ]
+    words = re.findall(r"\w+|[^\w\s]+", text)
+    entries = ["<eos>", *(f"w{place}" for place in range(WORDS)), *words, '"', ".", '."']
     vocabulary = {entry: place for place, entry in enumerate(dict.fromkeys(entries))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<eos>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -70,7 +65,8 @@ def random_model(layers: int, width: int) -> tuple[Any, Any]:
         num_attention_heads=width // 64,
         num_key_value_heads=width // 64,
     )
-    return transformers.Qwen2Model(config).eval(), wrapped(tokenizer_object=tokenizer, eos_token="<eos>")
+    model: Any = transformers.Qwen2Model(config)
+    return model.eval(), wrapped(tokenizer_object=tokenizer, eos_token="<eos>")
 
 
 def cpu_seconds(*runs: Callable[[], object], rounds: int) -> list[float]:

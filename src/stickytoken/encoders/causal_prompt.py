@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -208,7 +208,7 @@ class CausalPromptEncoder:
         numbers = [self._prompted.decoder.layer_number(layer) for layer in layers]
         contents = [text.ids for text in self.tokenize(texts)]
         for row, content in enumerate(contents):
-            self._check_input(content, lambda row=row: _shown(texts[row]))
+            self._check_input(content, partial(_shown, texts[row]))
         return self._forward_all(contents, numbers)
 
     def _encode(
@@ -224,7 +224,7 @@ class CausalPromptEncoder:
             return _shown(texts[first[row]] if texts else self._entries.decode_many([contents[row]])[0])
 
         for row, content in enumerate(contents):
-            self._check_input(content, lambda row=row: label(row))
+            self._check_input(content, partial(label, row))
         vectors = self._forward_all(contents, [self._prompted.number])[:, 0]
         self._check_vectors(vectors, label, allow_zero=allow_zero)
         if self._normalize:
