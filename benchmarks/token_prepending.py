@@ -33,7 +33,7 @@ from stickytoken.evaluation import compare_sts, read_sts
 
 WORDS, SENTENCE_WORDS = 2000, 11  # the full stop is the twelfth token
 TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSB", "SICKR")
-# Spearman x 100, mean over the seven sets (Fu et al., ACL 2025, tables 1 and 2): plain, with token prepending.
+# Spearman x 100, mean over the seven sets (Fu et al., ACL 2025, tables 1, 2): plain, with token prepending.
 PUBLISHED = {
     "Llama-2-7b prompteol": (70.03, 77.19),
     "Llama-2-7b metaeol": (75.96, 77.91),

@@ -24,7 +24,10 @@ class FixedBeginnings:
 
     def __init__(self, model: PromptedModel, numbers: Sequence[int]) -> None:
         from transformers import DynamicCache
+        from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+        # Kinds that hold keys and values and nothing more by row.
+        self._plain = (DynamicLayer, DynamicSlidingWindowLayer)
         prompts = model.prompts
         width = max(prompt.fixed for prompt in prompts)
         ids = torch.zeros((len(prompts), width), dtype=torch.long, device=model.decoder.device)
@@ -52,5 +55,11 @@ class FixedBeginnings:
         found = copy.copy(self._cache)
         # A cache grows by new tensors; those of the beginning are never written to.
         found.layers = [copy.copy(layer) for layer in self._cache.layers]
-        found.batch_select_indices(prompts.to(self.mask.device))
+        if len(self.mask) == 1 and all(type(layer) in self._plain for layer in found.layers):
+            for layer in found.layers:
+                if layer.get_seq_length():
+                    layer.keys = layer.keys.expand(len(prompts), -1, -1, -1)
+                    layer.values = layer.values.expand(len(prompts), -1, -1, -1)
+        else:
+            found.batch_select_indices(prompts.to(self.mask.device))
         return found
