@@ -5,7 +5,7 @@ from __future__ import annotations
 from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.errors import reported
-from stickytoken.cli.models import chosen_encoder
+from stickytoken.cli.models import Reading, chosen_encoder
 from stickytoken.cli.progress import progress_bar
 from stickytoken.cli.results import show_run
 from stickytoken.cli.settings import chosen_settings
@@ -85,10 +85,7 @@ def detect(
         dtype=dtype,
         prompt=prompt,
         prompt_name=prompt_name,
-        token_prepending=token_prepending,
-        start=start,
-        exit=exit,
-        layer=layer,
+        reading=Reading(token_prepending, start, exit, layer),
         revision=revision,
         trust_remote_code=trust_remote_code,
         token_budget=token_budget,

@@ -10,7 +10,7 @@ import typer
 
 from stickytoken.cli import options as o
 from stickytoken.cli.errors import reported
-from stickytoken.cli.models import chosen_encoder
+from stickytoken.cli.models import Reading, chosen_encoder
 from stickytoken.cli.output import print_json, print_table, status
 
 
@@ -50,10 +50,7 @@ def evaluate(
         dtype=dtype,
         prompt=prompt,
         prompt_name=prompt_name,
-        token_prepending=token_prepending,
-        start=start,
-        exit=exit,
-        layer=layer,
+        reading=Reading(token_prepending, start, exit, layer),
         revision=revision,
         trust_remote_code=trust_remote_code,
         token_budget=token_budget,

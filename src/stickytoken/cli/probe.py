@@ -11,7 +11,7 @@ from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.errors import reported
 from stickytoken.cli.evidence import print_profiles, print_rates
-from stickytoken.cli.models import chosen_encoder
+from stickytoken.cli.models import Reading, chosen_encoder
 from stickytoken.cli.output import print_json
 from stickytoken.cli.progress import progress_bar
 from stickytoken.cli.settings import chosen_settings
@@ -84,10 +84,7 @@ def probe(
         dtype=dtype,
         prompt=prompt,
         prompt_name=prompt_name,
-        token_prepending=token_prepending,
-        start=start,
-        exit=exit,
-        layer=layer,
+        reading=Reading(token_prepending, start, exit, layer),
         revision=revision,
         trust_remote_code=trust_remote_code,
         token_budget=token_budget,
