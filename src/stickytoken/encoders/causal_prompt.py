@@ -31,7 +31,7 @@ from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import TokenizedText
 
 _LOG = logging.getLogger(__name__)
-# On a 12-layer, 384-wide Qwen2 and one core, larger batches take up to a quarter longer: they leave the cache.
+# On a 12-layer, 384-wide Qwen2 and one core, larger batches take up to a quarter longer: no cache holds them.
 _TOKEN_BUDGET = {"cpu": 1024}
 _ACCELERATOR_TOKEN_BUDGET = 65536
 _SHOWN_CHARACTERS = 80
