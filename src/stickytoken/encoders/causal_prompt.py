@@ -36,7 +36,7 @@ _TOKEN_BUDGET = {"cpu": 1024}
 _ACCELERATOR_TOKEN_BUDGET = 65536
 _SHOWN_CHARACTERS = 80
 # Reuse pays where the fixed beginnings are at least this share of all tokens, and for so many rows a prompt.
-_LEAST_SHARE, _LEAST_ROWS = 0.1, 4
+_LEAST_SHARE, _LEAST_ROWS = 0.25, 4
 # Difference from the plain path, as a share of a vector's length, up to which reuse counts as equal.
 _REUSE_TOLERANCE = 1e-4
 
