@@ -24,7 +24,17 @@ COMMANDS = typer.main.get_command(app).commands
 
 
 def test_the_commands_are_those_of_the_design():
-    assert list(COMMANDS) == ["tokens", "detect", "probe", "show", "report", "explain"]
+    assert list(COMMANDS) == [
+        "tokens",
+        "detect",
+        "probe",
+        "show",
+        "report",
+        "explain",
+        "embed",
+        "evaluate",
+        "tune",
+    ]
     result = planted.command("--help")
     assert result.exit_code == 0
     assert all(re.search(rf"^  {name} ", result.stdout, re.MULTILINE) for name in COMMANDS)
@@ -42,7 +52,13 @@ def example_of(name):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_every_command_has_an_example_that_the_command_takes(name, tmp_path):
+def test_the_help_of_every_command_has_an_example_that_the_command_takes(name, tmp_path, monkeypatch):
+    # The files that examples name.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("a\n")
+    pairs = '{"sentence1": "a", "sentence2": "b", "score": %d}\n'
+    for task in ("stsb-dev.jsonl", "stsb-test.jsonl"):
+        (tmp_path / task).write_text("".join(pairs % score for score in range(3)))
     words = example_of(name)
     assert words[:2] == ["stickytoken", name]
     context = COMMANDS[name].make_context(name, words[2:])

@@ -19,7 +19,7 @@ LAYERS = [
     {"vocabulary", "detection"},
     {"sentences", "encoders", "token_kind"},
     {"runs"},
-    {"explanation", "reports"},
+    {"explanation", "reports", "evaluation"},
     {"cli"},
     {"__main__"},
 ]
@@ -225,16 +225,22 @@ def test_torch_is_imported_at_the_top_of_the_encoder_and_its_parts_only():
         "packed_linear",
         "prefix_reuse",
         "attention_capture",
-        "borrowing",
         "inspection",
         "integrated_jacobians",
+        "causal_module",
+        "causal_prompt",
+        "decoder",
+        "fixed_beginning",
+        "layer_states",
+        "prompted_model",
+        "token_prepending",
     )
     assert at_top == {str(Path("encoders", f"{part}.py")) for part in parts}
 
 
 def test_transformers_and_datasets_are_imported_inside_functions_only():
     for path in modules():
-        if path.name == "sentence_transformer.py":
+        if path.name in ("sentence_transformer.py", "causal_module.py"):
             continue
         for each in imports_of(path, PACKAGE):
             if each.top in ("transformers", "sentence_transformers", "datasets", "tokenizers"):
@@ -277,7 +283,18 @@ def test_what_is_loaded_is_noticed():
 
 @pytest.mark.parametrize(
     "command",
-    [(), ("tokens",), ("detect",), ("probe",), ("show",), ("report",), ("explain",)],
+    [
+        (),
+        ("tokens",),
+        ("detect",),
+        ("probe",),
+        ("show",),
+        ("report",),
+        ("explain",),
+        ("embed",),
+        ("evaluate",),
+        ("tune",),
+    ],
 )
 def test_help_loads_no_heavy_library(command):
     loaded, printed = loaded_by("from stickytoken.cli.main import main; main()", *command, "--help")

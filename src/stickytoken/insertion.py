@@ -8,7 +8,7 @@ of step k - 1 (Chen et al. 2025).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -55,15 +55,17 @@ class TokenizedText:
     Attributes:
         head: ids that stay in front (the prompt).
         words: ids of each word, in order.
+        tail: ids that stay behind (a quotation mark that shares a token with the last sign).
     """
 
     head: tuple[int, ...]
     words: tuple[tuple[int, ...], ...]
+    tail: tuple[int, ...] = ()
 
     @property
     def ids(self) -> tuple[int, ...]:
         """All content ids in order."""
-        return self.head + tuple(token_id for word in self.words for token_id in word)
+        return self.head + tuple(token_id for word in self.words for token_id in word) + self.tail
 
 
 def insert_as_text(
@@ -105,7 +107,7 @@ def insert_as_ids(
     probes: list[tuple[int, ...]] = []
     for gap in _checked(path, counts):
         words.insert(_inside(gap, len(words)), copy)
-        probes.append(TokenizedText(text.head, tuple(words)).ids)
+        probes.append(replace(text, words=tuple(words)).ids)
     return probes
 
 
@@ -125,9 +127,9 @@ def copies_as_ids(
 ) -> tuple[int, ...]:
     """Return the content ids with exactly ``copies`` copies; see ``insert_as_text``."""
     if placement is Placement.PREFIX:
-        return TokenizedText(text.head, ((token.id,) * copies, *text.words)).ids
+        return replace(text, words=((token.id,) * copies, *text.words)).ids
     if placement is Placement.SUFFIX:
-        return TokenizedText(text.head, (*text.words, (token.id,) * copies)).ids
+        return replace(text, words=(*text.words, (token.id,) * copies)).ids
     return insert_as_ids(token, text, placement, copies, path)[-1]
 
 

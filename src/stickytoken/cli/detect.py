@@ -6,7 +6,7 @@ from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.engines import chosen_engine
 from stickytoken.cli.errors import reported
-from stickytoken.cli.models import chosen_encoder
+from stickytoken.cli.models import Reading, chosen_encoder
 from stickytoken.cli.progress import progress_bar
 from stickytoken.cli.reports import finish_run
 from stickytoken.cli.selection import chosen_tokens
@@ -43,6 +43,10 @@ def detect(
     dtype: o.Dtype = "float32",
     prompt: o.Prompt = None,
     prompt_name: o.PromptName = None,
+    token_prepending: o.TokenPrepending = False,
+    start: o.Start = None,
+    exit: o.Exit = None,  # noqa: A002 - the published name
+    layer: o.Layer = None,
     revision: o.Revision = None,
     trust_remote_code: o.TrustRemoteCode = False,
     token_budget: o.TokenBudget = None,
@@ -88,6 +92,7 @@ def detect(
         dtype=dtype,
         prompt=prompt,
         prompt_name=prompt_name,
+        reading=Reading(token_prepending, start, exit, layer),
         revision=revision,
         trust_remote_code=trust_remote_code,
         token_budget=token_budget,

@@ -7,12 +7,15 @@ from typing import Annotated
 import typer
 
 from stickytoken.cli.detect import detect
+from stickytoken.cli.embed import embed
+from stickytoken.cli.evaluate import evaluate
 from stickytoken.cli.explain import explain
 from stickytoken.cli.probe import probe
 from stickytoken.cli.quiet import quiet_warnings
 from stickytoken.cli.report import report
 from stickytoken.cli.show import show
 from stickytoken.cli.tokens import tokens
+from stickytoken.cli.tune import tune
 
 app = typer.Typer(
     name="stickytoken",
@@ -22,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-for command in (tokens, detect, probe, show, report, explain):
+for command in (tokens, detect, probe, show, report, explain, embed, evaluate, tune):
     app.command()(command)
 
 

@@ -50,10 +50,34 @@ Device: TypeAlias = Annotated[
 Dtype: TypeAlias = Annotated[str, typer.Option(help="Precision: float32, float16, bfloat16; tf32 on CUDA.")]
 Prompt: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="Text put in front of every input. Default: the model's own.", show_default=False),
+    typer.Option(
+        help="Text put in front of every input. Default: the model's own. For a plain language model: "
+        "prompteol, cot, ke, metaeol, echo, or a text with {sentence}.",
+        show_default=False,
+    ),
 ]
 PromptName: TypeAlias = Annotated[
     str | None, typer.Option(help="Name of one of the model's own prompts.", show_default=False)
+]
+TokenPrepending: TypeAlias = Annotated[
+    bool,
+    typer.Option("--token-prepending", help="With a language model's prompt: Fu et al., ACL 2025."),
+]
+Start: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        help="First layer that token prepending overwrites, from 0. Default: preset.", show_default=False
+    ),
+]
+Exit: TypeAlias = Annotated[
+    int | None, typer.Option(help="First later layer that it does not. Default: preset.", show_default=False)
+]
+Layer: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        help="With a language model's prompt: layer to read, from 1; -1 is the last. Default: preset.",
+        show_default=False,
+    ),
 ]
 Revision: TypeAlias = Annotated[
     str | None, typer.Option(help="Branch, tag or commit on the hub.", show_default=False)

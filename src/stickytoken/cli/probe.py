@@ -11,7 +11,7 @@ from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.errors import reported
 from stickytoken.cli.evidence import print_profiles, print_rates
-from stickytoken.cli.models import chosen_encoder
+from stickytoken.cli.models import Reading, chosen_encoder
 from stickytoken.cli.output import print_json
 from stickytoken.cli.progress import progress_bar
 from stickytoken.cli.settings import chosen_settings
@@ -43,6 +43,10 @@ def probe(
     dtype: o.Dtype = "float32",
     prompt: o.Prompt = None,
     prompt_name: o.PromptName = None,
+    token_prepending: o.TokenPrepending = False,
+    start: o.Start = None,
+    exit: o.Exit = None,  # noqa: A002 - the published name
+    layer: o.Layer = None,
     revision: o.Revision = None,
     trust_remote_code: o.TrustRemoteCode = False,
     token_budget: o.TokenBudget = None,
@@ -79,6 +83,7 @@ def probe(
         dtype=dtype,
         prompt=prompt,
         prompt_name=prompt_name,
+        reading=Reading(token_prepending, start, exit, layer),
         revision=revision,
         trust_remote_code=trust_remote_code,
         token_budget=token_budget,

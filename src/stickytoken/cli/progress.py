@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,15 @@ def progress_bar() -> Iterator[ProgressCallback]:
     )
     with Bars(*columns, console=console, speed_estimate_period=600) as bars:
         yield _Drawn(bars)
+
+
+@contextmanager
+def counted(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Give a callback that draws how many of all are done."""
+    from stickytoken.runs.progress import Progress
+
+    with progress_bar() as progress:
+        yield lambda done, total: progress(Progress(what, done, total))
 
 
 class _Drawn:

@@ -58,7 +58,7 @@ class ProbeGrid:
     def alone(self, token: Token) -> Probe:
         """The token by itself, behind the prompt."""
         carrier = self.carriers[0]
-        return token.text if isinstance(carrier, str) else (*carrier.head, token.id)
+        return token.text if isinstance(carrier, str) else (*carrier.head, token.id, *carrier.tail)
 
     def _insert(self, token: Token, carrier: Carrier, placement: Placement, path: Path) -> Sequence[Probe]:
         if isinstance(carrier, str):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 @contextmanager
@@ -28,6 +30,8 @@ def bounded_memory(model: torch.nn.Module) -> Iterator[None]:
     batch sizes vary here, so the process grew to 2.7 GB on all-MiniLM-L6-v2; without it, it stays at
     0.9 GB. For bfloat16, oneDNN has the only fast kernels.
     """
+    import torch
+
     parameter = next(model.parameters())
     if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
         yield

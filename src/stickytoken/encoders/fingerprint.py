@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from sentence_transformers import SentenceTransformer
 
 # Where a model lay or what wrote it does not change its numbers.
@@ -15,15 +17,31 @@ _IRRELEVANT_KEYS = frozenset(
 )
 
 
-def weights_fingerprint(model: SentenceTransformer) -> str:
+def weights_fingerprint(model: torch.nn.Module) -> str:
     """Return the sha256 over names, types, shapes and bytes of all parameters and buffers."""
     import torch
 
     digest = hashlib.sha256()
-    for key, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    for key, value in sorted(model.state_dict().items()):
+        for tensor in _tensors(value):
+            digest.update(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The plain tensors in an entry of a state; a quantised layer packs weight, scales and types together."""
+    import torch
+
+    if isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _tensors(part)
+    elif isinstance(value, torch.Tensor) and value.is_quantized:
+        yield value.int_repr()
+        per_channel = value.qscheme() in (torch.per_channel_affine, torch.per_channel_symmetric)
+        yield value.q_per_channel_scales() if per_channel else torch.tensor(value.q_scale())
+    elif isinstance(value, torch.Tensor):
+        yield value
 
 
 def modules_fingerprint(model: SentenceTransformer) -> str:
@@ -39,9 +57,11 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
 
 def _settings(module: Any) -> dict[str, Any]:
     found = {key: getattr(module, key, None) for key in getattr(module, "config_keys", ())}
-    config = getattr(module, "config", None)
-    if config is not None and hasattr(config, "to_dict"):
-        found["config"] = {
-            key: value for key, value in config.to_dict().items() if key not in _IRRELEVANT_KEYS
-        }
+    if hasattr(getattr(module, "config", None), "to_dict"):
+        found["config"] = config_of(module)
     return found
+
+
+def config_of(model: Any) -> dict[str, Any]:
+    """A transformers model's configuration, without what changes no number."""
+    return {key: value for key, value in model.config.to_dict().items() if key not in _IRRELEVANT_KEYS}

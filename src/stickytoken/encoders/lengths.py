@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
+    import torch
     from sentence_transformers import SentenceTransformer
 
 _POSITION_EMBEDDINGS = ("position_embeddings", "embed_positions", "wpe")
@@ -19,7 +20,11 @@ _NO_LIMIT = 10**9
 def maximum_length(model: SentenceTransformer) -> int | None:
     """The shortest of what the tokenizer cuts at and what the position embeddings reach."""
     truncation = getattr(model.tokenizer, "truncation", None)
-    limits = [model.max_seq_length, truncation["max_length"] if truncation else None, *_positions(model)]
+    limits = [
+        model.max_seq_length,
+        truncation["max_length"] if truncation else None,
+        *learned_positions(model),
+    ]
     return min((int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
 
 
@@ -48,7 +53,7 @@ def set_maximum_length(model: SentenceTransformer, max_length: int, name: str, *
         InputError: the model has no longest input to set, cannot read so much, or would have no
             room for a text.
     """
-    readable = min([*_positions(model), *_declared_positions(model)], default=None)
+    readable = min([*learned_positions(model), *declared_positions(model)], default=None)
     if readable is not None and max_length > readable:
         raise InputError(
             f"max_length is {max_length}: {name!r} has positions for {readable} tokens, pass at most that"
@@ -67,7 +72,7 @@ def set_maximum_length(model: SentenceTransformer, max_length: int, name: str, *
         )
 
 
-def _positions(model: SentenceTransformer) -> list[int]:
+def learned_positions(model: torch.nn.Module) -> list[int]:
     """How far each learned table of positions reaches."""
     import torch
 
@@ -80,7 +85,7 @@ def _positions(model: SentenceTransformer) -> list[int]:
     return found
 
 
-def _declared_positions(model: SentenceTransformer) -> list[int]:
+def declared_positions(model: torch.nn.Module) -> list[int]:
     """How far each backbone says that its positions reach; none where they are stretched."""
     from transformers import PreTrainedModel
 
@@ -102,3 +107,34 @@ def _stretched(config: Any) -> bool:
         return False
     kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, Mapping))]  # one a kind of layer
     return any(kind.get("rope_type", kind.get("type", "default")) != "default" for kind in kinds)
+
+
+def context_length(
+    model: torch.nn.Module, tokenizer: Any, max_length: int | None, name: str, *, taken: int
+) -> int | None:
+    """The longest input of a language model that is read through a prompt; None is no limit.
+
+    Args:
+        model: the decoder.
+        tokenizer: its transformers tokenizer.
+        max_length: as asked for; None is the model's own.
+        name: how messages call the model.
+        taken: tokens of the prompt alone.
+
+    Raises:
+        InputError: it is beyond the model's positions, or leaves no room for a sentence.
+    """
+    require_length(max_length)
+    positions = min([*learned_positions(model), *declared_positions(model)], default=None)
+    own = getattr(tokenizer, "model_max_length", None)
+    limits = [limit for limit in (own, positions) if limit is not None and limit < _NO_LIMIT]
+    if max_length is not None and positions is not None and max_length > positions:
+        raise InputError(
+            f"max_length is {max_length}: {name!r} has positions for {positions} tokens, pass at most that"
+        )
+    longest = min(limits, default=None) if max_length is None else max_length
+    if longest is not None and longest <= taken:
+        raise InputError(
+            f"{name!r} reads {longest} tokens, and the prompt alone takes {taken}: use a shorter prompt"
+        )
+    return None if longest is None else int(longest)

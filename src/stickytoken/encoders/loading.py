@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
-import re
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.detection.precision import Precision
 from stickytoken.encoders.devices import require_device
 from stickytoken.encoders.lengths import require_length
+from stickytoken.encoders.load_errors import explained, reported_missing, require_all_weights
 from stickytoken.encoders.precision import require_running, set_precision
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.encoders.resolution import (
@@ -32,9 +29,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 _DTYPES = ("float32", "float16", "bfloat16", "tf32")
-_SHOWN_REASON = 300
-_MISSING = re.compile(r"^(\S+)\s*\|\s*MISSING", re.MULTILINE)
-_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -46,7 +40,7 @@ _TOKENIZER_FILES = (
 )
 
 
-def load_encoder(
+def load_encoder(  # noqa: PLR0913 - the front door
     model: str | Path | SentenceTransformer,
     *,
     device: str | None = None,
@@ -57,6 +51,10 @@ def load_encoder(
     trust_remote_code: bool = False,
     max_length: int | None = None,
     token_budget: int | None = None,
+    token_prepending: bool = False,
+    start: int | None = None,
+    exit: int | None = None,  # noqa: A002 - the published name
+    layer: int | None = None,
 ) -> Encoder:
     """Load a text embedding model.
 
@@ -66,7 +64,9 @@ def load_encoder(
             that order.
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; None takes the best there is. A
             loaded model stays where it is.
-        prompt: text put in front of every input; None is the model's default prompt.
+        prompt: text put in front of every input; None is the model's default prompt. For a
+            language model that is no SentenceTransformer, ``prompteol``, ``cot``, ``ke``, ``metaeol``,
+            ``echo`` or a text with ``{sentence}`` in it reads sentences through that prompt.
         prompt_name: name of one of the model's own prompts, instead of ``prompt``.
         dtype: precision of the weights: ``float32``, ``float16`` or ``bfloat16``; ``tf32``
             is float32 weights multiplied as TF32 on CUDA. A loaded model keeps its own.
@@ -75,17 +75,34 @@ def load_encoder(
         max_length: longest input in tokens, special tokens included; None is the model's
             own. A loaded model keeps its own.
         token_budget: tokens of a batch; None chooses by device.
+        token_prepending: with such a prompt, let the sentence see the state of the last token
+            (Fu et al., ACL 2025).
+        start: first layer that token prepending overwrites, from 0; None is the preset's.
+        exit: first later layer that it does not overwrite; None is the preset's.
+        layer: with such a prompt, the layer that is read: an index into the embedding and the
+            outputs of all layers, -1 behind the final norm; None is the preset's.
 
     Raises:
         ModelError: the model cannot be found, reached or used.
         InputError: an option that cannot be met, such as an unknown prompt name, precision or
             device; options that need no model to be judged are judged before it is loaded.
     """
+    from stickytoken.encoders.causal_loading import (
+        PromptOptions,
+        encoder_of_module,
+        load_causal,
+        loads_as_causal,
+        refuse_prompt_options,
+    )
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
+    options = PromptOptions(prompt, token_prepending, start, exit, layer)
     if not isinstance(model, (str, Path)):
         name = _name_of(model)
         _require_as_loaded(model, name, device, revision)
+        if (causal := encoder_of_module(model, name, options, prompt_name, token_budget)) is not None:
+            return causal
+        refuse_prompt_options(options, name)
         prompt = prompt if prompt_name is None else _named_prompt(model, prompt_name, name)
         return SentenceTransformerEncoder(model, name, prompt=prompt, token_budget=token_budget)
     if dtype not in _DTYPES:
@@ -97,6 +114,26 @@ def load_encoder(
     precision = Precision.TF32 if dtype == Precision.TF32 else None
     weights = "float32" if precision else dtype
     source = resolve_model(name, revision)
+    if loads_as_causal(source, options):
+        if precision:
+            raise InputError(
+                f"dtype 'tf32' is not there for {name!r}, which is read through a prompt: use float32"
+            )
+        if prompt_name is not None:
+            raise InputError(
+                f"{name!r} is read through a prompt and has none named {prompt_name!r}: leave it out"
+            )
+        return load_causal(
+            source,
+            options,
+            device=device,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            max_length=max_length,
+            token_budget=token_budget,
+        )
+    refuse_prompt_options(options, name)
     loaded = _load_sentence_transformer(source, device, weights, revision, trust_remote_code)
     if precision and loaded.device.type != "cuda":
         raise InputError(f"dtype 'tf32' is arithmetic of CUDA, and {name} is on {loaded.device}: use float32")
@@ -160,11 +197,11 @@ def load_tokenizer(
 
     source = resolve_model(str(model), revision)
     if source.origin is Origin.HUB:
-        with _explained(source, "tokenizer"):
+        with explained(source, "tokenizer"):
             return HuggingFaceTokenizer(_tokenizer_from_hub(source.name, revision, trust_remote_code))
     folder = _tokenizer_folder(Path(source.location), source.name)
     files = {path.name for path in folder.iterdir()}
-    with _explained(source, "tokenizer"):
+    with explained(source, "tokenizer"):
         if "tokenizer.json" in files and not files & {"tokenizer_config.json", "config.json"}:
             return HuggingFaceTokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")))
         return HuggingFaceTokenizer(
@@ -203,7 +240,7 @@ def _load_sentence_transformer(
 
     if source.origin is Origin.FOLDER:
         _require_model(Path(source.location), source.name)
-    with _explained(source, "model"), _reported_missing() as missing, torch.random.fork_rng(devices=[]):
+    with explained(source, "model"), reported_missing() as missing, torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # a pooler that the weights lack, and nothing uses, is drawn alike each time
         loaded = SentenceTransformer(
             source.location,
@@ -213,11 +250,7 @@ def _load_sentence_transformer(
             local_files_only=source.origin is not Origin.HUB,
             model_kwargs={"dtype": getattr(torch, dtype)},
         )
-    if needed := [name for name in missing if "pooler." not in name]:
-        raise ModelError(
-            f"the weights of {source.name!r} lack {needed[0]} and {len(needed) - 1} other tensors: "
-            "they would be drawn at random"
-        )
+    require_all_weights(missing, source.name)
     set_precision(loaded, dtype, source.name)
     if Path(source.location).is_dir() and not (Path(source.location) / "modules.json").is_file():
         pooling = getattr(loaded[-1], "pooling_mode", type(loaded[-1]).__name__)
@@ -227,50 +260,6 @@ def _load_sentence_transformer(
             stacklevel=3,
         )
     return loaded
-
-
-@contextmanager
-def _reported_missing() -> Iterator[list[str]]:
-    """Collect the tensors that a checkpoint lacks; transformers names them only in its log."""
-    missing: list[str] = []
-
-    class _Collector(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            missing.extend(_MISSING.findall(_STYLE.sub("", record.getMessage())))
-
-    logger = logging.getLogger("transformers.modeling_utils")
-    collector, level, propagates = _Collector(), logger.level, logger.propagate
-    logger.addHandler(collector)
-    if not logger.isEnabledFor(logging.WARNING):
-        logger.setLevel(logging.WARNING)
-    logger.propagate = False
-    try:
-        yield missing
-    finally:
-        logger.removeHandler(collector)
-        logger.setLevel(level)
-        logger.propagate = propagates
-
-
-@contextmanager
-def _explained(source: ModelSource, part: str) -> Iterator[None]:
-    """Turn what the loading libraries raise into one line that names the model."""
-    try:
-        yield
-    except Exception as error:  # tokenizers raises nothing narrower; chained, so nothing is lost
-        reason = " ".join(str(error).split()) or type(error).__name__
-        if "custom code" in reason:
-            reason = "it needs its own Python code: read that code, then pass trust_remote_code"
-        if len(reason) > _SHOWN_REASON:
-            reason = reason[: _SHOWN_REASON - 1] + "…"
-        if source.origin is Origin.HUB:
-            message = (
-                f"no {part} {source.name!r}: no such folder, not in the hub cache, not packaged, "
-                f"and the hub did not deliver it ({reason})"
-            )
-        else:
-            message = f"the {part} {source.name!r} ({source.origin.value}) cannot be loaded: {reason}"
-        raise ModelError(message) from error
 
 
 def _require_model(folder: Path, name: str) -> None:

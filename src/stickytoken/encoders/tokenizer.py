@@ -113,6 +113,15 @@ class HuggingFaceTokenizer:
         """Ids of what was encoded before, where the pipeline works word by word."""
         return None if self._backend is None else WordCache.of(self._backend)
 
+    def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
+        """Ids of each text as `encode_many` gives them, and which characters each stands for.
+
+        None in place of these where the tokenizer does not say.
+        """
+        if self._backend is None:
+            return [(ids, None) for ids in self.encode_many(texts)]
+        return [(encoding.ids, encoding.offsets) for encoding in self._encodings(texts)]
+
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[TokenizedText]:
         """Content ids of prompt + text, cut at the words of the text.
 

@@ -88,4 +88,4 @@ class ProfileStage:
         carrier, copies = self.carriers[0], max(cell.copies for cell in self.cells)
         if isinstance(carrier, str):
             return token.text * copies
-        return (*carrier.head, *(token.id,) * copies)
+        return (*carrier.head, *(token.id,) * copies, *carrier.tail)

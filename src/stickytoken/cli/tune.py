@@ -1,0 +1,93 @@
+"""stickytoken tune: where token prepending overwrites and where vectors are read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stickytoken.cli import options as o
+from stickytoken.cli.errors import reported
+from stickytoken.cli.models import chosen_encoder
+from stickytoken.cli.output import print_json, print_table, say
+from stickytoken.cli.progress import counted
+from stickytoken.errors import InputError
+
+if TYPE_CHECKING:
+    from stickytoken.evaluation import Tuning
+
+
+@reported
+def tune(
+    model: o.Model,
+    task: Annotated[
+        Path,
+        typer.Option(
+            help="Development set: csv, tsv, jsonl or parquet with sentence1, sentence2, score.",
+            show_default=False,
+        ),
+    ],
+    prompt: Annotated[
+        str, typer.Option(help="prompteol, cot, ke, metaeol, or a text with {sentence}.")
+    ] = "prompteol",
+    start: o.Start = None,
+    device: o.Device = None,
+    dtype: o.Dtype = "float32",
+    revision: o.Revision = None,
+    trust_remote_code: o.TrustRemoteCode = False,
+    token_budget: o.TokenBudget = None,
+    output_format: o.OutputFormat = o.Format.TABLE,
+) -> None:
+    """Choose start, exit and layer of token prepending on a development set, and show the curve.
+
+    Example: stickytoken tune ./qwen2 --task stsb-dev.jsonl --prompt prompteol
+    """
+    from stickytoken.encoders.causal_prompt import CausalPromptEncoder
+    from stickytoken.evaluation import read_sts
+    from stickytoken.evaluation import tune as run_tuning
+
+    pairs = read_sts(task)
+    encoder = chosen_encoder(
+        model,
+        device=device,
+        dtype=dtype,
+        prompt=prompt,
+        prompt_name=None,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        token_budget=token_budget,
+    )
+    if not isinstance(encoder, CausalPromptEncoder):
+        raise InputError(f"{model!r} is a SentenceTransformer: token prepending needs a plain language model")
+    with counted("settings") as progress:
+        found = run_tuning(encoder, pairs, start=start, progress=progress)
+    if output_format is o.Format.JSON:
+        print_json(
+            {"model": model, "task": str(task), "prompt": prompt, "pairs": len(pairs), **asdict(found)}
+        )
+        return
+    _show(model, found, encoder.layers)
+
+
+def _show(model: str, found: Tuning, layers: int) -> None:
+    """The curve: a row a setting with its best layer and a bar, then the choice."""
+    rows = []
+    for place in range(0, len(found.tried), layers):
+        span = [own for own in found.tried[place : place + layers] if own.spearman is not None]
+        if not span:
+            continue
+        best = max(span, key=lambda own: own.spearman or 0.0)
+        at_best = next((own.spearman for own in span if own.layer == found.best.layer), None)
+        bar = "#" * max(0, round((best.spearman or 0.0) / 2))
+        rows.append([best.start, best.exit, best.layer, best.spearman, at_best, bar])
+    columns = ("start", "exit", "best layer", "spearman", f"at layer {found.best.layer}", "")
+    print_table(f"Token prepending on {model}", columns, rows)
+    best, plain = found.best, found.plain_at_best
+    beside = "equal for all pairs" if plain.spearman is None else f"{plain.spearman:.2f}"
+    say(
+        f"best: --token-prepending --start {best.start} --exit {best.exit} --layer {best.layer} "
+        f"with {best.spearman:.2f}; the plain prompt has {beside} at that layer and "
+        f"{found.plain.spearman:.2f} at its best, {found.plain.layer}"
+    )

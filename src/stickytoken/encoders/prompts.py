@@ -1,0 +1,170 @@
+"""The prompts that turn a language model into a sentence encoder. Pure.
+
+PromptEOL: Jiang et al. 2023 (arXiv 2307.16645). Pretended chain of thought and knowledge enhancement: Zhang
+et al. 2024 (2404.03921). MetaEOL: Lei et al. 2024 (2402.18458). Echo: Springer et al. 2024 (2402.15449). The
+place of the token to overwrite: Fu et al., ACL 2025 (2412.11556).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stickytoken.errors import InputError
+
+PLACEHOLDER = "<PST>"
+SENTENCE = "{sentence}"
+# How the published code writes the place of the sentence.
+_PUBLISHED_SENTENCE = "*sent 0*"
+_QUOTED = f'"{SENTENCE}"'
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One or more templates; a sentence's vector is the mean over them.
+
+    Attributes:
+        name: of a known prompt, or ``own``.
+        templates: texts with `SENTENCE` once, or twice for an echo, and at most one `PLACEHOLDER`.
+    """
+
+    name: str
+    templates: tuple[str, ...]
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the sentence stands there twice, and the vector is the mean over the second copy."""
+        return self.templates[0].count(SENTENCE) > 1
+
+    @property
+    def quoted(self) -> bool:
+        """Whether the sentence stands between quotation marks, and so has to be cleaned."""
+        return all(_QUOTED in template for template in self.templates)
+
+    def pieces(self, template: str, *, prepending: bool) -> tuple[str, ...]:
+        """What stands before, between and behind the places of the sentence.
+
+        Args:
+            template: one of the templates.
+            prepending: keep the placeholder, or put one before the (quoted) sentence where the
+                template has none; otherwise leave it out.
+        """
+        if not prepending:
+            template = template.replace(f"{PLACEHOLDER} ", "").replace(PLACEHOLDER, "")
+        elif PLACEHOLDER not in template:
+            place = _QUOTED if _QUOTED in template else SENTENCE
+            template = template.replace(place, f"{PLACEHOLDER} {place}", 1)
+        return tuple(template.strip().split(SENTENCE))
+
+
+def find_prompt(prompt: str | Prompt) -> Prompt:
+    """A known prompt by its name, or the user's own template.
+
+    Args:
+        prompt: ``prompteol``, ``cot``, ``ke``, ``metaeol``, ``echo``, or a text with ``{sentence}`` in the
+            place of the sentence.
+
+    Raises:
+        InputError: neither, or a template that cannot be filled.
+    """
+    if isinstance(prompt, Prompt):
+        return prompt
+    if prompt.lower() in PROMPTS:
+        return PROMPTS[prompt.lower()]
+    template = prompt.replace(_PUBLISHED_SENTENCE, SENTENCE)
+    shown = repr(prompt if len(prompt) <= _SHOWN else prompt[: _SHOWN - 1] + "…")
+    places = template.count(SENTENCE)
+    if places == 0:
+        raise InputError(
+            f"the prompt {shown} is none of {', '.join(PROMPTS)} and has no place for the sentence: "
+            f"write {SENTENCE} where it goes"
+        )
+    if places > 2:
+        raise InputError(
+            f"the prompt {shown} has {places} places for the sentence: use one, or two to echo it"
+        )
+    if template.count(PLACEHOLDER) > 1:
+        raise InputError(f"the prompt {shown} has several {PLACEHOLDER}: only one token can be overwritten")
+    return Prompt("own", (template,))
+
+
+def is_template(prompt: str) -> bool:
+    """Whether a text names a known prompt or has a place for the sentence."""
+    return prompt.lower() in PROMPTS or SENTENCE in prompt or _PUBLISHED_SENTENCE in prompt
+
+
+_END = f'{PLACEHOLDER} "{SENTENCE}" means in one word:"'
+_CLASSIFY = (
+    "In this task, you're presented with a text excerpt. Your task is to categorize the excerpt into a broad "
+    "category such as 'Education', 'Technology', 'Health', 'Business', 'Environment', 'Politics', or "
+    "'Culture'. "
+    "These categories help in organizing content for better accessibility and targeting. For this task,"
+)
+_OPINION = (
+    "In this task, you're given a statement and you need to determine whether it's presenting an 'Opinion' "
+    "or a 'Fact'. This distinction is vital for information verification, educational purposes, and content "
+    "analysis. For this task,"
+)
+_REVIEW = (
+    "In this task, you're given a review from an online platform. Your task is to generate a rating for the "
+    "product based on the review on a scale of 1-5, where 1 means 'extremely negative' and 5 means "
+    "'extremely positive'. For this task,"
+)
+_EMOTION = (
+    "In this task, you're reading a personal diary entry. Your task is to identify the predominant emotion "
+    "expressed, such as joy, sadness, anger, fear, or love. For this task,"
+)
+_SAME_MEANING = (
+    "In this task, you're presented with two sentences. Your task is to assess whether the sentences "
+    "convey the "
+    "same meaning. Use 'identical', 'similar', 'different', or 'unrelated' to describe the relationship. To "
+    "enhance the performance of this task,"
+)
+_SYNONYM = (
+    "In this task, you're given a sentence and a phrase. Your task is to determine if the phrase can be a "
+    "contextual synonym within the given sentence. Options include 'yes', 'no', or 'partially'. To enhance "
+    "the performance of this task,"
+)
+_NEWS = (
+    "In this task, you're examining a news article. Your task is to extract the most critical fact from the "
+    "article. For this task,"
+)
+_ABSTRACT = (
+    "In this task, you're reviewing a scientific abstract. Your task is to identify the main entities (e.g., "
+    "proteins, diseases) and their relations (e.g., causes, treats). For this task,"
+)
+_TASKS = (
+    (_CLASSIFY, "should be classified under one general category"),
+    (_OPINION, "discriminates between opinion and fact"),
+    (_REVIEW, "reflects the sentiment"),
+    (_EMOTION, "conveys the emotion"),
+    (_SAME_MEANING, "means"),
+    (_SYNONYM, "means"),
+    (_NEWS, "encapsulates the key fact"),
+    (_ABSTRACT, "highlights the primary entity or relation"),
+)
+
+PROMPTS = {
+    prompt.name: prompt
+    for prompt in (
+        Prompt("prompteol", (f"This sentence : {_END}",)),
+        Prompt("cot", (f"After thinking step by step , this sentence : {_END}",)),
+        Prompt(
+            "ke",
+            (
+                "The essence of a sentence is often captured by its main subjects and actions, while "
+                "descriptive "
+                "terms provide additional but less central details. With this in mind , this sentence : "
+                + _END,
+            ),
+        ),
+        Prompt(
+            "metaeol",
+            tuple(
+                f'{task} this sentence : {PLACEHOLDER} "{SENTENCE}" {asks} in one word:"'
+                for task, asks in _TASKS
+            ),
+        ),
+        Prompt("echo", (f"Rewrite the sentence: {SENTENCE}, rewritten sentence: {SENTENCE}",)),
+    )
+}

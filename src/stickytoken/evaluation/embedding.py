@@ -1,0 +1,95 @@
+"""Vectors of a file of texts, as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError
+from stickytoken.runs.atomic import write_atomically
+from stickytoken.sentences.files import text_columns
+from stickytoken.sentences.tables import TABLE_SUFFIXES, decode, read_bytes, read_table, text_column
+
+_CHUNK = 2048
+
+
+def texts_of_file(path: Path, column: str | None = None) -> list[str]:
+    """Every text of a file in its order, repeated and blank ones too.
+
+    Args:
+        path: txt with a text a line, or csv, tsv, jsonl, parquet.
+        column: of a table; None takes ``sentence``, ``text``, or the only text column.
+
+    Raises:
+        InputError: the file or the column cannot be used, or a row has no text.
+    """
+    if path.suffix.lower() not in TABLE_SUFFIXES:
+        if column is not None:
+            raise InputError(f"{path} is a text file without columns: leave the column out")
+        return decode(read_bytes(path), path).splitlines()
+    frame = read_table(path)
+    columns = (column,) if column else text_columns(frame, str(path))
+    if len(columns) > 1:
+        raise InputError(f"{path} has several columns of texts: name one of {', '.join(columns)}")
+    values = text_column(frame, columns[0], str(path))
+    for row, value in enumerate(values, start=1):
+        if value is None:
+            raise InputError(f"{path}: row {row} has no text in column {columns[0]!r}")
+    return [str(value) for value in values]
+
+
+def require_new_file(path: Path) -> None:
+    """Refuse a file that cannot be written or would be overwritten.
+
+    Raises:
+        InputError: another ending, an existing file, or no such folder.
+    """
+    if path.suffix.lower() != ".parquet":
+        raise InputError(f"{path}: vectors are written as .parquet")
+    if path.exists():
+        raise InputError(f"{path} is there already: name another file, or delete it")
+    if not path.parent.is_dir():
+        raise InputError(f"no folder {str(path.parent)!r} to write {path.name} into")
+
+
+def embed_file(
+    encoder: Encoder,
+    texts: Sequence[str],
+    path: Path,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> int:
+    """Encode texts and write a row a text: ``text``, and ``vector`` as an array of float32.
+
+    Args:
+        encoder: the model.
+        texts: what to encode.
+        path: a new parquet file.
+        progress: called with texts done and texts in all.
+
+    Returns:
+        Components of a vector.
+
+    Raises:
+        InputError: a file that would be overwritten.
+        EncodingError: a text without a usable vector; nothing is written.
+    """
+    require_new_file(path)
+    parts = []
+    progress(0, len(texts))
+    for start in range(0, len(texts), _CHUNK):
+        parts.append(encoder.encode(texts[start : start + _CHUNK]))
+        progress(min(start + _CHUNK, len(texts)), len(texts))
+    vectors = np.concatenate(parts) if parts else np.empty((0, encoder.identity.dimension), np.float32)
+    size = int(vectors.shape[1])
+    frame = pl.DataFrame(
+        {
+            "text": pl.Series(texts, dtype=pl.String),
+            "vector": pl.Series(vectors, dtype=pl.Array(pl.Float32, size)),
+        }
+    )
+    write_atomically(path, frame.write_parquet)
+    return size

@@ -1,0 +1,139 @@
+"""Choose where to overwrite and where to read, on a development set, one coordinate after another.
+
+The layer to stop at with the first one fixed, then the first one with that; the authors, too, show one curve
+at a time (Fu et al., ACL 2025, figure 4). One pass of a setting gives the score of every layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.encoders.causal_prompt import CausalPromptEncoder
+from stickytoken.encoders.token_prepending import TokenPrepending
+from stickytoken.errors import InputError
+from stickytoken.evaluation.sts import StsTask, cosines, spearman
+
+_CHUNK = 256
+_MOST_EXITS = 12
+_STARTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One setting and what it scored.
+
+    Attributes:
+        start: first layer that is overwritten; None without token prepending.
+        exit: first later layer that is not.
+        layer: that is read, from 1.
+        spearman: x 100; None where all cosines are equal.
+    """
+
+    start: int | None
+    exit: int | None
+    layer: int
+    spearman: float | None
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Everything that was tried, in order, and the best of it.
+
+    Attributes:
+        tried: all settings at all layers.
+        plain: the best layer of the plain prompt.
+        best: the best setting with token prepending.
+        plain_at_best: the plain prompt at the layer of the best setting.
+    """
+
+    tried: tuple[Tried, ...]
+    plain: Tried
+    best: Tried
+    plain_at_best: Tried
+
+
+def tune(
+    encoder: CausalPromptEncoder,
+    task: StsTask,
+    *,
+    start: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Tuning:
+    """Score settings of token prepending at all layers.
+
+    Args:
+        encoder: with the prompt to tune; its own setting and layer do not matter.
+        task: the development set.
+        start: the first layer that is overwritten while the exit is chosen; None is 1, the second layer.
+        progress: called with settings done and settings in all.
+
+    Raises:
+        InputError: an echo, or a model that gives all pairs the same similarity.
+    """
+    if encoder.reading.prompt.echoes:
+        raise InputError("an echo has no layers to overwrite: use another prompt")
+    layers = encoder.layers
+    first = min(1, layers - 1) if start is None else start
+    TokenPrepending(first, first + 1).require_layers(layers, encoder.name)
+    exits = _exits(first, layers)
+    others = [each for each in range(min(_STARTS, layers)) if each != first]
+    total = 1 + len(exits) + len(others)
+    tried: list[Tried] = []
+
+    def score(span: TokenPrepending | None) -> None:
+        tried.extend(_layers_scored(encoder, task, span))
+        progress(len(tried) // layers, total)
+
+    progress(0, total)
+    score(None)
+    for each in exits:
+        score(TokenPrepending(first, each))
+    stop = _best([own for own in tried if own.start is not None], encoder.name).exit or layers
+    for each in others:
+        if each < stop:
+            score(TokenPrepending(each, stop))
+    best = _best([own for own in tried if own.start is not None], encoder.name)
+    plain = [own for own in tried if own.start is None]
+    progress(total, total)
+    return Tuning(tuple(tried), _best(plain, encoder.name), best, plain[best.layer - 1])
+
+
+def _exits(start: int, layers: int) -> list[int]:
+    """Where to stop: every layer up to two thirds of the depth, or as many spread over them."""
+    last = max(start + 1, round(2 * layers / 3))
+    places = np.linspace(start + 1, last, min(_MOST_EXITS, last - start))
+    return sorted({round(place) for place in places})
+
+
+def _layers_scored(encoder: CausalPromptEncoder, task: StsTask, span: TokenPrepending | None) -> list[Tried]:
+    own = encoder.reread(replace(encoder.reading, prepending=span))
+    numbers = range(1, encoder.layers + 1)
+    found = _similarities(own, task, numbers)
+    start, stop = (None, None) if span is None else (span.start, span.exit)
+    return [
+        Tried(start, stop, number, spearman(found[:, place], task.scores))
+        for place, number in enumerate(numbers)
+    ]
+
+
+def _similarities(encoder: CausalPromptEncoder, task: StsTask, numbers: Sequence[int]) -> NDArray[np.float64]:
+    """Cosine of every pair at every layer, shape (pairs, layers); vectors of a few pairs at a time."""
+    parts = []
+    for place in range(0, len(task), _CHUNK):
+        first, second = task.first[place : place + _CHUNK], task.second[place : place + _CHUNK]
+        vectors = encoder.encode_layers([*first, *second], numbers)
+        parts.append(cosines(vectors[: len(first)], vectors[len(first) :]))
+    return np.concatenate(parts)
+
+
+def _best(tried: Sequence[Tried], name: str) -> Tried:
+    known = [(own.spearman, -place, own) for place, own in enumerate(tried) if own.spearman is not None]
+    if not known:
+        raise InputError(
+            f"{name} gives all pairs the same similarity at every layer: there is nothing to choose"
+        )
+    return max(known)[2]

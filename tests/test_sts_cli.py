@@ -1,0 +1,262 @@
+"""Embed, evaluate and tune on the command line, and what they rest on."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.stats import spearmanr
+
+import planted
+import tiny
+import tiny_decoders
+from stickytoken import load_encoder
+from stickytoken.errors import InputError
+from stickytoken.evaluation import compare_sts, read_sts, tune
+from stickytoken.evaluation.sts import cosines, spearman
+
+SENTENCES = tiny.sentences(24)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_decoders.saved_decoder(tmp_path_factory.mktemp("qwen2") / "tiny-qwen2")
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    generator = np.random.default_rng(0)
+    rows = [
+        {"sentence1": first, "sentence2": second, "score": float(score), "genre": "x"}
+        for first, second, score in zip(
+            SENTENCES[:12], SENTENCES[12:], generator.integers(0, 11, 12) / 2, strict=True
+        )
+    ]
+    path = tmp_path_factory.mktemp("task") / "sts.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def document(*arguments):
+    result = planted.command(*arguments, "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def plain_score(encoder, task):
+    """With the slowest tools at hand."""
+    found = []
+    for first, second in zip(task.first, task.second, strict=True):
+        left, right = encoder.encode([first])[0], encoder.encode([second])[0]
+        found.append(left @ right / np.linalg.norm(left) / np.linalg.norm(right))
+    return 100 * spearmanr(found, task.scores).statistic
+
+
+def test_token_prepending_stands_beside_the_plain_prompt_at_the_same_layer(folder, task):
+    options = {"device": "cpu", "prompt": "prompteol"}
+    span = {"token_prepending": True, "start": 1, "exit": 3}
+    pairs = read_sts(task)
+    found = document(
+        "evaluate",
+        folder,
+        "--task",
+        task,
+        "--device",
+        "cpu",
+        "--prompt",
+        "prompteol",
+        "--token-prepending",
+        "--start",
+        1,
+        "--exit",
+        3,
+        "--layer",
+        3,
+    )
+    rows = found["scores"]
+    assert [(row["encoding"], row["start"], row["exit"], row["layer"]) for row in rows] == [
+        ("plain prompt", None, None, 4),
+        ("plain prompt", None, None, 3),
+        ("token prepending", 1, 3, 3),
+    ]
+    expected = [
+        plain_score(load_encoder(folder, **options, layer=-1), pairs),
+        plain_score(load_encoder(folder, **options, layer=3), pairs),
+        plain_score(load_encoder(folder, **options, **span, layer=3), pairs),
+    ]
+    assert [row["spearman"] for row in rows] == pytest.approx(expected, abs=1e-6)
+    assert len({row["spearman"] for row in rows}) > 1
+    assert found["pairs"] == 12
+
+
+def test_a_sentence_transformer_is_scored_as_it_is(bert_folder, task):
+    (row,) = document("evaluate", bert_folder, "--task", task, "--device", "cpu")["scores"]
+    encoder = load_encoder(bert_folder, device="cpu")
+    assert row["encoding"] == "as it is"
+    assert row["spearman"] == pytest.approx(plain_score(encoder, read_sts(task)), abs=1e-6)
+    assert [asdict(each)["layer"] for each in compare_sts(encoder, read_sts(task))] == [None]
+
+
+def test_tuning_tries_what_it_says_and_the_best_is_the_best(folder, task):
+    encoder = load_encoder(folder, device="cpu", prompt="prompteol")
+    pairs = read_sts(task)
+    steps = []
+    found = tune(encoder, pairs, progress=lambda done, total: steps.append((done, total)))
+    spans = list(dict.fromkeys((own.start, own.exit) for own in found.tried))
+    assert spans[0] == (None, None)
+    assert {(1, 2), (1, 3)} <= set(spans)
+    assert len(found.tried) == len(spans) * 4
+    for own in found.tried[:: len(found.tried) // 7]:
+        options = (
+            {} if own.start is None else {"token_prepending": True, "start": own.start, "exit": own.exit}
+        )
+        again = load_encoder(folder, device="cpu", prompt="prompteol", layer=own.layer, **options)
+        assert own.spearman == pytest.approx(plain_score(again, pairs), abs=1e-6)
+    prepended = [own for own in found.tried if own.start is not None]
+    assert found.best.spearman == max(own.spearman for own in prepended)
+    assert (found.plain_at_best.start, found.plain_at_best.layer) == (None, found.best.layer)
+    assert steps[0][0] == 0
+    assert steps[-1][0] == steps[-1][1]
+
+
+def test_tuning_on_the_command_line_shows_the_curve_and_the_choice(folder, task):
+    found = document("tune", folder, "--task", task, "--device", "cpu")
+    best = found["best"]
+    result = planted.command("tune", folder, "--task", task, "--device", "cpu")
+    assert result.exit_code == 0
+    wanted = f"--token-prepending --start {best['start']} --exit {best['exit']} --layer {best['layer']}"
+    assert wanted in result.stdout
+    assert "#" in result.stdout
+
+
+def test_spearman_and_cosines_are_scipy_s_and_constants_are_missing():
+    generator = np.random.default_rng(1)
+    first, second = generator.standard_normal((2, 30, 5)).astype(np.float32)
+    expected = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(first, second, strict=True)]
+    assert cosines(first, second) == pytest.approx(expected, abs=1e-6)
+    assert spearman(np.ones(30), np.arange(30.0)) is None
+
+
+def test_embed_writes_every_text_in_its_order(folder, tmp_path):
+    texts = ["the river", "", "the river", *SENTENCES[:3]]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    out = tmp_path / "vectors.parquet"
+    arguments = (
+        "embed",
+        folder,
+        "--input",
+        tmp_path / "texts.txt",
+        "--output",
+        out,
+        "--device",
+        "cpu",
+        "--prompt",
+        "prompteol",
+        "--token-prepending",
+    )
+    assert document(*arguments)["texts"] == 6
+    frame = pl.read_parquet(out)
+    assert frame["text"].to_list() == texts
+    assert frame.schema["vector"] == pl.Array(pl.Float32, tiny_decoders.DIMENSION)
+    encoder = load_encoder(folder, device="cpu", prompt="prompteol", token_prepending=True)
+    assert np.abs(frame["vector"].to_numpy() - encoder.encode(texts)).max() < 1e-6
+    again = planted.command(*arguments)
+    assert again.exit_code == 1
+    assert "is there already" in again.stderr
+
+
+def test_embed_reads_the_column_of_a_table(bert_folder, tmp_path):
+    pl.DataFrame({"id": ["1", "2"], "title": ["a bird", "a stone"]}).write_csv(tmp_path / "table.csv")
+    out = tmp_path / "vectors.parquet"
+    document(
+        "embed",
+        bert_folder,
+        "--input",
+        tmp_path / "table.csv",
+        "--column",
+        "title",
+        "--output",
+        out,
+        "--device",
+        "cpu",
+    )
+    expected = load_encoder(bert_folder, device="cpu").encode(["a bird", "a stone"])
+    assert np.array_equal(pl.read_parquet(out)["vector"].to_numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.jsonl", '{"sentence1": "a", "sentence2": "b"}\n', "lacks the column 'score'"),
+        ("a.jsonl", '{"sentence1": "a", "sentence2": "b", "score": 1}\n', "has 1 pairs"),
+        ("a.csv", "sentence1,sentence2,score\na,b,1\na,b,1\na,c,1\n", "all scores"),
+        ("a.csv", "sentence1,sentence2,score\na,b,1\na,b,x\na,c,1\n", "pair 2 is no number"),
+        (
+            "a.jsonl",
+            '{"sentence1": "a", "sentence2": "b", "score": 1}\n{"sentence1": "a", "score": 2}\n' * 2,
+            "pair 2 lacks",
+        ),
+        ("a.txt", "a\n", "tasks are read from"),
+    ],
+)
+def test_a_task_that_cannot_be_read_is_one_line(write, folder, name, content, reason):
+    path = write(name, content)
+    with pytest.raises(InputError, match=reason):
+        read_sts(path)
+    for command in ("evaluate", "tune"):
+        result = planted.command(command, folder, "--task", path)
+        assert result.exit_code == 1
+        assert len(result.stderr.strip().splitlines()) == 1
+        assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "reason"),
+    [
+        ("missing.txt", "out.parquet", "no file"),
+        ("texts.txt", "out.csv", "written as .parquet"),
+        ("texts.txt", "no/such/out.parquet", "no folder"),
+        ("nulls.jsonl", "out.parquet", "row 2 has no text"),
+    ],
+)
+def test_what_embed_cannot_read_or_write_is_one_line(write, tmp_path, folder, source, output, reason):
+    write("texts.txt", "a\nb\n")
+    write("nulls.jsonl", '{"text": "a"}\n{"text": null}\n')
+    result = planted.command("embed", folder, "--input", tmp_path / source, "--output", tmp_path / output)
+    assert result.exit_code == 1
+    assert reason in result.stderr
+    assert not (tmp_path / output).exists()
+
+
+def test_tuning_a_sentence_transformer_or_an_echo_is_refused(folder, bert_folder, task):
+    for model, prompt in ((bert_folder, '"{sentence}":'), (folder, "echo")):
+        result = planted.command("tune", model, "--task", task, "--device", "cpu", "--prompt", prompt)
+        assert result.exit_code == 1
+        assert "error: " in result.stderr
+
+
+def test_detect_and_probe_take_the_prompt(folder, sentence_file, tmp_path):
+    result = planted.command(
+        "detect",
+        folder,
+        *planted.SMALL_OPTIONS,
+        "--prompt",
+        "prompteol",
+        "--token-prepending",
+        "--start",
+        1,
+        "--exit",
+        3,
+        "--layer",
+        3,
+        "--sentences",
+        sentence_file,
+        "--sample",
+        8,
+        "--out",
+        tmp_path / "run",
+    )
+    assert result.exit_code == 0, result.stderr
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert "This sentence : <PST>" in record["identity_parts"]["encoder"]["prompt"]

@@ -1,0 +1,104 @@
+"""Tiny random decoder-only models, deep enough for token prepending, and a plain reference."""
+
+from pathlib import Path
+
+import torch
+import transformers
+
+import tiny
+import tiny_architectures as architectures
+
+LAYERS, DIMENSION, LONGEST = 4, 32, 512
+
+_SIZES = {
+    "hidden_size": DIMENSION,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "initializer_range": 0.3,
+    "max_position_embeddings": LONGEST,
+}
+_GROUPED = {"num_key_value_heads": 2, **_SIZES}
+_WINDOWS = {"head_dim": 8, "sliding_window": 16, "query_pre_attn_scalar": 8, **_GROUPED}
+
+
+def _qwen():
+    return architectures.qwen_tokenizer(closing=False)
+
+
+def _qwen_closing():
+    return architectures.qwen_tokenizer(closing=True)
+
+
+# By name: the class in transformers, the tokenizer, the settings.
+DECODERS = {
+    "llama": ("Llama", architectures.gemma_tokenizer, _GROUPED),
+    "mistral": ("Mistral", architectures.mistral_tokenizer, {"sliding_window": 16, **_GROUPED}),
+    "qwen2": ("Qwen2", _qwen, _GROUPED),
+    "qwen3": ("Qwen3", _qwen_closing, {"head_dim": 8, **_GROUPED}),
+    "gemma2": ("Gemma2", architectures.gemma_tokenizer, _WINDOWS),
+    "gemma3": ("Gemma3Text", architectures.gemma_tokenizer, _WINDOWS),
+    "phi3": ("Phi3", architectures.mistral_tokenizer, _GROUPED),
+    "opt": ("OPT", _qwen, {"ffn_dim": 64, "word_embed_proj_dim": 16, "init_std": 0.3, **_SIZES}),
+    "gpt2": ("GPT2", _qwen, {"n_inner": 64, **_SIZES}),
+    "bloom": ("Bloom", _qwen, {"n_layer": LAYERS, "n_head": 4, **_SIZES}),
+    "gpt-neox": ("GPTNeoX", _qwen, _SIZES),
+    "falcon": ("Falcon", _qwen, {**_SIZES, "alibi": False}),
+}
+
+
+def decoder(name: str, *, seed: int = 0):
+    """A model of a kind, without a head, and its tokenizer."""
+    kind, make_tokenizer, settings = DECODERS[name]
+    tokenizer = make_tokenizer()
+    tokenizer.model_max_length = LONGEST
+    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos")}
+    config = getattr(transformers, f"{kind}Config")(vocab_size=len(tokenizer), **ids, **settings)
+    torch.manual_seed(seed)
+    model = getattr(transformers, f"{kind}Model")(config).eval()
+    torch.nn.init.normal_(model.get_input_embeddings().weight, std=0.3)
+    return model, tokenizer
+
+
+def saved_decoder(folder: Path, name: str = "qwen2") -> Path:
+    """A folder with a model and its tokenizer, as a hub would have it."""
+    return tiny.save_backbone(folder, *decoder(name))
+
+
+def plain_state(model, layers, embeddings, *, start=0, stop=0, place=None, output=-1):
+    """The last token's state of one unpadded prompt, layers wrapped one by one, nothing left out.
+
+    Args:
+        model: the base decoder.
+        layers: its layers.
+        embeddings: what it reads, shape (1, tokens, d).
+        start: first layer whose input is overwritten.
+        stop: first later layer whose input is not.
+        place: slot of the placeholder.
+        output: index into all hidden states.
+    """
+
+    def wrapped(forward):
+        def run(*args, **kwargs):
+            states = (args[0] if args else kwargs["hidden_states"]).clone()
+            states[0, place] = states[0, states.shape[1] - 1]
+            if args:
+                return forward(states, *args[1:], **kwargs)
+            return forward(**{**kwargs, "hidden_states": states})
+
+        return run
+
+    chosen = list(layers)[start:stop] if place is not None else []
+    for layer in chosen:
+        layer.forward = wrapped(layer.forward)
+    try:
+        with torch.inference_mode():
+            # The mask of all ones changes nothing, and some models insist on one.
+            mask = torch.ones(embeddings.shape[:2], dtype=torch.long)
+            found = model(
+                inputs_embeds=embeddings, attention_mask=mask, output_hidden_states=True, use_cache=False
+            )
+    finally:
+        for layer in chosen:
+            del layer.forward
+    return found.hidden_states[output][0, -1]
