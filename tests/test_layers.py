@@ -19,6 +19,7 @@ LAYERS = [
     {"vocabulary", "detection"},
     {"sentences", "encoders"},
     {"runs"},
+    {"impact"},
     {"cli"},
     {"__main__"},
 ]
@@ -266,7 +267,7 @@ def test_what_is_loaded_is_noticed():
     assert "polars" in loaded_by("import stickytoken; stickytoken.load_sentences")[0]
 
 
-@pytest.mark.parametrize("command", [(), ("tokens",), ("detect",), ("probe",), ("show",)])
+@pytest.mark.parametrize("command", [(), ("tokens",), ("detect",), ("probe",), ("show",), ("impact",)])
 def test_help_loads_no_heavy_library(command):
     loaded, printed = loaded_by("from stickytoken.cli.main import main; main()", *command, "--help")
     assert loaded == []

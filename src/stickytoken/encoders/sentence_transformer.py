@@ -91,6 +91,11 @@ class SentenceTransformerEncoder:
         return self._tokenizer
 
     @property
+    def sentence_transformer(self) -> SentenceTransformer:
+        """The model itself."""
+        return self._model
+
+    @property
     def parameters(self) -> int:
         """Number of parameters of the model."""
         return sum(parameter.numel() for parameter in self._model.parameters())
