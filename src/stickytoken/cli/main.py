@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from stickytoken.cli.detect import detect
+from stickytoken.cli.impact import impact
 from stickytoken.cli.probe import probe
 from stickytoken.cli.quiet import quiet_warnings
 from stickytoken.cli.show import show
@@ -20,7 +21,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-for command in (tokens, detect, probe, show):
+for command in (tokens, detect, probe, show, impact):
     app.command()(command)
 
 

@@ -1,4 +1,4 @@
-"""What sticky tokens cost: similarity, retrieval, clustering, classification, and intrusion into search results."""
+"""What sticky tokens cost: in similarity, retrieval, clustering, classification, and as an intrusion."""
 
 from stickytoken.impact.measure import impact
 from stickytoken.impact.results import Impact, open_impact

@@ -14,7 +14,7 @@ from stickytoken.encoders.protocol import Encoder
 from stickytoken.impact.carriers import Carrier, Treatment, needed_room, prepare
 from stickytoken.impact.conditions import Condition, Kind
 from stickytoken.impact.settings import ImpactSettings
-from stickytoken.impact.tasks.protocol import Outcomes, Task
+from stickytoken.impact.tasks.protocol import Outcomes, Scored, Task
 from stickytoken.impact.vectors import VectorStore
 from stickytoken.runs.progress import Progress, ProgressCallback
 from stickytoken.runs.store import RunFolder, ShardCost
@@ -34,7 +34,7 @@ class TaskOutcomes:
         texts: texts in all.
     """
 
-    task: Task
+    task: Scored
     outcomes: NDArray[np.float64]
     edited: int
     cut: int

@@ -41,7 +41,7 @@ def insert_ids(
         placement: where.
         path: for random placement, the gap of each token.
     """
-    copies = [(token_id,) for token_id in tokens]
+    copies: list[tuple[int, ...]] = [(token_id,) for token_id in tokens]
     return TokenizedText(text.head, tuple(_placed(list(text.words), copies, placement, path))).ids
 
 

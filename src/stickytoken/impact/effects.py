@@ -1,4 +1,4 @@
-"""From the outcomes of a task to rows of the tables: what each token costs, and whether sticky ones cost more."""
+"""From the outcomes of a task to rows: what each token costs, and whether sticky ones cost more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stickytoken.impact.statistics import (
     compare,
     contrast_intervals,
 )
-from stickytoken.impact.tasks.protocol import Task
+from stickytoken.impact.tasks.protocol import Scored
 
 _LEAST_UNITS = 2
 
@@ -125,7 +125,7 @@ def _intervals(
     )
 
 
-def _samples(task: Task, settings: ImpactSettings) -> NDArray[np.intp]:
+def _samples(task: Scored, settings: ImpactSettings) -> NDArray[np.intp]:
     return bootstrap_samples(task.units, settings.resamples, [settings.seed, zlib.crc32(task.name.encode())])
 
 

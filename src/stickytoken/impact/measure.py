@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import polars as pl
 
@@ -201,6 +201,7 @@ def _loaded(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
     tasks: list[AnyTask] = []
     notes: list[str] = []
     for source in sources:
+        task: AnyTask
         path = Path(source).expanduser() if isinstance(source, (str, Path)) else None
         if path is not None and path.exists():
             task, said = load_task(path)
@@ -208,14 +209,14 @@ def _loaded(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
             notes += said
         elif path is not None and (path.suffix or len(path.parts) > 1):
             raise InputError(f"no task file or folder {str(path)!r}")
-        elif hasattr(source, "outcomes"):
-            tasks.append(source)
+        elif path is None and hasattr(source, "outcomes"):
+            tasks.append(cast("Task", source))
         else:
             tasks.append(find_mteb_task(source))
     stages = [shard_stage(task.name) for task in tasks]
-    for stage, task in zip(stages, tasks, strict=True):
+    for stage, each in zip(stages, tasks, strict=True):
         if stages.count(stage) > 1:
-            raise InputError(f"two tasks are called {task.name!r}: rename a file, or measure them apart")
+            raise InputError(f"two tasks are called {each.name!r}: rename a file, or measure them apart")
     return tasks, notes
 
 

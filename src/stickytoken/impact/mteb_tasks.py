@@ -141,7 +141,7 @@ def evaluate(model: Any, task: MtebTask) -> float:
     """The main score that `mteb.evaluate` gives; its results are not read from or kept in MTEB's cache."""
     import mteb
 
-    options = {"batch_size": 32, "show_progress_bar": False}
+    options: Any = {"batch_size": 32, "show_progress_bar": False}
     result = mteb.evaluate(
         model, task.task, cache=None, co2_tracker=False, show_progress_bar=False, encode_kwargs=options
     )

@@ -60,8 +60,8 @@ class ClusteringTask:
         from sklearn.cluster import KMeans
 
         model = KMeans(len(set(self.labels)), n_init=_STARTS, random_state=seed)
-        clusters = model.fit_predict(unit_vectors(vectors["text"]))
-        return clusters.astype(np.float64)[:, None]
+        clusters: Outcomes = model.fit_predict(unit_vectors(vectors["text"])).astype(np.float64)
+        return clusters[:, None]
 
     def scores(
         self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
@@ -153,7 +153,8 @@ class ClassificationTask:
 
         model = LogisticRegression(max_iter=_ITERATIONS, random_state=seed)
         model.fit(unit_vectors(vectors["train"]), self._coded(self.train_labels))
-        return model.predict(unit_vectors(vectors["test"])).astype(np.float64)[:, None]
+        predicted: Outcomes = model.predict(unit_vectors(vectors["test"])).astype(np.float64)
+        return predicted[:, None]
 
     def scores(
         self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None

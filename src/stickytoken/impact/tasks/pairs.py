@@ -60,8 +60,9 @@ class _Pairs:
         """Cosine of each pair."""
         del seed
         queries, documents = unit_vectors(vectors["query"]), unit_vectors(vectors["document"])
-        cosines = np.einsum("nd,nd->n", queries[self._queries[1]], documents[self._documents[1]])
-        return cosines[:, None]
+        left, right = queries[self._queries[1]], documents[self._documents[1]]
+        cosines: Outcomes = (left * right).sum(axis=1, keepdims=True)
+        return cosines
 
     @cached_property
     def _queries(self) -> tuple[tuple[str, ...], NDArray[np.intp]]:

@@ -16,8 +16,8 @@ Outcomes: TypeAlias = NDArray[np.float64]
 """What a task's metrics are computed from: shape (units, columns)."""
 
 
-class Task(Protocol):
-    """One evaluation. Higher is better for every metric."""
+class Scored(Protocol):
+    """What has metrics. Higher is better for every one."""
 
     @property
     def name(self) -> str:
@@ -40,11 +40,6 @@ class Task(Protocol):
         ...
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns of the outcomes."""
-        ...
-
-    @property
     def units(self) -> int:
         """Number of units."""
         ...
@@ -52,6 +47,30 @@ class Task(Protocol):
     @property
     def fingerprint(self) -> str:
         """sha256 over everything in it that can change a number."""
+        ...
+
+    def scores(
+        self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """A metric of several outcomes on the same units.
+
+        Args:
+            metric: its name.
+            outcomes: shape (conditions, units, columns).
+            sample: indices of units, repeated ones count as often; None is every unit once.
+
+        Returns:
+            Shape (conditions,); NaN where the metric is not defined.
+        """
+        ...
+
+
+class Task(Scored, Protocol):
+    """An evaluation of vectors of texts."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of the outcomes."""
         ...
 
     @property
@@ -72,21 +91,6 @@ class Task(Protocol):
         """
         ...
 
-    def scores(
-        self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
-    ) -> NDArray[np.float64]:
-        """A metric of several outcomes on the same units.
-
-        Args:
-            metric: its name.
-            outcomes: shape (conditions, units, columns).
-            sample: indices of units, repeated ones count as often; None is every unit once.
-
-        Returns:
-            Shape (conditions,); NaN where the metric is not defined.
-        """
-        ...
-
 
 def fingerprint(*parts: Any) -> str:
     """Return the sha256 of JSON values in order."""
@@ -99,7 +103,8 @@ def fingerprint(*parts: Any) -> str:
 def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
     """Vectors of length 1."""
     doubled = vectors.astype(np.float64)
-    return doubled / np.linalg.norm(doubled, axis=1, keepdims=True)
+    units: NDArray[np.float64] = doubled / np.linalg.norm(doubled, axis=1, keepdims=True)
+    return units
 
 
 def distinct(texts: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.intp]]:
