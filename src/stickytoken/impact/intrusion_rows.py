@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,7 +39,7 @@ def intrusion_summary(
 ) -> list[dict[str, Any]]:
     """One row a number of copies: sticky against benign hits, with intervals over documents.
 
-    ``ratio`` compares mean hits of sticky and benign copies; null where benign copies have none.
+    ``ratio`` compares mean hits of sticky and benign copies; null where it is not finite.
     """
     hits = {
         kind: np.mean(
@@ -59,18 +60,18 @@ def intrusion_summary(
         sticky, benign = (hits[kind][:, place] for kind in (Kind.STICKY, Kind.BENIGN))
         drawn = np.array([_ratio(sticky[sample], benign[sample]) for sample in samples])
         ratio = _ratio(sticky, benign)
-        known = not np.isnan(drawn).any() and not np.isnan(ratio)
         tail = (1 - settings.confidence) / 2
-        low, high = np.quantile(drawn, [tail, 1 - tail]).tolist() if known else (None, None)
+        # An order statistic, since some samples have no benign hit and so no finite ratio.
+        low, high = np.quantile(drawn, [tail, 1 - tail], method="inverted_cdf").tolist()
         rows.append(
             {
                 "corpus": name,
                 "copies": copies,
                 "hits_sticky": float(sticky.mean()),
                 "hits_benign": float(benign.mean()),
-                "ratio": None if np.isnan(ratio) else ratio,
-                "ratio_low": low,
-                "ratio_high": high,
+                "ratio": _finite(ratio),
+                "ratio_low": _finite(low),
+                "ratio_high": _finite(high),
                 "documents": len(sticky),
             }
         )
@@ -91,5 +92,12 @@ def copies_needed(outcomes: NDArray[np.float64]) -> list[int | None]:
 
 
 def _ratio(sticky: NDArray[np.float64], benign: NDArray[np.float64]) -> float:
-    below = float(benign.mean())
-    return float(sticky.mean()) / below if below > 0 else float("nan")
+    """Mean hits of sticky copies by those of benign ones; infinite without benign ones, NaN without any."""
+    above, below = float(sticky.mean()), float(benign.mean())
+    if below > 0:
+        return above / below
+    return math.inf if above > 0 else math.nan
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -209,4 +209,5 @@ def _cell(value: Any) -> str:
         return f"{value:.4f}"
     text = str(value)
     shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
-    return "".join(f"\\{each}" if each in "\\`*_{}[]<>()#|~&!" else each for each in shown)
+    shown = shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{each}" if each in "\\`*_{}[]()#|~!" else each for each in shown)
