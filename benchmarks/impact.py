@@ -163,11 +163,12 @@ def intrusion_check(found: Impact) -> Check:
         if row["copies"]
     )
     best = max((row for row in rows if row["ratio"] is not None), key=lambda row: row["ratio"])
+    rises = best["hits_sticky"] > rows[0]["hits_sticky"]  # more than without copies, or nothing is pushed up
     return Check(
         "intrusion into Cranfield, planted tokens: hits of sticky / benign copies, by their number",
-        "at least threefold",
+        "a rise, at least threefold against benign",
         f"{best['ratio']:.2f}-fold at {best['copies']} copies ({shown})",
-        best["ratio"] >= 3,
+        rises and best["ratio"] >= 3,
         {"rows": rows},
     )
 
