@@ -14,7 +14,7 @@ import json
 import resource
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +225,7 @@ def run(arguments: argparse.Namespace, out: Path) -> None:
     model = planted_encoder(arguments.rows, 1.0, None)
     few, strongest = ids[: arguments.cranfield_tokens], ids[: arguments.tokens]
     cranfield = data / "cranfield"
-    parts = {
+    parts: dict[str, Callable[[], Impact]] = {
         "words": lambda: measured(
             model, short, out / "planted", tokens=strongest, exclude=ids, settings=settings
         ),

@@ -17,6 +17,7 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement
 
 if TYPE_CHECKING:
+    from stickytoken.runs import Run
     from stickytoken.vocabulary import Vocabulary
 
 
@@ -102,7 +103,6 @@ def impact(
     """
     from stickytoken.impact import ImpactSettings, Side
     from stickytoken.impact import impact as measure
-    from stickytoken.runs import open_run
     from stickytoken.vocabulary import categorize
 
     settings = ImpactSettings(
@@ -118,12 +118,7 @@ def impact(
         seed=seed,
     )
     tasks = [*(task or ()), *(_paper_tasks() if preset else ())]
-    run = open_run(source) if (Path(source).expanduser() / "run.json").is_file() else None
-    if run is None and not tokens:
-        raise InputError(
-            f"{source!r} is no folder of a finished detection: name tokens with --tokens, or run "
-            "`stickytoken detect` first and pass its folder"
-        )
+    run = _run(source, named=bool(tokens))
     encoder = chosen_encoder(
         source if run is None else run.record.model.name,
         device=device,
@@ -151,6 +146,20 @@ def impact(
         raise InputError(
             "not run: " + "; ".join(f"{name} ({reason})" for name, reason in found.failed.items())
         )
+
+
+def _run(source: str, *, named: bool) -> Run | None:
+    """The run in a folder; None where the source is a model."""
+    from stickytoken.runs import open_run
+
+    if (Path(source).expanduser() / "run.json").is_file():
+        return open_run(source)
+    if not named:
+        raise InputError(
+            f"{source!r} is no folder of a finished detection: name tokens with --tokens, or run "
+            "`stickytoken detect` first and pass its folder"
+        )
+    return None
 
 
 def _paper_tasks() -> tuple[str, ...]:
