@@ -15,6 +15,7 @@ import resource
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from published import PUBLISHED, Check, show, write
 from stickytoken.cli.progress import progress_bar
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.encoders.resolution import resolve_model
-from stickytoken.impact import Impact, ImpactSettings, impact
+from stickytoken.impact import Impact, ImpactSettings, Side, impact
 
 MODEL = "all-MiniLM-L6-v2"
 PUBLISHED_SPEARMAN = 82.03
@@ -206,7 +207,9 @@ def main() -> None:
     parser.add_argument("--cranfield-tokens", type=int, default=10, help="of them, on Cranfield")
     parser.add_argument("--own-benign", type=int, default=5, help="benign tokens for [CLS]")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", choices=("words", "cranfield", "intrusion", "own"), help="compute one part")
+    parser.add_argument(
+        "--only", choices=("words", "queries", "cranfield", "intrusion", "own"), help="compute one part"
+    )
     arguments = parser.parse_args()
     for path in (arguments.rows, arguments.data):
         if not path.exists():
@@ -246,6 +249,14 @@ def run(arguments: argparse.Namespace, out: Path) -> None:
             settings=once,
             intrusion=cranfield,
         ),
+        "queries": lambda: measured(
+            model,
+            (cranfield,),
+            out / "planted-queries",
+            tokens=strongest,
+            exclude=ids,
+            settings=replace(settings, side=Side.QUERY),
+        ),
         "cranfield": lambda: measured(
             model, (cranfield,), out / "planted-cranfield", tokens=few, exclude=ids, settings=settings
         ),
@@ -256,7 +267,7 @@ def run(arguments: argparse.Namespace, out: Path) -> None:
     found = {name: compute() for name, compute in parts.items()}
     checks = [
         *clean_checks(found["own"], data),
-        *cost_checks([found["words"], found["cranfield"]]),
+        *cost_checks([found["words"], found["queries"], found["cranfield"]]),
         intrusion_check(found["intrusion"]),
         *own_checks(found["own"]),
     ]
