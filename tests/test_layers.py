@@ -19,7 +19,7 @@ LAYERS = [
     {"vocabulary", "detection"},
     {"sentences", "encoders", "token_kind"},
     {"runs"},
-    {"explanation", "reports", "evaluation"},
+    {"explanation", "reports", "evaluation", "impact"},
     {"cli"},
     {"__main__"},
 ]
@@ -291,6 +291,7 @@ def test_what_is_loaded_is_noticed():
         ("show",),
         ("report",),
         ("explain",),
+        ("impact",),
         ("embed",),
         ("evaluate",),
         ("tune",),

@@ -5,7 +5,9 @@ Importing this package is cheap: torch is loaded when a model is.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.errors import StickyTokenError
@@ -13,6 +15,7 @@ from stickytoken.errors import StickyTokenError
 if TYPE_CHECKING:
     from stickytoken.encoders import analyze_vocabulary, load_encoder, load_tokenizer
     from stickytoken.explanation import explain
+    from stickytoken.impact import impact, open_impact
     from stickytoken.reports import report
     from stickytoken.runs import detect, open_run
     from stickytoken.sentences import load_sentences
@@ -22,9 +25,11 @@ __all__ = [
     "analyze_vocabulary",
     "detect",
     "explain",
+    "impact",
     "load_encoder",
     "load_sentences",
     "load_tokenizer",
+    "open_impact",
     "open_run",
     "report",
 ]
@@ -33,12 +38,25 @@ _HOMES = {
     "analyze_vocabulary": "stickytoken.encoders",
     "detect": "stickytoken.runs",
     "explain": "stickytoken.explanation",
+    "impact": "stickytoken.impact",
     "load_encoder": "stickytoken.encoders",
     "load_sentences": "stickytoken.sentences",
     "load_tokenizer": "stickytoken.encoders",
+    "open_impact": "stickytoken.impact",
     "open_run": "stickytoken.runs",
     "report": "stickytoken.reports",
 }
+
+
+class _FrontDoor(ModuleType):
+    """Keeps a public function visible when the part of the package with the same name is imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _FrontDoor
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ from stickytoken.cli.detect import detect
 from stickytoken.cli.embed import embed
 from stickytoken.cli.evaluate import evaluate
 from stickytoken.cli.explain import explain
+from stickytoken.cli.impact import impact
 from stickytoken.cli.probe import probe
 from stickytoken.cli.quiet import quiet_warnings
 from stickytoken.cli.report import report
@@ -25,7 +26,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-for command in (tokens, detect, probe, show, report, explain, embed, evaluate, tune):
+for command in (tokens, detect, probe, show, report, explain, impact, embed, evaluate, tune):
     app.command()(command)
 
 

@@ -123,7 +123,7 @@ class RunFolder:
         return self.read_record(PLAN_FILE, kind)
 
     def read_record(self, name: str, kind: type[Record]) -> Record | None:
-        """Read a JSON file of the run; None where it was not written yet.
+        """Read a JSON file of the folder; None where it was not written yet.
 
         Raises:
             RunError: it is damaged.
@@ -140,6 +140,11 @@ class RunFolder:
             if "KeyboardInterrupt" in str(error):
                 raise KeyboardInterrupt from error
             raise
+        write_atomically(self.path / name, lambda stream: _write(stream, content))
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file of the run."""
+        content = text.encode("utf-8", "backslashreplace")
         write_atomically(self.path / name, lambda stream: _write(stream, content))
 
     def write_table(self, name: str, frame: pl.DataFrame) -> None:
@@ -180,8 +185,17 @@ class RunFolder:
         content = _parquet(frame, metadata)
         write_atomically(self._shard(stage, index), lambda stream: _write(stream, content))
 
-    def read_shard(self, stage: str, index: int, token_ids: Sequence[int]) -> pl.DataFrame | None:
-        """A committed shard; None where there is none, or where it is damaged."""
+    def read_shard(
+        self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
+    ) -> pl.DataFrame | None:
+        """A committed shard; None where there is none, or where it is damaged.
+
+        Args:
+            stage: of the shard.
+            index: of the shard.
+            keys: what its rows are about, in order.
+            key: the column that says so.
+        """
         path = self._shard(stage, index)
         if not path.is_file():
             return None
@@ -191,7 +205,7 @@ class RunFolder:
             expected = pl.read_parquet_metadata(content).get("sha256")
         except (*_DAMAGE, OSError):
             return None
-        whole = "token_id" in frame.columns and frame["token_id"].to_list() == list(token_ids)
+        whole = key in frame.columns and frame[key].to_list() == list(keys)
         return frame if whole and _content_digest(frame) == expected else None
 
     def total_cost(self, stages: Mapping[str, int]) -> ShardCost:

@@ -81,10 +81,15 @@ def prepare_shard(stage: Stage, shard: Shard, encoder: Encoder) -> PreparedShard
         start = len(probes)
         probes.extend(stage.probes(token))
         tokens.append((token, slice(start, len(probes))))
+    return PreparedShard(tokens, probe_ids(encoder, probes))
+
+
+def probe_ids(encoder: Encoder, probes: Sequence[Probe]) -> Sequence[Sequence[int]]:
+    """Content ids of probes, which are all texts or all ids already."""
     texts = [probe for probe in probes if isinstance(probe, str)]
     if texts and len(texts) == len(probes):
-        return PreparedShard(tokens, encoder.content_ids(texts))
-    return PreparedShard(tokens, [probe for probe in probes if not isinstance(probe, str)])
+        return encoder.content_ids(texts)
+    return [probe for probe in probes if not isinstance(probe, str)]
 
 
 def measure_shard(

@@ -1,0 +1,152 @@
+"""Texts of a task made ready for copies: cut where copies would not fit, alike in every condition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError
+from stickytoken.impact.conditions import Condition
+from stickytoken.impact.editing import gaps, insert_ids, insert_words, turns
+from stickytoken.impact.settings import ImpactSettings
+from stickytoken.insertion import Insertion, Placement, Probe, Token, TokenizedText
+
+_WORD = re.compile(r"\S+")
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """A text that a condition may put copies into.
+
+    Attributes:
+        text: what it reads as; with ids insertion, before the cut.
+        content: its content ids, cut.
+        cut: whether it was cut.
+    """
+
+    text: str
+    content: TokenizedText
+    cut: bool
+
+
+def content_limit(encoder: Encoder) -> int | None:
+    """How many content ids the model reads, special tokens aside; None is no limit."""
+    limit = encoder.identity.max_length
+    if limit is None:
+        return None
+    while limit > 0 and not encoder.fits((0,) * limit):
+        limit -= 1
+    return limit
+
+
+def prepare(
+    encoder: Encoder, texts: Sequence[str], room: int, insertion: Insertion, name: str
+) -> list[Carrier]:
+    """Cut texts so that the model reads them whole with ``room`` more tokens.
+
+    Ids are cut where the model itself would cut; text is cut behind a word.
+
+    Raises:
+        InputError: the model's limit leaves no token of a text.
+    """
+    limit = content_limit(encoder)
+    content = encoder.tokenize(texts)
+    if limit is None:
+        return [Carrier(text, ids, False) for text, ids in zip(texts, content, strict=True)]
+    longest = limit - room
+    if longest <= max((len(ids.head) for ids in content), default=0):
+        raise InputError(
+            f"{name}: {room} tokens of copies leave no room for a text, {encoder.name} reads {limit} tokens: "
+            "ask for fewer copies"
+        )
+    whole = [Carrier(text, ids, False) for text, ids in zip(texts, content, strict=True)]
+    cut = cut_ids if insertion is Insertion.IDS else _cut_text_of(encoder)
+    return [carrier if len(carrier.content.ids) <= longest else cut(carrier, longest) for carrier in whole]
+
+
+def cut_ids(carrier: Carrier, longest: int) -> Carrier:
+    """The first ``longest`` content ids of a carrier."""
+    left = longest - len(carrier.content.head)
+    words: list[tuple[int, ...]] = []
+    for word in carrier.content.words:
+        if left <= 0:
+            break
+        words.append(word[:left])
+        left -= len(word)
+    return replace(carrier, content=TokenizedText(carrier.content.head, tuple(words)), cut=True)
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """How a condition edits a carrier.
+
+    Attributes:
+        placement: where copies go.
+        insertion: as ids or words.
+        copies: how many.
+    """
+
+    placement: Placement
+    insertion: Insertion
+    copies: int
+
+    @classmethod
+    def of(cls, settings: ImpactSettings) -> Treatment:
+        """The treatment that settings ask for."""
+        return cls(settings.placement, settings.insertion, settings.copies)
+
+    def probe(self, carrier: Carrier, condition: Condition) -> Probe:
+        """What the encoder reads under a condition."""
+        tokens = self._tokens(carrier, condition)
+        if self.insertion is Insertion.TEXT:
+            words = len(carrier.text.split())
+            path = self._path(carrier, condition, words, len(tokens))
+            return (
+                insert_words([token.text.strip() for token in tokens], carrier.text, self.placement, path)
+                if tokens
+                else carrier.text
+            )
+        path = self._path(carrier, condition, len(carrier.content.words), len(tokens))
+        return insert_ids([token.id for token in tokens], carrier.content, self.placement, path)
+
+    def _tokens(self, carrier: Carrier, condition: Condition) -> list[Token]:
+        if not condition.tokens:
+            return []
+        kinds = turns(condition.seed, carrier.text, len(condition.tokens), self.copies)
+        return [condition.tokens[kind] for kind in kinds]
+
+    def _path(self, carrier: Carrier, condition: Condition, words: int, copies: int) -> tuple[int, ...]:
+        if self.placement is not Placement.RANDOM:
+            return ()
+        return gaps(condition.seed, carrier.text, words, copies)
+
+
+def needed_room(encoder: Encoder, tokens: Sequence[Token], copies: int, insertion: Insertion) -> int:
+    """Tokens that copies may take: as words, several ids may spell one copy."""
+    if insertion is Insertion.IDS:
+        return copies
+    spelled = encoder.tokenize([f"a {token.text.strip()} a" for token in tokens])
+    around = len(encoder.tokenize(["a a"])[0].ids)
+    return copies * max((len(ids.ids) - around for ids in spelled), default=1)
+
+
+class _TextCutter:
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+
+    def __call__(self, carrier: Carrier, longest: int) -> Carrier:
+        ends = [match.end() for match in _WORD.finditer(carrier.text)]
+        low, high = 0, len(ends)
+        # The number of ids grows with the number of words.
+        while low < high:
+            middle = (low + high + 1) // 2
+            size = len(self._encoder.tokenize([carrier.text[: ends[middle - 1]]])[0].ids)
+            low, high = (middle, high) if size <= longest else (low, middle - 1)
+        text = carrier.text[: ends[low - 1]] if low else ""
+        return Carrier(text, self._encoder.tokenize([text])[0], True)
+
+
+def _cut_text_of(encoder: Encoder) -> _TextCutter:
+    return _TextCutter(encoder)

@@ -1,0 +1,60 @@
+"""What texts are measured with: nothing, a sticky token, a benign one, or a mixture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from stickytoken.insertion import Token
+
+
+class Kind(StrEnum):
+    """Kinds of conditions."""
+
+    CLEAN = "clean"
+    STICKY = "sticky"
+    BENIGN = "benign"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One way to edit all texts.
+
+    Attributes:
+        kind: what its tokens are.
+        tokens: the tokens whose copies go in; none for clean, several for a mixture.
+        repetition: 0, 1, ... of the seeds.
+        seed: of the repetition.
+    """
+
+    kind: Kind
+    tokens: tuple[Token, ...]
+    repetition: int
+    seed: int
+
+    @property
+    def mixture(self) -> bool:
+        """Whether several tokens share the copies."""
+        return len(self.tokens) > 1
+
+
+def make_conditions(
+    sticky: Sequence[Token], benign: Sequence[Token], seed: int, repetitions: int
+) -> list[Condition]:
+    """All conditions, those of one token together.
+
+    The seed of a repetition is the same under every condition, so that a text gets its
+    copies in the same places. A mixture of the benign tokens is as large as that of the
+    sticky ones.
+    """
+    groups: list[tuple[Kind, tuple[Token, ...]]] = [(Kind.CLEAN, ())]
+    groups += [(Kind.STICKY, (token,)) for token in sticky]
+    groups += [(Kind.BENIGN, (token,)) for token in benign]
+    if len(sticky) > 1:
+        groups += [(Kind.STICKY, tuple(sticky)), (Kind.BENIGN, tuple(benign[: len(sticky)]))]
+    return [
+        Condition(kind, tokens, repetition, seed + repetition)
+        for kind, tokens in groups
+        for repetition in range(repetitions)
+    ]

@@ -1,0 +1,178 @@
+"""How far copies of a token push a random document into search results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError
+from stickytoken.impact.carriers import Treatment, needed_room, prepare
+from stickytoken.impact.conditions import Condition
+from stickytoken.impact.settings import ImpactSettings
+from stickytoken.impact.tasks.beir import CORPUS, QUERIES, read_documents, read_queries
+from stickytoken.impact.tasks.protocol import Outcomes, fingerprint, unit_vectors
+from stickytoken.impact.vectors import VectorStore
+from stickytoken.insertion import Token
+from stickytoken.sentences import bundled_frame, load_sentences
+
+COPIES = (0, 1, 2, 4, 8, 16, 32)
+TOP = 10
+_TARGETS = 50
+_QUERIES = 200
+_BUNDLED = "bundled"
+
+
+@dataclass(frozen=True)
+class SearchCorpus:
+    """Documents and queries that search them.
+
+    Attributes:
+        name: where they came from.
+        queries: the queries.
+        documents: the documents.
+    """
+
+    name: str
+    queries: tuple[str, ...]
+    documents: tuple[str, ...]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over queries and documents."""
+        return fingerprint("intrusion", self.queries, self.documents, COPIES, TOP)
+
+    def targets(self, seed: int) -> list[int]:
+        """Places of the random documents that get copies."""
+        drawn = np.random.default_rng([seed, len(self.documents)]).permutation(len(self.documents))
+        return sorted(drawn[:_TARGETS].tolist())
+
+
+def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
+    """Read a BEIR folder, a file of documents, or the bundled sentences.
+
+    Without queries, up to 200 documents, drawn at random, serve as queries; of the bundled
+    sentences, one of each pair of paraphrases does.
+
+    Raises:
+        InputError: the source cannot be read, or holds too few documents.
+    """
+    if str(source) == _BUNDLED:
+        pairs = bundled_frame().group_by("pair_id", maintain_order=True).agg("sentence")["sentence"]
+        chosen = np.random.default_rng(seed).permutation(len(pairs))[:_QUERIES]
+        queries = [pairs[int(place)][0] for place in sorted(chosen)]
+        documents = [sentence for pair in pairs for sentence in pair if sentence not in set(queries)]
+        return SearchCorpus("bundled sentences", tuple(queries), tuple(documents))
+    path = Path(source).expanduser()
+    if path.is_dir():
+        if not (path / CORPUS).is_file() or not (path / QUERIES).is_file():
+            raise InputError(
+                f"the folder {path} holds no {CORPUS} and {QUERIES}: pass a BEIR folder or a file"
+            )
+        texts = tuple(text for text in read_documents(path / CORPUS).values() if text)
+        return _large_enough(
+            SearchCorpus(path.resolve().name, tuple(read_queries(path / QUERIES).values()), texts)
+        )
+    sentences = load_sentences(path)
+    order = np.random.default_rng(seed).permutation(len(sentences))
+    count = min(_QUERIES, len(sentences) // 3)
+    return _large_enough(
+        SearchCorpus(
+            path.resolve().stem,
+            tuple(sentences.texts[place] for place in sorted(order[:count])),
+            tuple(sentences.texts[place] for place in sorted(order[count:])),
+        )
+    )
+
+
+def _large_enough(corpus: SearchCorpus) -> SearchCorpus:
+    if len(corpus.documents) <= 2 * TOP or not corpus.queries:
+        raise InputError(
+            f"{corpus.name} has {len(corpus.documents)} documents and {len(corpus.queries)} queries: "
+            f"a top {TOP} means something with more than {2 * TOP} documents and at least one query"
+        )
+    return corpus
+
+
+class IntrusionRunner:
+    """Measures one token after another on a search corpus.
+
+    Args:
+        encoder: the model.
+        settings: of the measurement; of its copies, `COPIES` take the place.
+        corpus: documents and queries.
+        tokens: all tokens that will be measured.
+    """
+
+    def __init__(
+        self, encoder: Encoder, settings: ImpactSettings, corpus: SearchCorpus, tokens: Sequence[Token]
+    ) -> None:
+        self.corpus = corpus
+        self._settings = settings
+        self._store = VectorStore(encoder)
+        self._places = corpus.targets(settings.seed)
+        name, insertion = corpus.name, settings.insertion
+        room = needed_room(encoder, tokens, COPIES[-1], insertion)
+        self._targets = prepare(
+            encoder, [corpus.documents[place] for place in self._places], room, insertion, name
+        )
+        self._documents = prepare(encoder, corpus.documents, 0, insertion, name)
+        self._queries = prepare(encoder, corpus.queries, 0, insertion, name)
+        self._treatment = Treatment.of(settings)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of the outcomes: for each number of copies, hits and median rank."""
+        return tuple(f"{kind}_{copies}" for kind in ("hits", "rank") for copies in COPIES)
+
+    @property
+    def units(self) -> int:
+        """Number of documents that get copies."""
+        return len(self._targets)
+
+    @property
+    def cut(self) -> int:
+        """Documents that were cut to make room for the copies."""
+        return sum(carrier.cut for carrier in self._targets)
+
+    def outcomes(self, condition: Condition) -> tuple[Outcomes, int]:
+        """For each document and number of copies: queries with it in their top 10, and its median rank."""
+        before = self._store.encoded
+        self._store.begin(condition.tokens)
+        probes = [
+            replace(self._treatment, copies=copies).probe(target, condition)
+            for target in self._targets
+            for copies in COPIES
+        ]
+        ranks = self._ranks(unit_vectors(self._store.of(probes, keep=False)))
+        hits = (ranks <= TOP).sum(axis=0).reshape(self.units, len(COPIES))
+        middle = np.median(ranks, axis=0).reshape(self.units, len(COPIES))
+        return np.hstack([hits, middle]).astype(np.float64), self._store.encoded - before
+
+    def _ranks(self, vectors: NDArray[np.float64]) -> NDArray[np.intp]:
+        """Rank of each vector among the other documents, shape (queries, vectors); ties go first."""
+        queries, similarities = self._searched
+        found = queries @ vectors.T
+        own = np.repeat(self._places, len(COPIES))
+        in_order = np.sort(similarities, axis=1)
+        above = np.stack(
+            [
+                len(row) - np.searchsorted(row, each, side="right")
+                for row, each in zip(in_order, found, strict=True)
+            ]
+        )
+        return 1 + above - (similarities[:, own] > found)
+
+    @cached_property
+    def _searched(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Query vectors, and their similarities to all documents."""
+        queries, documents = (
+            unit_vectors(self._store.of([each.content.ids for each in carriers], keep=True))
+            for carriers in (self._queries, self._documents)
+        )
+        return queries, queries @ documents.T

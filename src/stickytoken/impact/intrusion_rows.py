@@ -1,0 +1,103 @@
+"""From hits of pushed documents to rows of the intrusion table."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.impact.conditions import Condition, Kind
+from stickytoken.impact.intrusion import COPIES
+from stickytoken.impact.settings import ImpactSettings
+from stickytoken.impact.statistics import bootstrap_samples
+
+
+def intrusion_rows(
+    outcomes: NDArray[np.float64], conditions: Sequence[Condition], names: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    """One row a token and number of copies: hits in the top 10 and median rank of a random document."""
+    return [
+        {
+            "kind": condition.kind.value,
+            "token_id": condition.tokens[0].id,
+            "token": names[condition.tokens[0].id],
+            "copies": copies,
+            "hits": float(found[:, place].mean()),
+            "median_rank": float(np.median(found[:, len(COPIES) + place])),
+        }
+        for condition, found in zip(conditions, outcomes, strict=True)
+        for place, copies in enumerate(COPIES)
+    ]
+
+
+def intrusion_summary(
+    outcomes: NDArray[np.float64], conditions: Sequence[Condition], settings: ImpactSettings, name: str
+) -> list[dict[str, Any]]:
+    """One row a number of copies: sticky against benign hits, with intervals over documents.
+
+    ``ratio`` compares mean hits of sticky and benign copies; null where it is not finite.
+    """
+    hits = {
+        kind: np.mean(
+            [
+                found[:, : len(COPIES)]
+                for condition, found in zip(conditions, outcomes, strict=True)
+                if condition.kind is kind
+            ],
+            axis=0,
+        )
+        for kind in (Kind.STICKY, Kind.BENIGN)
+    }
+    samples = bootstrap_samples(
+        outcomes.shape[1], settings.resamples, [settings.seed, zlib.crc32(name.encode())]
+    )
+    rows = []
+    for place, copies in enumerate(COPIES):
+        sticky, benign = (hits[kind][:, place] for kind in (Kind.STICKY, Kind.BENIGN))
+        drawn = np.array([_ratio(sticky[sample], benign[sample]) for sample in samples])
+        ratio = _ratio(sticky, benign)
+        tail = (1 - settings.confidence) / 2
+        # An order statistic, since some samples have no benign hit and so no finite ratio.
+        low, high = np.quantile(drawn, [tail, 1 - tail], method="inverted_cdf").tolist()
+        rows.append(
+            {
+                "corpus": name,
+                "copies": copies,
+                "hits_sticky": float(sticky.mean()),
+                "hits_benign": float(benign.mean()),
+                "ratio": _finite(ratio),
+                "ratio_low": _finite(low),
+                "ratio_high": _finite(high),
+                "documents": len(sticky),
+            }
+        )
+    return rows
+
+
+def copies_needed(outcomes: NDArray[np.float64]) -> list[int | None]:
+    """Copies that bring half of the documents into one more top 10 than without; None where 32 do not.
+
+    Args:
+        outcomes: shape (tokens, documents, columns).
+    """
+    hits = outcomes[:, :, : len(COPIES)]
+    share = (hits > hits[:, :, :1]).mean(axis=1)
+    return [
+        next((copies for copies, part in zip(COPIES, row, strict=True) if part >= 0.5), None) for row in share
+    ]
+
+
+def _ratio(sticky: NDArray[np.float64], benign: NDArray[np.float64]) -> float:
+    """Mean hits of sticky copies by those of benign ones; infinite without benign ones, NaN without any."""
+    above, below = float(sticky.mean()), float(benign.mean())
+    if below > 0:
+        return above / below
+    return math.inf if above > 0 else math.nan
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,92 @@
+"""A model for MTEB that puts copies of tokens into what it is given to encode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError
+from stickytoken.impact.carriers import Treatment, prepare
+from stickytoken.impact.conditions import Condition
+from stickytoken.impact.settings import ImpactSettings, Side
+from stickytoken.insertion import Insertion
+from stickytoken.runs.identity import digest
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+_BATCH = 32
+
+
+class EditingEncoder:
+    """MTEB's own wrapper of a SentenceTransformer, behind an edit of the texts.
+
+    The edit comes first, so that whatever the inner model keeps is kept by what was
+    encoded, and the name that MTEB files results under differs for every condition: no
+    condition can be given another's vectors or scores.
+
+    Args:
+        encoder: a SentenceTransformer as an encoder.
+        condition: what goes in.
+        settings: placement, copies and side.
+        room: tokens that are kept free for copies, under every condition alike; 0 leaves texts
+            as they are.
+
+    Raises:
+        InputError: the encoder is no SentenceTransformer.
+    """
+
+    def __init__(self, encoder: Encoder, condition: Condition, settings: ImpactSettings, room: int) -> None:
+        from mteb.models import SentenceTransformerEncoderWrapper
+
+        model = getattr(encoder, "model", None)
+        if model is None:
+            raise InputError(f"{encoder.name!r} is no SentenceTransformer: MTEB tasks need one")
+        self._encoder = encoder
+        self._condition = condition
+        self._side = settings.side
+        self._room = room
+        self._treatment = replace(Treatment.of(settings), insertion=Insertion.TEXT)
+        self._inner: Any = SentenceTransformerEncoderWrapper(model)
+        self.encoded = 0
+        self.cut = 0
+        identity = [asdict(encoder.identity), asdict(condition), asdict(self._treatment), settings.side, room]
+        self.mteb_model_meta = self._inner.mteb_model_meta.model_copy(
+            update={"name": f"stickytoken/{condition.kind.value}", "revision": digest(identity)}
+        )
+
+    def encode(self, inputs: DataLoader[Any], *, prompt_type: Any = None, **options: Any) -> Any:
+        """Encode batches of texts, edited; see `mteb.EncoderProtocol`."""
+        if self._edits(prompt_type):
+            inputs = self._edited(inputs)
+        self.encoded += len(inputs.dataset)  # type: ignore[arg-type]
+        return self._inner.encode(inputs, prompt_type=prompt_type, **options)
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Similarity of all pairs of vectors, as of the model."""
+        return self._inner.similarity(embeddings1, embeddings2)
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Similarity of vectors in order, as of the model."""
+        return self._inner.similarity_pairwise(embeddings1, embeddings2)
+
+    def edit(self, texts: Sequence[str]) -> list[str]:
+        """Texts as the model is given them."""
+        if not self._condition.tokens and not self._room:
+            return list(texts)
+        carriers = prepare(self._encoder, texts, self._room, Insertion.TEXT, "an MTEB task")
+        self.cut += sum(carrier.cut for carrier in carriers)
+        return [str(self._treatment.probe(carrier, self._condition)) for carrier in carriers]
+
+    def _edits(self, prompt_type: Any) -> bool:
+        """Whether copies go in here; texts of a task without sides always get them."""
+        return prompt_type is None or self._side is Side.BOTH or str(prompt_type.value) == self._side.value
+
+    def _edited(self, inputs: DataLoader[Any]) -> DataLoader[Any]:
+        from datasets import Dataset
+        from torch.utils.data import DataLoader as Loader
+
+        texts = [text for batch in inputs for text in batch["text"]]
+        return Loader(Dataset.from_dict({"text": self.edit(texts)}), batch_size=inputs.batch_size or _BATCH)

@@ -1,0 +1,163 @@
+"""Tasks of MTEB, by name or as objects, under every condition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError, MissingExtraError
+from stickytoken.impact.carriers import needed_room
+from stickytoken.impact.compute import TaskOutcomes, run_conditions
+from stickytoken.impact.conditions import Condition
+from stickytoken.impact.mteb_encoder import EditingEncoder
+from stickytoken.impact.settings import ImpactSettings
+from stickytoken.impact.tasks.files import LAYOUTS
+from stickytoken.impact.tasks.protocol import Outcomes, fingerprint
+from stickytoken.insertion import Insertion
+from stickytoken.runs.progress import ProgressCallback
+from stickytoken.runs.store import RunFolder
+
+# The tasks of Chen et al. 2025, by MTEB's names.
+PAPER_TASKS = (
+    "Banking77Classification",
+    "EmotionClassification",
+    "MassiveIntentClassification",
+    "BiorxivClusteringS2S",
+    "MedrxivClusteringS2S",
+    "TwentyNewsgroupsClustering",
+    "SprintDuplicateQuestions",
+    "StackOverflowDupQuestions",
+    "SciDocsRR",
+    "SciFact",
+    "ArguAna",
+    "NFCorpus",
+    "SICK-R",
+    "STS16",
+    "STSBenchmark",
+    "SummEval",
+)
+_SHOWN_REASON = 300
+
+
+class UnreachableTaskError(InputError):
+    """A task of MTEB whose data cannot be had."""
+
+
+@dataclass(frozen=True)
+class MtebTask:
+    """A task of MTEB. It gives one number a condition, so its intervals stay empty.
+
+    Attributes:
+        task: MTEB's own object.
+    """
+
+    task: Any
+
+    layout = "mteb"
+    unit = "tasks"
+    metrics = ("main_score",)
+    columns = metrics
+    units = 1
+
+    @property
+    def name(self) -> str:
+        """MTEB's name."""
+        return str(self.task.metadata.name)
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over the name, the data's place and revision, and MTEB's version."""
+        return fingerprint(self.layout, self.name, dict(self.task.metadata.dataset), version("mteb"))
+
+    def scores(
+        self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """The main score of each condition."""
+        del metric, sample
+        return outcomes[:, 0, 0]
+
+
+def find_mteb_task(source: Any) -> MtebTask:
+    """A task by its name, or as MTEB gives it.
+
+    Raises:
+        MissingExtraError: MTEB is not installed.
+        InputError: there is no such task.
+    """
+    try:
+        import mteb
+        from mteb.abstasks import AbsTask
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{str(source)!r} is no file or folder; as a task of MTEB it", "impact"
+        ) from error
+    if isinstance(source, AbsTask):
+        return MtebTask(source)
+    try:
+        return MtebTask(mteb.get_task(str(source)))
+    except (KeyError, ValueError) as error:
+        raise InputError(
+            f"{str(source)!r} is neither a file or folder nor a task of MTEB. Layouts of files are: "
+            f"{'; '.join(LAYOUTS)}"
+        ) from error
+
+
+def run_mteb(
+    task: MtebTask,
+    encoder: Encoder,
+    settings: ImpactSettings,
+    conditions: Sequence[Condition],
+    folder: RunFolder,
+    progress: ProgressCallback,
+) -> TaskOutcomes:
+    """The main score of a task under all conditions.
+
+    Raises:
+        UnreachableTaskError: its data cannot be loaded.
+    """
+    tokens = sorted({token for each in conditions for token in each.tokens}, key=lambda token: token.id)
+    room = needed_room(encoder, tokens, settings.copies, Insertion.TEXT)
+    counts = {"cut": 0, "texts": 0}
+
+    def outcomes(condition: Condition) -> tuple[Outcomes, int]:
+        _load(task)
+        model = EditingEncoder(encoder, condition, settings, room)
+        score = evaluate(model, task)
+        counts.update(cut=model.cut, texts=model.encoded)
+        return np.array([[score]]), model.encoded
+
+    found = run_conditions(task.name, task.columns, task.units, conditions, outcomes, folder, progress)
+    return TaskOutcomes(task, found, edited=counts["texts"], cut=counts["cut"], texts=counts["texts"])
+
+
+def evaluate(model: Any, task: MtebTask) -> float:
+    """The main score that `mteb.evaluate` gives; its results are not read from or kept in MTEB's cache."""
+    import mteb
+
+    options: Any = {"batch_size": 32, "show_progress_bar": False}
+    result = mteb.evaluate(
+        model, task.task, cache=None, co2_tracker=False, show_progress_bar=False, encode_kwargs=options
+    )
+    score = float(result.task_results[0].get_score())
+    return score if math.isfinite(score) else math.nan
+
+
+def _load(task: MtebTask) -> None:
+    from datasets.exceptions import DatasetsError
+
+    if task.task.data_loaded:
+        return
+    try:
+        task.task.load_data()
+    except (OSError, ValueError, RuntimeError, LookupError, ImportError, DatasetsError) as error:
+        reason = " ".join(str(error).split())[:_SHOWN_REASON] or type(error).__name__
+        raise UnreachableTaskError(
+            f"the data of {task.name} cannot be loaded, which needs the network or a cached copy: {reason}"
+        ) from error

@@ -1,0 +1,213 @@
+"""A finished impact measurement, opened for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from stickytoken.errors import RunError
+from stickytoken.impact.record import IMPACT_SCHEMA_VERSION, ImpactRecord
+from stickytoken.runs.store import RunFolder
+
+IMPACT_FILE = "impact.json"
+_TEXT, _WHOLE, _NUMBER = pl.String, pl.Int64, pl.Float64
+# What is in each table; a column keeps its type where a table is empty.
+TABLES: dict[str, dict[str, Any]] = {
+    "effects.parquet": {
+        **dict.fromkeys(("task", "layout", "metric", "unit"), _TEXT),
+        "units": _WHOLE,
+        **dict.fromkeys(("clean", "sticky", "benign"), _NUMBER),
+        **{
+            f"{name}{end}": _NUMBER
+            for name in ("drop_sticky", "drop_benign", "difference")
+            for end in ("", "_low", "_high")
+        },
+        **dict.fromkeys(("drop_sticky_relative", "drop_benign_relative"), _NUMBER),
+        **dict.fromkeys(("tokens", "benign_tokens"), _WHOLE),
+        **dict.fromkeys(("effect_size", "p_value", "q_value"), _NUMBER),
+    },
+    "conditions.parquet": {
+        **dict.fromkeys(("task", "metric", "kind"), _TEXT),
+        "token_id": _WHOLE,
+        "token": _TEXT,
+        **dict.fromkeys(("score", "drop", "drop_low", "drop_high"), _NUMBER),
+    },
+    "scores.parquet": {
+        **dict.fromkeys(("task", "metric", "kind"), _TEXT),
+        "token_id": _WHOLE,
+        "token": _TEXT,
+        "repetition": _WHOLE,
+        "score": _NUMBER,
+    },
+    "intrusion.parquet": {
+        "corpus": _TEXT,
+        "copies": _WHOLE,
+        **dict.fromkeys(("hits_sticky", "hits_benign", "ratio", "ratio_low", "ratio_high"), _NUMBER),
+        **dict.fromkeys(("documents", "cut"), _WHOLE),
+    },
+    "intrusion_curves.parquet": {
+        **dict.fromkeys(("corpus", "kind"), _TEXT),
+        "token_id": _WHOLE,
+        "token": _TEXT,
+        "copies": _WHOLE,
+        **dict.fromkeys(("hits", "median_rank"), _NUMBER),
+        "copies_needed": _WHOLE,
+    },
+}
+
+
+class Impact:
+    """The results of one finished measurement.
+
+    Args:
+        path: its folder.
+
+    Raises:
+        RunError: the folder is no impact, is damaged or is not finished.
+    """
+
+    def __init__(self, path: Path) -> None:
+        folder = RunFolder(path)
+        record = folder.read_record(IMPACT_FILE, ImpactRecord) if folder.exists() else None
+        if record is None:
+            raise RunError(f"no impact in {str(path)!r}: it has no {IMPACT_FILE}")
+        if record.schema_version > IMPACT_SCHEMA_VERSION:
+            raise RunError(
+                f"{path / IMPACT_FILE} has schema version {record.schema_version}, this stickytoken reads up "
+                f"to {IMPACT_SCHEMA_VERSION}: upgrade it"
+            )
+        if record.result is None:
+            raise RunError(f"the impact in {path} is not finished: run the same command again to continue it")
+        self.path = path
+        self.record = record
+        self.result = record.result
+        self._folder = folder
+
+    @property
+    def effects(self) -> pl.DataFrame:
+        """One row a task: drops of sticky and benign tokens, their difference, the test."""
+        return self._folder.read_table("effects.parquet")
+
+    @property
+    def conditions(self) -> pl.DataFrame:
+        """One row a task and condition: score, drop from clean, its interval."""
+        return self._folder.read_table("conditions.parquet")
+
+    @property
+    def scores(self) -> pl.DataFrame:
+        """One row a task, metric, condition and repetition."""
+        return self._folder.read_table("scores.parquet")
+
+    @property
+    def intrusion(self) -> pl.DataFrame:
+        """One row a number of copies: top-10 hits of sticky and benign copies."""
+        return self._folder.read_table("intrusion.parquet")
+
+    @property
+    def intrusion_curves(self) -> pl.DataFrame:
+        """One row a token and number of copies: top-10 hits and median rank."""
+        return self._folder.read_table("intrusion_curves.parquet")
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Tasks that could not be run, and why."""
+        return self.result.failed
+
+    def summary(self) -> dict[str, Any]:
+        """The measurement in JSON values."""
+        return {
+            "impact": str(self.path),
+            "model": self.record.model,
+            "settings": self.record.settings,
+            "tokens": [token.model_dump() for token in self.record.tokens],
+            "tasks": [task.model_dump() for task in self.result.tasks],
+            "effects": self.effects.to_dicts(),
+            "conditions": self.conditions.to_dicts(),
+            "intrusion": self.intrusion.to_dicts(),
+            "intrusion_curves": self.intrusion_curves.to_dicts(),
+            "failed": self.failed,
+            "notes": self.record.notes,
+            "sequences": self.result.sequences,
+            "seconds": self.result.seconds,
+        }
+
+
+def open_impact(path: str | Path) -> Impact:
+    """Open a finished impact measurement.
+
+    Raises:
+        RunError: the folder is no impact, is damaged or is not finished.
+    """
+    return Impact(Path(path).expanduser())
+
+
+def markdown(record: ImpactRecord, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """The tables for people, as Markdown.
+
+    Args:
+        record: of the measurement.
+        rows: of each table, by the name of its file without the ending.
+    """
+    parts = [f"# What sticky tokens cost {_cell(record.model)}", _settings_line(record)]
+    for name, columns in _SHOWN.items():
+        if rows[name]:
+            parts += [f"## {_TITLES[name]}", _table(columns, rows[name])]
+    parts += [f"- {_cell(note)}" for note in record.notes]
+    failed = record.result.failed if record.result is not None else {}
+    parts += [f"- not run: {_cell(task)}: {_cell(reason)}" for task, reason in failed.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+_TITLES = {
+    "effects": "Tasks",
+    "conditions": "Tokens",
+    "intrusion": "Intrusion",
+    "intrusion_curves": "Intrusion by token",
+}
+_SHOWN = {
+    "effects": (
+        "task",
+        "metric",
+        "clean",
+        "sticky",
+        "benign",
+        "difference",
+        "difference_low",
+        "difference_high",
+        "effect_size",
+        "p_value",
+        "q_value",
+    ),
+    "conditions": ("task", "kind", "token", "score", "drop", "drop_low", "drop_high"),
+    "intrusion": ("corpus", "copies", "hits_sticky", "hits_benign", "ratio", "ratio_low", "ratio_high"),
+    "intrusion_curves": ("kind", "token", "copies", "hits", "median_rank", "copies_needed"),
+}
+
+
+def _settings_line(record: ImpactRecord) -> str:
+    given = record.settings
+    return (
+        f"{given['copies']} copies, placement {given['placement']}, insertion {given['insertion']}, side "
+        f"{given['side']}, {given['seeds']} repetitions; intervals of {given['confidence']:.0%}."
+    )
+
+
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = ["| " + " | ".join(columns) + " |", "| " + " | ".join("---" for _ in columns) + " |"]
+    lines += ["| " + " | ".join(_cell(row[column]) for column in columns) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    """A value that cannot break out of a Markdown table; token text is hostile."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    text = str(value)
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    shown = shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{each}" if each in "\\`*_{}[]()#|~!" else each for each in shown)

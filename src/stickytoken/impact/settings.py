@@ -1,0 +1,62 @@
+"""What an impact measurement depends on beside the model, the tasks and the tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion, Placement
+
+
+class Side(StrEnum):
+    """Which texts of a task get the copies."""
+
+    QUERY = "query"
+    """Queries; the first sentence of a pair."""
+    DOCUMENT = "document"
+    """Documents; the second sentence of a pair."""
+    BOTH = "both"
+
+
+@dataclass(frozen=True)
+class ImpactSettings:
+    """Settings of an impact measurement.
+
+    Attributes:
+        copies: copies of a token in a text.
+        placement: where they go.
+        insertion: as ids, or as words of the text; MTEB tasks take text only.
+        side: which texts get them.
+        sticky: at most so many of a run's sticky tokens, the worst first.
+        benign: matched tokens for each sticky one.
+        seeds: repetitions of everything random.
+        resamples: bootstrap samples of queries, pairs or texts.
+        confidence: coverage of the intervals.
+        seed: of everything random.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    copies: int = 8
+    placement: Placement = Placement.RANDOM
+    insertion: Insertion = Insertion.IDS
+    side: Side = Side.DOCUMENT
+    sticky: int = 10
+    benign: int = 1
+    seeds: int = 3
+    resamples: int = 1000
+    confidence: float = 0.95
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        for name in ("copies", "sticky", "benign", "seeds"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.resamples < 100:
+            raise InputError(f"resamples is {self.resamples}: an interval needs at least 100")
+        if not 0 < self.confidence < 1:
+            raise InputError(f"confidence is {self.confidence}: it must lie between 0 and 1")
+        if self.seed < 0:
+            raise InputError(f"seed is {self.seed}: it must not be negative")

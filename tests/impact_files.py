@@ -1,0 +1,109 @@
+"""Small task files, a model with a sticky token, and measurements of it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+import planted
+import tiny
+from stickytoken.encoders import Encoder, load_encoder
+from stickytoken.impact import ImpactSettings
+
+FEW = ImpactSettings(copies=4, seeds=2, resamples=100)
+TOPICS = (("river", "stone", "bird"), ("market", "song", "letter"), ("engine", "glass", "copper"))
+
+
+def planted_encoder(strength: float = 3) -> Encoder:
+    """A static model in which one token pulls every text to one point."""
+    return load_encoder(planted.planted_model(strength))
+
+
+def token_id(encoder: Encoder, text: str) -> int:
+    """The id of a vocabulary string."""
+    return next(each for each, token in encoder.tokenizer.entries.items() if token == text)
+
+
+def lines(path: Path, rows: list[dict[str, object]]) -> Path:
+    """Write a jsonl file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def topical_texts(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Distinct texts with the topic that they have words of."""
+    generator = np.random.default_rng(seed)
+    found: dict[str, str] = {}
+    while len(found) < count:
+        topic = len(found) % len(TOPICS)
+        words = [*generator.choice(TOPICS[topic], 2), *generator.choice(tiny.WORDS, 3)]
+        found.setdefault(" ".join(generator.permutation(words)), f"topic{topic}")
+    return list(found.items())
+
+
+def sts(folder: Path, count: int = 60) -> Path:
+    """Pairs whose score is the share of common words, with noise."""
+    generator = np.random.default_rng(1)
+    rows: list[dict[str, object]] = []
+    for first in tiny.sentences(count):
+        words = first.rstrip(".").split()
+        kept = int(generator.integers(len(words) + 1))
+        second = words[:kept] + generator.choice(tiny.WORDS, len(words) - kept).tolist()
+        score = 5 * kept / len(words) + generator.normal(0, 0.2)
+        rows.append({"sentence1": first, "sentence2": " ".join(second), "score": score})
+    return lines(folder / "sts.jsonl", rows)
+
+
+def clustering(folder: Path, count: int = 60) -> Path:
+    """Texts with topics."""
+    return lines(folder / "groups.jsonl", [{"text": t, "label": g} for t, g in topical_texts(count)])
+
+
+def classification(folder: Path) -> Path:
+    """Texts with topics in two splits."""
+    rows = [
+        {"text": text, "label": topic, "split": "train" if place < 45 else "test"}
+        for place, (text, topic) in enumerate(topical_texts(75))
+    ]
+    return lines(folder / "topics.jsonl", rows)
+
+
+def pair_classification(folder: Path) -> Path:
+    """Pairs of one topic or of two."""
+    texts = topical_texts(61)
+    chosen = [(texts[place], texts[place + 20 + place % 2]) for place in range(40)]
+    rows = [{"sentence1": a, "sentence2": b, "label": int(x == y)} for (a, x), (b, y) in chosen]
+    return lines(folder / "same.jsonl", rows)
+
+
+def reranking(folder: Path) -> Path:
+    """Candidates of the query's topic and of others."""
+    texts = topical_texts(80)
+    rows = [
+        {
+            "query": query,
+            "positive": [text for text, other in texts[30:60] if other == topic][:3],
+            "negative": [text for text, other in texts[30:60] if other != topic][:6],
+        }
+        for query, topic in texts[:20]
+    ]
+    return lines(folder / "rerank.jsonl", rows)
+
+
+def beir(folder: Path, documents: int = 60, queries: int = 20) -> Path:
+    """A retrieval task: queries share words with their two relevant documents."""
+    texts = tiny.sentences(documents)
+    lines(
+        folder / "corpus.jsonl",
+        [{"_id": f"d{place}", "title": "", "text": text} for place, text in enumerate(texts)],
+    )
+    rows, judged = [], ["query-id\tcorpus-id\tscore"]
+    for place in range(queries):
+        words = texts[place].rstrip(".").split()
+        rows.append({"_id": f"q{place}", "text": " ".join(words[: max(2, len(words) // 2)])})
+        judged += [f"q{place}\td{place}\t2", f"q{place}\td{place + queries}\t1"]
+    lines(folder / "queries.jsonl", rows)
+    (folder / "qrels").mkdir()
+    (folder / "qrels" / "test.tsv").write_text("\n".join(judged) + "\n", encoding="utf-8")
+    return folder

@@ -1,0 +1,126 @@
+"""Documents pushed into search results: ranks against a slow plain version, and what comes out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import impact_files as files
+import planted
+import tiny
+from stickytoken.errors import InputError
+from stickytoken.impact import impact
+from stickytoken.impact.carriers import Treatment
+from stickytoken.impact.conditions import Condition, Kind
+from stickytoken.impact.intrusion import COPIES, TOP, IntrusionRunner, SearchCorpus, load_search_corpus
+from stickytoken.impact.intrusion_rows import copies_needed, intrusion_summary
+from stickytoken.insertion import Token
+
+SETTINGS = replace(files.FEW, seeds=1)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return files.planted_encoder()
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    texts = tiny.sentences(90)
+    return SearchCorpus("texts", tuple(texts[:20]), tuple(texts[20:]))
+
+
+def token(encoder, text):
+    return Token(files.token_id(encoder, text), text)
+
+
+def test_ranks_are_those_of_a_slow_plain_search(encoder, corpus):
+    sticky = token(encoder, planted.PLANTED)
+    runner = IntrusionRunner(encoder, SETTINGS, corpus, [sticky])
+    condition = Condition(Kind.STICKY, (sticky,), 0, SETTINGS.seed)
+    found, encoded = runner.outcomes(condition)
+    assert encoded > 0
+    queries = encoder.encode(corpus.queries).astype(np.float64)
+    documents = encoder.encode(corpus.documents).astype(np.float64)
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+    places = corpus.targets(SETTINGS.seed)
+    assert len(places) == len(set(places)) == runner.units == 50
+    for unit in (0, 17, 49):
+        for step, copies in enumerate(COPIES):
+            treatment = replace(Treatment.of(SETTINGS), copies=copies)
+            probe = treatment.probe(runner._targets[unit], condition)
+            vector = encoder.encode_ids([probe])[0].astype(np.float64)
+            pushed = documents.copy()
+            pushed[places[unit]] = vector / np.linalg.norm(vector)
+            similarities = queries @ pushed.T
+            own = similarities[:, places[unit]]
+            ranks = 1 + (np.delete(similarities, places[unit], axis=1) > own[:, None]).sum(axis=1)
+            assert found[unit, step] == (ranks <= TOP).sum()
+            assert found[unit, len(COPIES) + step] == np.median(ranks)
+
+
+def test_a_sticky_token_pushes_documents_up_and_a_benign_one_does_not(encoder, tmp_path):
+    ids = [files.token_id(encoder, planted.PLANTED)]
+    path = tmp_path / "documents.txt"
+    path.write_text("\n".join(tiny.sentences(120)), encoding="utf-8")
+    found = impact(encoder, tokens=ids, intrusion=path, settings=SETTINGS, out=tmp_path / "out")
+    rows = {row["copies"]: row for row in found.intrusion.to_dicts()}
+    assert set(rows) == set(COPIES)
+    assert rows[0]["hits_sticky"] == rows[0]["hits_benign"]
+    assert rows[0]["ratio"] == 1
+    assert rows[8]["ratio_low"] > 1.5
+    curves = found.intrusion_curves.filter(kind="sticky").sort("copies")
+    assert curves["median_rank"][0] > curves["median_rank"][-1]
+    assert curves["copies_needed"][0] in COPIES
+    again = impact(encoder, tokens=ids, intrusion=path, settings=SETTINGS, out=tmp_path / "out")
+    assert again.intrusion.equals(found.intrusion)
+    assert found.effects.is_empty()
+
+
+def test_copies_needed_is_null_where_32_do_not_suffice():
+    outcomes = np.zeros((2, 4, 2 * len(COPIES)))
+    outcomes[0, :2, 3:] = 1
+    assert copies_needed(outcomes) == [4, None]
+
+
+def test_no_hits_of_benign_copies_make_no_ratio():
+    outcomes = np.zeros((2, 5, 2 * len(COPIES)))
+    outcomes[0, :, 2] = 1
+    conditions = [Condition(kind, (Token(1, "a"),), 0, 0) for kind in (Kind.STICKY, Kind.BENIGN)]
+    rows = intrusion_summary(outcomes, conditions, SETTINGS, "t")
+    assert {row["ratio"] for row in rows} == {None}
+    assert rows[2]["hits_sticky"] == 1
+
+
+def test_a_beir_folder_brings_its_queries(tmp_path):
+    folder = files.beir(tmp_path / "beir")
+    corpus = load_search_corpus(folder, 0)
+    assert (len(corpus.queries), len(corpus.documents)) == (20, 60)
+
+
+def test_the_bundled_sentences_are_split_into_queries_and_documents():
+    corpus = load_search_corpus("bundled", 0)
+    assert len(corpus.queries) == 200
+    assert not set(corpus.queries) & set(corpus.documents)
+    assert corpus == load_search_corpus("bundled", 0)
+    assert corpus != load_search_corpus("bundled", 1)
+
+
+def test_few_documents_are_refused(tmp_path):
+    path = tmp_path / "documents.txt"
+    path.write_text("\n".join(tiny.sentences(24)), encoding="utf-8")
+    with pytest.raises(InputError, match="more than 20 documents"):
+        load_search_corpus(path, 0)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match=r"holds no corpus\.jsonl and queries\.jsonl"):
+        load_search_corpus(tmp_path / "folder", 0)
+
+
+def test_the_command_prints_the_hits(planted_folder, tmp_path):
+    path = tmp_path / "documents.txt"
+    path.write_text("\n".join(tiny.sentences(90)), encoding="utf-8")
+    options = ["--tokens", "!", "--intrusion", path, "--seeds", 1, "--out", tmp_path / "out"]
+    result = planted.command("impact", planted_folder, *options)
+    assert result.exit_code == 0, result.stderr
+    assert "Queries with a random document of documents in their" in result.stdout

@@ -1,0 +1,195 @@
+"""MTEB through the editing wrapper, on MTEB's own mock tasks: nothing is downloaded."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import impact_files as files
+import planted
+from stickytoken.errors import InputError
+from stickytoken.impact import ImpactSettings, Side, impact
+from stickytoken.impact.conditions import Condition, Kind
+from stickytoken.impact.mteb_encoder import EditingEncoder
+from stickytoken.impact.mteb_tasks import PAPER_TASKS, MtebTask, evaluate, find_mteb_task
+from stickytoken.insertion import Placement, Token
+
+mteb = pytest.importorskip("mteb")
+from datasets import Dataset, DatasetDict  # noqa: E402
+from mteb import mocks  # noqa: E402
+
+# MTEB's libraries warn about themselves.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+CLEAN = Condition(Kind.CLEAN, (), 0, 1)
+SETTINGS = ImpactSettings(copies=3, placement=Placement.RANDOM, side=Side.DOCUMENT, seeds=1, resamples=100)
+KINDS = {
+    "sts": mocks.MockSTSTask,
+    "retrieval": mocks.MockRetrievalTask,
+    "clustering": mocks.MockClusteringTask,
+    "classification": mocks.MockClassificationTask,
+    "pairs": mocks.MockPairClassificationTask,
+    "reranking": mocks.MockRerankingTask,
+    "summaries": mocks.MockSummarizationTask,
+}
+
+
+def condition_of(encoder, word, seed=1):
+    return Condition(Kind.STICKY, (Token(files.token_id(encoder, word), word),), 0, seed)
+
+
+def plain(model, task):
+    """All scores that mteb.evaluate gives to a SentenceTransformer, by itself."""
+    options = {"batch_size": 32, "show_progress_bar": False}
+    result = mteb.evaluate(
+        model, task, cache=None, co2_tracker=False, show_progress_bar=False, encode_kwargs=options
+    )
+    return result.task_results[0].scores
+
+
+class Similarity(mocks.MockSTSTask):
+    """STS of MTEB on sixty local pairs."""
+
+    columns = ("sentence1", "sentence2")
+
+    def load_data(self, **_):
+        with tempfile.TemporaryDirectory() as folder:
+            rows = pl.read_ndjson(files.sts(Path(folder))).to_dict(as_series=False)
+        self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
+        self.data_loaded = True
+
+
+class Grouping(mocks.MockClusteringTask):
+    """Clustering of MTEB on sixty local texts."""
+
+    columns = ("sentences",)
+
+    def load_data(self, **_):
+        texts, labels = zip(*files.topical_texts(60), strict=True)
+        rows = {"sentences": [list(texts)], "labels": [[int(label[-1]) for label in labels]]}
+        self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
+        self.data_loaded = True
+
+
+def edited(task, edit):
+    """A task with texts that were edited beforehand."""
+    task.load_data()
+    rows = task.dataset["test"].to_dict()
+    for column in task.columns:
+        nested = isinstance(rows[column][0], list)
+        rows[column] = [edit(texts) for texts in rows[column]] if nested else edit(rows[column])
+    task.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
+    return task
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_tokens_scores_are_those_of_mteb_alone(encoder, kind):
+    task = KINDS[kind]()
+    wrapped = EditingEncoder(encoder, CLEAN, SETTINGS, 0)
+    assert plain(wrapped, task) == plain(encoder.model, KINDS[kind]())
+
+
+@pytest.mark.parametrize("kind", [Similarity, Grouping])
+def test_with_tokens_scores_are_those_of_texts_edited_beforehand(encoder, kind):
+    wrapped = EditingEncoder(encoder, condition_of(encoder, "river"), SETTINGS, 3)
+    found = plain(wrapped, kind())
+    assert found == plain(encoder.model, edited(kind(), wrapped.edit))
+    assert found != plain(encoder.model, kind())
+
+
+def test_a_side_is_edited_alone(encoder):
+    texts = {}
+
+    class Spy(EditingEncoder):
+        def edit(self, given):
+            edited = super().edit(given)
+            texts.setdefault(len(texts), (list(given), edited))
+            return edited
+
+    splits = len(mocks.MockRetrievalTask().metadata.eval_splits)
+    for side, count in ((Side.QUERY, 1), (Side.DOCUMENT, 1), (Side.BOTH, 2)):
+        texts.clear()
+        settings = replace(SETTINGS, side=side)
+        spy = Spy(encoder, condition_of(encoder, "river"), settings, 3)
+        plain(spy, mocks.MockRetrievalTask())
+        assert len(texts) == count * splits
+        for given, edited in texts.values():
+            assert all(text.split().count("river") == 3 for text in edited)
+            assert [" ".join(w for w in text.split() if w != "river") for text in edited] == given
+
+
+def test_no_condition_is_given_anothers_vectors_or_scores(encoder, tmp_path):
+    """A cache keyed by text, and MTEB's cache of results, are shared by conditions, on purpose."""
+    from mteb.cache import ResultCache
+    from mteb.models.cache_wrappers import CachedEmbeddingWrapper
+
+    conditions = [CLEAN, condition_of(encoder, "river"), condition_of(encoder, "song")]
+    alone = [plain(EditingEncoder(encoder, each, SETTINGS, 3), Similarity()) for each in conditions]
+    cache = ResultCache(tmp_path / "results")
+    shared = []
+    for each in conditions:
+        model = EditingEncoder(encoder, each, SETTINGS, 3)
+        # The cache stands behind the edit, so its keys are the edited texts.
+        model._inner = CachedEmbeddingWrapper(model._inner, tmp_path / "vectors")
+        options = {"batch_size": 32, "show_progress_bar": False}
+        result = mteb.evaluate(
+            model, Similarity(), cache=cache, co2_tracker=False, show_progress_bar=False,
+            encode_kwargs=options,
+        )  # fmt: skip
+        shared.append(result.task_results[0].scores)
+    assert shared == alone
+    assert len({str(scores) for scores in alone}) == 3
+    metas = [EditingEncoder(encoder, each, SETTINGS, 3).mteb_model_meta for each in conditions]
+    assert len({(meta.name, meta.revision) for meta in metas}) == 3
+
+
+def test_a_task_of_mteb_is_measured_beside_a_file(encoder, tmp_path):
+    tokens = [files.token_id(encoder, each) for each in ("river", "song")]
+    tasks = [mocks.MockSTSTask(), files.sts(tmp_path)]
+    found = impact(encoder, tasks, tokens=tokens, settings=SETTINGS, out=tmp_path / "out")
+    row = found.effects.filter(layout="mteb").to_dicts()[0]
+    assert row["metric"] == "main_score"
+    assert row["difference"] is not None
+    assert (row["difference_low"], row["difference_high"]) == (None, None)
+    clean = evaluate(encoder.model, MtebTask(mocks.MockSTSTask()))
+    assert row["clean"] == pytest.approx(clean)
+    before = planted.files_of(found.path)
+    impact(encoder, tasks, tokens=tokens, settings=SETTINGS, out=tmp_path / "out")
+    assert planted.files_of(found.path) == before
+
+
+def test_a_task_that_cannot_be_reached_is_named_and_the_others_run(encoder, tmp_path):
+    tokens = [files.token_id(encoder, "river")]
+    found = impact(
+        encoder,
+        ["STSBenchmark", files.sts(tmp_path)],
+        tokens=tokens,
+        settings=SETTINGS,
+        out=tmp_path / "out",
+    )
+    assert list(found.failed) == ["STSBenchmark"]
+    assert found.effects["task"].to_list() == ["sts"]
+    with pytest.raises(InputError, match="no task could be run: the data of STS16 cannot be loaded"):
+        impact(encoder, ["STS16"], tokens=tokens, settings=SETTINGS, out=tmp_path / "other")
+
+
+def test_the_command_prints_what_it_has_and_fails_at_the_end(bert_folder, tmp_path):
+    path = files.sts(tmp_path)
+    options = ["--tokens", "river", "--seeds", 1, "--resamples", 100, "--out", tmp_path / "out"]
+    result = planted.command("impact", bert_folder, "--task", "STSBenchmark", "--task", path, *options)
+    assert result.exit_code == 1
+    assert "sts: copies cost spearman" in result.stdout
+    assert "error: not run: STSBenchmark (the data of STSBenchmark cannot be loaded" in result.stderr
+
+
+def test_an_unknown_name_is_refused_with_the_layouts():
+    with pytest.raises(InputError, match=r"neither a file or folder nor a task of MTEB\. Layouts"):
+        find_mteb_task("NoSuchTask")
+
+
+def test_the_tasks_of_the_paper_exist():
+    assert len(set(PAPER_TASKS)) == 16
+    for name in PAPER_TASKS:
+        assert find_mteb_task(name).name == name
