@@ -64,16 +64,14 @@ def probe(
     settings = chosen_settings(
         method,
         pairs,
-        {
-            "confidence": confidence,
-            "vocabulary_share": vocabulary_share,
-            "sentences": sentence_count,
-            "pairs": pair_count,
-            "validation_pairs": validation_pairs,
-            "copies": copies,
-            "insertion": insertion,
-            "seed": seed,
-        },
+        confidence=confidence,
+        vocabulary_share=vocabulary_share,
+        sentences=sentence_count,
+        pairs=pair_count,
+        validation_pairs=validation_pairs,
+        copies=copies,
+        insertion=insertion,
+        seed=seed,
     )
     numbers = [o.token_id(token) for token in tokens] if ids else []
     corpus = chosen_sentences(sentences, column, pairs)

@@ -20,13 +20,13 @@ _WITHOUT_OPTION = {"profile": {"copies"}}
 
 
 def chosen_settings(
-    method: Method | None, pairs: Path | None, given: dict[str, Any]
+    method: Method | None, pairs_file: Path | None, /, **given: Any
 ) -> StdSettings | ProfileSettings:
     """Settings of the chosen method; pairs choose std, else profile is the default.
 
     Args:
         method: as asked for.
-        pairs: the file of pairs, if there is one.
+        pairs_file: if there is one.
         given: settings by name; None where the user said nothing.
 
     Raises:
@@ -34,7 +34,7 @@ def chosen_settings(
     """
     from stickytoken.runs.methods import METHODS
 
-    name = method.value if method is not None else "profile" if pairs is None else "std"
+    name = method.value if method is not None else "profile" if pairs_file is None else "std"
     kind = METHODS[name].settings
     asked = {key: value for key, value in given.items() if value is not None}
     known = {field.name for field in fields(kind)} - _WITHOUT_OPTION.get(name, set())

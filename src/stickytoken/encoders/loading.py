@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.detection.precision import Precision
+from stickytoken.encoders.causal_loading import (
+    PromptOptions,
+    encoder_of_module,
+    load_causal,
+    loads_as_causal,
+    refuse_prompt_options,
+)
 from stickytoken.encoders.devices import require_device
 from stickytoken.encoders.lengths import require_length
 from stickytoken.encoders.load_errors import explained, reported_missing, require_all_weights
@@ -87,77 +95,85 @@ def load_encoder(  # noqa: PLR0913 - the front door
         InputError: an option that cannot be met, such as an unknown prompt name, precision or
             device; options that need no model to be judged are judged before it is loaded.
     """
-    from stickytoken.encoders.causal_loading import (
-        PromptOptions,
-        encoder_of_module,
-        load_causal,
-        loads_as_causal,
-        refuse_prompt_options,
-    )
-    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-
     options = PromptOptions(prompt, token_prepending, start, exit, layer)
     if not isinstance(model, (str, Path)):
-        name = _name_of(model)
-        _require_as_loaded(model, name, device, revision)
-        if (causal := encoder_of_module(model, name, options, prompt_name, token_budget)) is not None:
-            return causal
-        refuse_prompt_options(options, name)
-        prompt = prompt if prompt_name is None else _named_prompt(model, prompt_name, name)
-        return SentenceTransformerEncoder(model, name, prompt=prompt, token_budget=token_budget)
+        _require_as_loaded(model, _name_of(model), device, revision)
+        return _of_loaded(model, options, prompt_name, token_budget)
     if dtype not in _DTYPES:
         raise InputError(f"dtype {dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
     if device is not None:
         require_device(device)
     require_length(max_length)
     name = str(model)
-    precision = Precision.TF32 if dtype == Precision.TF32 else None
-    weights = "float32" if precision else dtype
     source = resolve_model(name, revision)
-    if loads_as_causal(source, options):
-        if precision:
-            raise InputError(
-                f"dtype 'tf32' is not there for {name!r}, which is read through a prompt: use float32"
-            )
-        if prompt_name is not None:
-            raise InputError(
-                f"{name!r} is read through a prompt and has none named {prompt_name!r}: leave it out"
-            )
-        return load_causal(
-            source,
-            options,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            max_length=max_length,
-            token_budget=token_budget,
-        )
-    refuse_prompt_options(options, name)
-    loaded = _load_sentence_transformer(source, device, weights, revision, trust_remote_code)
-    if precision and loaded.device.type != "cuda":
-        raise InputError(f"dtype 'tf32' is arithmetic of CUDA, and {name} is on {loaded.device}: use float32")
-    prompt = prompt if prompt_name is None else _named_prompt(loaded, prompt_name, name)
-    encoder = SentenceTransformerEncoder(
-        loaded,
-        name,
-        prompt=prompt,
-        token_budget=token_budget,
-        max_length=max_length,
-        precision=precision,
-    )
-    if weights != "float32":
-        require_running(encoder, weights)
-    encoder.spec = EncoderSpec(
+    spec = EncoderSpec(
         model=str(Path(name).expanduser().resolve()) if source.origin is Origin.FOLDER else name,
-        device=encoder.device,
-        prompt=encoder.prompt,
+        device=device,
+        prompt=prompt,
         dtype=dtype,
         revision=revision,
         trust_remote_code=trust_remote_code,
         max_length=max_length,
         token_budget=token_budget,
     )
+    if not loads_as_causal(source, options):
+        refuse_prompt_options(options, name)
+        return _load_plain(source, spec, prompt_name)
+    if dtype == Precision.TF32:
+        raise InputError(
+            f"dtype 'tf32' is not there for {name!r}, which is read through a prompt: use float32"
+        )
+    if prompt_name is not None:
+        raise InputError(
+            f"{name!r} is read through a prompt and has none named {prompt_name!r}: leave it out"
+        )
+    return load_causal(
+        source,
+        options,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        max_length=max_length,
+        token_budget=token_budget,
+    )
+
+
+def _of_loaded(
+    model: SentenceTransformer, options: PromptOptions, prompt_name: str | None, token_budget: int | None
+) -> Encoder:
+    """An encoder of a model that the user loaded."""
+    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+
+    name = _name_of(model)
+    if (causal := encoder_of_module(model, name, options, prompt_name, token_budget)) is not None:
+        return causal
+    refuse_prompt_options(options, name)
+    prompt = options.prompt if prompt_name is None else _named_prompt(model, prompt_name, name)
+    return SentenceTransformerEncoder(model, name, prompt=prompt, token_budget=token_budget)
+
+
+def _load_plain(source: ModelSource, spec: EncoderSpec, prompt_name: str | None) -> Encoder:
+    """Load a model with all its modules; its encoder remembers the spec as it turned out."""
+    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+
+    name = source.name
+    precision = Precision.TF32 if spec.dtype == Precision.TF32 else None
+    weights = "float32" if precision else spec.dtype
+    loaded = _load_sentence_transformer(source, spec.device, weights, spec.revision, spec.trust_remote_code)
+    if precision and loaded.device.type != "cuda":
+        raise InputError(f"dtype 'tf32' is arithmetic of CUDA, and {name} is on {loaded.device}: use float32")
+    encoder = SentenceTransformerEncoder(
+        loaded,
+        name,
+        prompt=spec.prompt if prompt_name is None else _named_prompt(loaded, prompt_name, name),
+        token_budget=spec.token_budget,
+        max_length=spec.max_length,
+        precision=precision,
+    )
+    if weights != "float32":
+        require_running(encoder, weights)
+    encoder.spec = replace(spec, device=encoder.device, prompt=encoder.prompt)
     return encoder
 
 

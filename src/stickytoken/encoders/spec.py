@@ -11,12 +11,13 @@ class EncoderSpec:
 
     Attributes:
         model: an absolute folder, or a name.
+        device: where it was loaded; None before it is.
         prompt: the prompt itself; a prompt's name is resolved.
     """
 
     model: str
-    device: str
-    prompt: str
+    device: str | None
+    prompt: str | None
     dtype: str
     revision: str | None
     trust_remote_code: bool
