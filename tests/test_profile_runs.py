@@ -13,10 +13,12 @@ import profiled
 import tiny
 from stickytoken import detect, load_encoder, open_run
 from stickytoken.detection.pairs import SentencePair
+from stickytoken.detection.profile.rounds import Round
+from stickytoken.detection.statistics import q_values
 from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Insertion
 from stickytoken.runs.identity import differences
-from stickytoken.runs.profile_results import TOKEN_COLUMNS
+from stickytoken.runs.profile_results import TOKEN_COLUMNS, estimate_lifts, estimate_pulls, measurements
 from stickytoken.sentences.corpus import Sentences
 
 ROUNDS = ("screen", "refine", "confirm")
@@ -364,3 +366,16 @@ def test_the_default_method_is_profile_and_pairs_belong_to_std(encoder, tmp_path
     settings = planted.SMALL
     assert detect(encoder, pairs=pairs, settings=settings, out=tmp_path / "std").record.method == "std"
     assert detect(encoder, pairs=pairs * 30, tokens=[55], out=tmp_path / "implied").record.method == "std"
+
+
+def test_the_q_values_are_those_of_the_pull_not_of_the_lift(run):
+    """Written out from the shards: what is rare is judged by lift and contraction together."""
+    tables = {step: pl.DataFrame(list(rows_of(run, step).values())) for step in ROUNDS}
+    rounds = {Round(step): measurements(table) for step, table in tables.items()}
+    everything = run.tokens["token_id"].to_numpy()
+    lifts = estimate_lifts(rounds, run.plan, everything, profiled.SMALL)
+    pull = estimate_pulls(rounds, run.plan, everything, profiled.SMALL, lifts)
+    of_pull, of_lift = (q_values(each.null.exceedance(each.tested)) for each in (pull, lifts))
+    assert run.tokens["token_id"].to_list() == pull.ids.tolist()
+    assert np.allclose(run.tokens["q_value"].to_numpy(), of_pull, rtol=1e-12)
+    assert not np.allclose(of_pull, of_lift, atol=1e-3)

@@ -1,5 +1,7 @@
 """Lower precision for early rounds: close to the model's own, the same in every batch, nowhere else."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 import pytest
@@ -12,10 +14,13 @@ import tiny_architectures
 from stickytoken import load_encoder
 from stickytoken.detection.precision import Precision
 from stickytoken.detection.profile.settings import ProfileSettings
+from stickytoken.detection.stage import Shard
 from stickytoken.encoders.arithmetic import require_precision
 from stickytoken.encoders.calibration import calibration_inputs
 from stickytoken.encoders.low_precision import BFloat16Linears, Int8Linears
 from stickytoken.errors import InputError
+from stickytoken.insertion import Token
+from stickytoken.runs.engines.local import compute_shard
 
 ON_CPU = [Precision.BFLOAT16, Precision.INT8]
 # Architectures with a block that ends in a GELU, with gated blocks, causal ones, with relative positions.
@@ -187,6 +192,30 @@ def test_the_last_round_is_in_the_models_own_precision_and_the_table_says_which(
 def shards(run, stage):
     frames = [pl.read_parquet(path) for path in sorted((run.path / "shards").glob(f"{stage}-*.parquet"))]
     return {row["token_id"]: row["lifts"] for row in pl.concat(frames).to_dicts()}
+
+
+@dataclass(frozen=True)
+class VectorStage:
+    """Measures nothing but the vector itself."""
+
+    precision: Precision | None
+    name: str = "vectors"
+    probes_per_token: int = 1
+
+    def probes(self, token):
+        return [(token.id, 7, 8)]
+
+    def measure(self, token, vectors):
+        return {"vector": vectors[0].tolist()}
+
+
+@pytest.mark.parametrize("precision", [None, *ON_CPU])
+def test_a_stage_is_computed_in_the_precision_that_it_asks_for(precision, tmp_path):
+    encoder = load_encoder(model_of("bert", tmp_path))
+    tokens = tuple(Token(token_id, "x") for token_id in range(9, 15))
+    rows, _ = compute_shard(VectorStage(precision), Shard(0, tokens), encoder)
+    expected = encoder.at(precision).encode_ids([(token.id, 7, 8) for token in tokens])
+    assert np.array_equal(np.array([row["vector"] for row in rows], dtype=np.float32), expected)
 
 
 @pytest.mark.parametrize("value", ["int4", "float32", 8])
