@@ -142,3 +142,22 @@ def test_batches_that_are_computed_ahead_give_the_same_vectors(ahead, monkeypatc
 )
 def test_a_batch_takes_a_share_of_the_free_memory_within_bounds(free, bytes_per_token, expected):
     assert affordable_tokens(free, bytes_per_token) == expected
+
+
+def test_on_cuda_the_free_memory_sets_the_batch(monkeypatch, tmp_path):
+    """The device's memory is the one part that no test machine has; the model computes."""
+    launched, launch = [], BatchRunner.launch
+
+    def counted(self, contents):
+        launched.append(len(contents) * len(contents[0]))
+        return launch(self, contents)
+
+    monkeypatch.setattr(BatchRunner, "launch", counted)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 5_000)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5_000 + 64 * 32 * 100_000)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10e9, 80e9))
+    encoder = load_encoder(tiny.sentence_transformer(tiny.bert_backbone(tmp_path, max_length=32)))
+    # Texts of 32 tokens, [CLS] and [SEP] among them, that take 100,000 bytes a token; 40 % of 10 GB.
+    assert encoder._runner._budget_by_memory() == 40_000
+    assert launched[-1] == launched[-2] == 64 * 30

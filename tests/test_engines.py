@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
 import engines
@@ -103,7 +104,9 @@ def test_it_continues_what_the_other_engine_began(engine, encoder, whole, tmp_pa
     after = planted.shards_of(folder)
     assert {name: after[name] for name in before} == before
     last = {event.stage: event for event in events}
-    assert last["score"].computed == last["score"].total - TOKENS_A_SHARD * len(before)
+    kept = sum(pl.read_parquet(folder / name).height for name in before)
+    assert kept >= 40
+    assert last["score"].computed == last["score"].total - kept
     assert_same_run(folder, whole["std"])
 
 
@@ -115,7 +118,7 @@ def test_a_damaged_shard_is_computed_again_and_no_other(engine, encoder, whole, 
     broken.write_bytes(broken.read_bytes()[:-1])
     events = []
     engines.detect_std(encoder, folder, engine=engine, progress=events.append)
-    assert max(event.computed for event in events) == TOKENS_A_SHARD
+    assert max(event.computed for event in events) == pl.read_parquet(broken).height <= TOKENS_A_SHARD
     assert_same_run(folder, whole["std"])
 
 

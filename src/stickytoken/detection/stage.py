@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from stickytoken.detection.precision import Precision
 from stickytoken.insertion import Probe, Token
 
+# Shards come in multiples of so many, which one, two and four workers share without a rest.
+_TURNS = 4
+
 
 class Stage(Protocol):
     """One pass over tokens. Pure: all that it needs is in it."""
@@ -57,10 +60,14 @@ class Shard:
 def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard]:
     """Cut tokens into shards of at most ``shard_probes`` texts, at least one token each.
 
-    Their sizes differ by at most one token, so that several workers end together.
+    Two or four workers end together: sizes differ by at most one token, and the number of shards is
+    a multiple of four where that leaves a quarter of ``shard_probes`` to each.
     """
-    most = max(1, shard_probes // max(1, probes_per_token))
-    count = -(-len(tokens) // most)
+    probes_per_token = max(1, probes_per_token)
+    count = -(-len(tokens) // max(1, shard_probes // probes_per_token))
+    even = -(-count // _TURNS) * _TURNS
+    if even <= len(tokens) and len(tokens) * probes_per_token >= even * shard_probes / 4:
+        count = even
     ends = [len(tokens) * index // max(1, count) for index in range(count + 1)]
     return [
         Shard(index, tuple(tokens[start:stop]))

@@ -131,9 +131,8 @@ class BatchRunner:
     def _budget_by_memory(self) -> int:
         """As many tokens as the free memory holds, judged by what a small batch takes."""
         device = self._model.device
-        length = min(
-            _TRIAL_LENGTH, (self._model.get_max_seq_length() or _TRIAL_LENGTH) - self._template.overhead
-        )
+        longest = self._model.max_seq_length or _TRIAL_LENGTH
+        length = min(_TRIAL_LENGTH, longest - self._template.overhead)
         trial = [(0,) * max(1, length)] * _TRIAL_TEXTS
         self.launch(trial)  # kernels and workspaces that stay
         torch.cuda.reset_peak_memory_stats(device)

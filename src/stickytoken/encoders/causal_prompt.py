@@ -28,6 +28,7 @@ from stickytoken.encoders.prompt_vocabulary import PromptVocabulary
 from stickytoken.encoders.prompted_model import PromptedModel, PromptRow, Reading
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.vector_checks import require_usable, shown
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import TokenizedText
 
@@ -35,7 +36,6 @@ _LOG = logging.getLogger(__name__)
 # On a 12-layer, 384-wide Qwen2 and one core, larger batches take up to a quarter longer: no cache holds them.
 _TOKEN_BUDGET = {"cpu": 1024}
 _ACCELERATOR_TOKEN_BUDGET = 65536
-_SHOWN_CHARACTERS = 80
 # Reuse pays where the fixed beginnings are at least this share of all tokens, and for so many rows a prompt.
 _LEAST_SHARE, _LEAST_ROWS = 0.25, 4
 # Difference from the plain path, as a share of a vector's length, up to which reuse counts as equal.
@@ -201,9 +201,7 @@ class CausalPromptEncoder:
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode texts, cleaned and put into the prompt; see `Encoder.encode`."""
         if isinstance(texts, str):
-            raise InputError(
-                f"encode takes a list of texts, got the text {_shown(texts)}: put it into a list"
-            )
+            raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it into a list")
         return self._encode(self.content_ids(texts), texts, allow_zero=False)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
@@ -223,7 +221,7 @@ class CausalPromptEncoder:
         numbers = [self._prompted.decoder.layer_number(layer) for layer in layers]
         contents = [text.ids for text in self.tokenize(texts)]
         for row, content in enumerate(contents):
-            self._check_input(content, partial(_shown, texts[row]))
+            self._check_input(content, partial(shown, texts[row]))
         return self._forward_all(contents, numbers)
 
     def _encode(
@@ -236,12 +234,12 @@ class CausalPromptEncoder:
         first = dict(zip(reversed(places), reversed(range(len(places))), strict=True))
 
         def label(row: int) -> str:
-            return _shown(texts[first[row]] if texts else self._entries.decode_many([contents[row]])[0])
+            return shown(texts[first[row]] if texts else self._entries.decode_many([contents[row]])[0])
 
         for row, content in enumerate(contents):
             self._check_input(content, partial(label, row))
         vectors = self._forward_all(contents, [self._prompted.number])[:, 0]
-        self._check_vectors(vectors, label, allow_zero=allow_zero)
+        require_usable(vectors, self.name, label, allow_zero=allow_zero)
         if self._normalize:
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)
             vectors = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
@@ -359,21 +357,3 @@ class CausalPromptEncoder:
                 f"{self.name}: the text {label()} makes a prompt of {self._prompted.length(len(content))} "
                 f"tokens, the model reads {self._max_length}: use shorter sentences or fewer copies"
             )
-
-    def _check_vectors(self, vectors: NDArray[np.float32], label: Any, *, allow_zero: bool) -> None:
-        finite = np.isfinite(vectors).all(axis=1)
-        if not finite.all():
-            row = int(np.flatnonzero(~finite)[0])
-            raise EncodingError(
-                f"{self.name}: the vector of the text {label(row)} is not finite: "
-                "the weights are damaged or the precision is too low"
-            )
-        if not allow_zero and not (nonzero := vectors.any(axis=1)).all():
-            row = int(np.flatnonzero(~nonzero)[0])
-            raise EncodingError(
-                f"{self.name}: the vector of the text {label(row)} is zero: it has no similarity to anything"
-            )
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…")

@@ -15,7 +15,8 @@ from stickytoken.encoders.attention_capture import AttentionCapture, attention_o
 from stickytoken.encoders.batching import equal_length_batches
 from stickytoken.encoders.borrowing import bounded_memory, evaluating
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder, shown
+from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+from stickytoken.encoders.vector_checks import require_usable, shown
 from stickytoken.errors import EncodingError, ModelError
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Inspector:
         result = [found[row] for row in range(len(rows))]
         if result:
             vectors = np.stack([each.vector for each in result])
-            self.encoder.check_vectors(vectors, self._label(rows), allow_zero=False)
+            require_usable(vectors, self.encoder.name, self._label(rows), allow_zero=False)
         return result
 
     @contextmanager

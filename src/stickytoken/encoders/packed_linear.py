@@ -6,6 +6,7 @@ their widest instructions. oneDNN's kernels do, take the bias along, and apply a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -112,7 +113,7 @@ def _followed_by_gelu(module: torch.nn.Module) -> torch.nn.Linear | None:
     return _plain(parts["dense"]) if exact and set(parts) == {"dense", "intermediate_act_fn"} else None
 
 
-class PackedForward:
+class PackedForward(ABC):
     """A linear layer's forward pass with packed weights.
 
     Weights that torch saw change, or that were replaced, are packed again; it does not see changes
@@ -145,10 +146,11 @@ class PackedForward:
         found = self.multiply(flat, None if bias is None else bias.detach())
         return found[:rows].reshape(*hidden_states.shape[:-1], self._layer.out_features)
 
+    @abstractmethod
     def pack(self, weight: torch.Tensor) -> None:
         """Take the weights, shape (features, inputs)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def multiply(self, flat: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """The product with the weights, bias and activation applied.
 
@@ -159,7 +161,6 @@ class PackedForward:
         Returns:
             Shape (rows, features).
         """
-        raise NotImplementedError
 
 
 class _PackedLinear(PackedForward):

@@ -25,6 +25,7 @@ from stickytoken.encoders.prefix_reuse import PrefixReuse
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.template import InputTemplate, read_template
 from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.vector_checks import require_usable, shown
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_SHOWN_CHARACTERS = 80
 # Difference from the plain path, as a share of a vector's length, up to which reuse counts as equal.
 _REUSE_TOLERANCE = 1e-4
 # Mean cosine between the vectors of a lower precision and the model's own, below which it is of no use.
@@ -180,7 +180,7 @@ class SentenceTransformerEncoder:
         for row, content in enumerate(contents):
             self.check_input(content, row, label)
         vectors = self._forward_all(contents)
-        self.check_vectors(vectors, label, allow_zero=allow_zero)
+        require_usable(vectors, self.name, label, allow_zero=allow_zero)
         return vectors[places]
 
     def _lowered(self, precision: Precision) -> SentenceTransformerEncoder:
@@ -190,6 +190,11 @@ class SentenceTransformerEncoder:
         for derived in ("_reuse", "_reuse_agrees", "_arithmetic"):
             vars(lower).pop(derived, None)
         inputs = self._calibration
+        if not inputs:
+            raise InputError(
+                f"{self.name} reads too few tokens to compare {precision} with its own precision: "
+                "leave it out"
+            )
         exact, found = self._forward_all(inputs), lower._forward_all(inputs)
         lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(found, axis=1)
         agreement = float(
@@ -293,23 +298,6 @@ class SentenceTransformerEncoder:
                 f"{self._max_length}: use shorter sentences or fewer copies"
             )
 
-    def check_vectors(
-        self, vectors: NDArray[np.float32], label: Callable[[int], str], *, allow_zero: bool
-    ) -> None:
-        """Raise `EncodingError` where a vector is not finite, or zero; ``label`` names a row."""
-        finite = np.isfinite(vectors).all(axis=1)
-        if not finite.all():
-            row = int(np.flatnonzero(~finite)[0])
-            raise EncodingError(
-                f"{self.name}: the vector of the text {label(row)} is not finite: "
-                "the weights are damaged or the precision is too low"
-            )
-        if not allow_zero and not (nonzero := vectors.any(axis=1)).all():
-            row = int(np.flatnonzero(~nonzero)[0])
-            raise EncodingError(
-                f"{self.name}: the vector of the text {label(row)} is zero: it has no similarity to anything"
-            )
-
 
 def _default_prompt(model: SentenceTransformer) -> str:
     name = model.default_prompt_name
@@ -324,8 +312,3 @@ def _embedding_rows(model: SentenceTransformer) -> int | None:
     if backbone is None or not hasattr(backbone, "get_input_embeddings"):
         return None
     return getattr(backbone.get_input_embeddings(), "num_embeddings", None)
-
-
-def shown(text: str) -> str:
-    """A text as messages show it."""
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,7 @@ from stickytoken.impact.tasks.protocol import Outcomes, distinct, fingerprint, u
 
 
 @dataclass(frozen=True)
-class _Pairs:
+class _Pairs(ABC):
     """Pairs with a number each.
 
     Attributes:
@@ -33,9 +34,9 @@ class _Pairs:
     columns = ("similarity",)
 
     @property
+    @abstractmethod
     def layout(self) -> str:
         """Its kind."""
-        raise NotImplementedError
 
     @property
     def units(self) -> int:

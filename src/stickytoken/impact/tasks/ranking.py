@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ _MEASURES = {"ndcg_cut.10", "recall.100", "map", "recip_rank"}
 
 
 @dataclass(frozen=True)
-class _Ranking:
+class _Ranking(ABC):
     """Queries, documents and which of them belong together.
 
     Attributes:
@@ -58,8 +59,9 @@ class _Ranking:
         mean: NDArray[np.float64] = (values if sample is None else values[:, sample]).mean(axis=1)
         return mean
 
+    @abstractmethod
     def _place(self, metric: str) -> int:
-        raise NotImplementedError
+        """Place of a metric among the outcomes."""
 
 
 class RetrievalTask(_Ranking):
