@@ -61,12 +61,12 @@ def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes
     """Cut tokens into shards of at most ``shard_probes`` texts, at least one token each.
 
     Two or four workers end together: sizes differ by at most one token, and the number of shards is
-    a multiple of four where that leaves a quarter of ``shard_probes`` to each.
+    a multiple of four where that leaves an eighth of ``shard_probes`` to each.
     """
     probes_per_token = max(1, probes_per_token)
     count = -(-len(tokens) // max(1, shard_probes // probes_per_token))
     even = -(-count // _TURNS) * _TURNS
-    if even <= len(tokens) and len(tokens) * probes_per_token >= even * shard_probes / 4:
+    if even <= len(tokens) and len(tokens) * probes_per_token >= even * shard_probes / 8:
         count = even
     ends = [len(tokens) * index // max(1, count) for index in range(count + 1)]
     return [
