@@ -31,7 +31,7 @@ from published import PUBLISHED, Check, show, write
 from stickytoken.cli.progress import progress_bar
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.encoders.resolution import resolve_model
-from stickytoken.impact import Impact, ImpactSettings, Side, impact
+from stickytoken.impacts import Impact, ImpactSettings, Side, impact
 
 MODEL = "all-MiniLM-L6-v2"
 PUBLISHED_SPEARMAN = 82.03

@@ -8,7 +8,7 @@ import numpy as np
 import planted
 import tiny
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.impact import ImpactSettings
+from stickytoken.impacts import ImpactSettings
 
 FEW = ImpactSettings(copies=4, seeds=2, resamples=100)
 TOPICS = (("river", "stone", "bird"), ("market", "song", "letter"), ("engine", "glass", "copper"))

@@ -1,6 +1,5 @@
 """A whole measurement: what comes out, that it can be trusted, that it can be cut off."""
 
-import importlib
 import json
 from dataclasses import replace
 
@@ -13,10 +12,10 @@ import impact_files as files
 import planted
 from stickytoken import open_impact, open_run
 from stickytoken.errors import EncodingError, InputError, RunError
-from stickytoken.impact import ImpactSettings, Side, impact
-from stickytoken.impact.editing import gaps
-from stickytoken.impact.results import TABLES, markdown
-from stickytoken.impact.tasks import load_task
+from stickytoken.impacts import ImpactSettings, Side, impact
+from stickytoken.impacts.editing import gaps
+from stickytoken.impacts.results import TABLES, markdown
+from stickytoken.impacts.tasks import load_task
 from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
 
 
@@ -321,13 +320,6 @@ def test_markdown_holds_hostile_names(whole):
 
 
 # The front door and the command line.
-
-
-def test_the_function_stays_visible_when_the_part_is_imported():
-    package = importlib.import_module("stickytoken")
-    assert importlib.import_module("stickytoken.impact.settings").ImpactSettings is ImpactSettings
-    assert package.impact is impact
-    assert package.open_impact is open_impact
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ import impact_files as files
 import planted
 import tiny
 from stickytoken.errors import InputError
-from stickytoken.impact import impact
-from stickytoken.impact.carriers import Treatment
-from stickytoken.impact.conditions import Condition, Kind
-from stickytoken.impact.intrusion import COPIES, TOP, IntrusionRunner, SearchCorpus, load_search_corpus
-from stickytoken.impact.intrusion_rows import copies_needed, intrusion_summary
+from stickytoken.impacts import impact
+from stickytoken.impacts.carriers import Treatment
+from stickytoken.impacts.conditions import Condition, Kind
+from stickytoken.impacts.intrusion import COPIES, TOP, IntrusionRunner, SearchCorpus, load_search_corpus
+from stickytoken.impacts.intrusion_rows import copies_needed, intrusion_summary
 from stickytoken.insertion import Token
 
 SETTINGS = replace(files.FEW, seeds=1)

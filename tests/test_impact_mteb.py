@@ -10,10 +10,10 @@ import pytest
 import impact_files as files
 import planted
 from stickytoken.errors import InputError
-from stickytoken.impact import ImpactSettings, Side, impact
-from stickytoken.impact.conditions import Condition, Kind
-from stickytoken.impact.mteb_encoder import EditingEncoder
-from stickytoken.impact.mteb_tasks import PAPER_TASKS, MtebTask, evaluate, find_mteb_task
+from stickytoken.impacts import ImpactSettings, Side, impact
+from stickytoken.impacts.conditions import Condition, Kind
+from stickytoken.impacts.mteb_encoder import EditingEncoder
+from stickytoken.impacts.mteb_tasks import PAPER_TASKS, MtebTask, evaluate, find_mteb_task
 from stickytoken.insertion import Placement, Token
 
 mteb = pytest.importorskip("mteb")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
-from stickytoken.impact.statistics import (
+from stickytoken.impacts.statistics import (
     bootstrap_samples,
     combine,
     compare,

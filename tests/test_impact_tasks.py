@@ -20,10 +20,10 @@ from sklearn.metrics import (
 
 import impact_files as files
 from stickytoken.errors import InputError
-from stickytoken.impact.settings import Side
-from stickytoken.impact.tasks import LAYOUTS, load_task
-from stickytoken.impact.tasks.labels import v_measures
-from stickytoken.impact.tasks.pairs import SimilarityTask
+from stickytoken.impacts.settings import Side
+from stickytoken.impacts.tasks import LAYOUTS, load_task
+from stickytoken.impacts.tasks.labels import v_measures
+from stickytoken.impacts.tasks.pairs import SimilarityTask
 
 BUILDERS = {
     "sts": files.sts,

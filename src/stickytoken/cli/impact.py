@@ -101,8 +101,8 @@ def impact(
 
     Example: stickytoken impact all-MiniLM-L6-v2 --tokens '[CLS]' --task sts.jsonl --intrusion bundled
     """
-    from stickytoken.impact import ImpactSettings, Side
-    from stickytoken.impact import impact as measure
+    from stickytoken.impacts import ImpactSettings, Side
+    from stickytoken.impacts import impact as measure
     from stickytoken.vocabulary import categorize
 
     settings = ImpactSettings(
@@ -163,7 +163,7 @@ def _run(source: str, *, named: bool) -> Run | None:
 
 
 def _paper_tasks() -> tuple[str, ...]:
-    from stickytoken.impact.mteb_tasks import PAPER_TASKS
+    from stickytoken.impacts.mteb_tasks import PAPER_TASKS
 
     return PAPER_TASKS
 

@@ -9,7 +9,7 @@ from stickytoken.cli.options import Format
 from stickytoken.cli.output import print_json, print_table, say, tell
 
 if TYPE_CHECKING:
-    from stickytoken.impact import Impact
+    from stickytoken.impacts import Impact
 
 _EFFECTS = {
     "task": "task",

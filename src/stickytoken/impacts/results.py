@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from stickytoken.errors import RunError
-from stickytoken.impact.record import IMPACT_SCHEMA_VERSION, ImpactRecord
+from stickytoken.impacts.record import IMPACT_SCHEMA_VERSION, ImpactRecord
 from stickytoken.runs.store import RunFolder
 
 IMPACT_FILE = "impact.json"

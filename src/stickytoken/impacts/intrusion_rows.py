@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.impact.conditions import Condition, Kind
-from stickytoken.impact.intrusion import COPIES
-from stickytoken.impact.settings import ImpactSettings
-from stickytoken.impact.statistics import bootstrap_samples
+from stickytoken.impacts.conditions import Condition, Kind
+from stickytoken.impacts.intrusion import COPIES
+from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.impacts.statistics import bootstrap_samples
 
 
 def intrusion_rows(

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.impact.compute import TaskOutcomes
-from stickytoken.impact.conditions import Condition, Kind
-from stickytoken.impact.settings import ImpactSettings
-from stickytoken.impact.statistics import (
+from stickytoken.impacts.compute import TaskOutcomes
+from stickytoken.impacts.conditions import Condition, Kind
+from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.impacts.statistics import (
     Interval,
     bootstrap_samples,
     combine,
     compare,
     contrast_intervals,
 )
-from stickytoken.impact.tasks.protocol import Scored
+from stickytoken.impacts.tasks.protocol import Scored
 
 _LEAST_UNITS = 2
 

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
-from stickytoken.impact.carriers import Treatment, needed_room, prepare
-from stickytoken.impact.conditions import Condition
-from stickytoken.impact.settings import ImpactSettings
-from stickytoken.impact.tasks.beir import CORPUS, QUERIES, read_documents, read_queries
-from stickytoken.impact.tasks.protocol import Outcomes, fingerprint, unit_vectors
-from stickytoken.impact.vectors import VectorStore
+from stickytoken.impacts.carriers import Treatment, needed_room, prepare
+from stickytoken.impacts.conditions import Condition
+from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.impacts.tasks.beir import CORPUS, QUERIES, read_documents, read_queries
+from stickytoken.impacts.tasks.protocol import Outcomes, fingerprint, unit_vectors
+from stickytoken.impacts.vectors import VectorStore
 from stickytoken.insertion import Token
 from stickytoken.sentences import bundled_frame, load_sentences
 

@@ -13,18 +13,18 @@ import polars as pl
 
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError, RunError
-from stickytoken.impact.compute import TaskOutcomes, TaskRunner, run_conditions, shard_stage
-from stickytoken.impact.conditions import Condition, Kind, make_conditions
-from stickytoken.impact.effects import condition_rows, effect_row, score_rows
-from stickytoken.impact.intrusion import IntrusionRunner, SearchCorpus, load_search_corpus
-from stickytoken.impact.intrusion_rows import copies_needed, intrusion_rows, intrusion_summary
-from stickytoken.impact.mteb_tasks import MtebTask, UnreachableTaskError, find_mteb_task, run_mteb
-from stickytoken.impact.record import ImpactRecord, ImpactResultRecord, TaskRecord, TokenRecord
-from stickytoken.impact.results import IMPACT_FILE, TABLES, Impact, markdown, open_impact
-from stickytoken.impact.settings import ImpactSettings
-from stickytoken.impact.statistics import corrected
-from stickytoken.impact.tasks import Task, load_task
-from stickytoken.impact.tokens import flagged_tokens, match_benign, named_tokens, worst_tokens
+from stickytoken.impacts.compute import TaskOutcomes, TaskRunner, run_conditions, shard_stage
+from stickytoken.impacts.conditions import Condition, Kind, make_conditions
+from stickytoken.impacts.effects import condition_rows, effect_row, score_rows
+from stickytoken.impacts.intrusion import IntrusionRunner, SearchCorpus, load_search_corpus
+from stickytoken.impacts.intrusion_rows import copies_needed, intrusion_rows, intrusion_summary
+from stickytoken.impacts.mteb_tasks import MtebTask, UnreachableTaskError, find_mteb_task, run_mteb
+from stickytoken.impacts.record import ImpactRecord, ImpactResultRecord, TaskRecord, TokenRecord
+from stickytoken.impacts.results import IMPACT_FILE, TABLES, Impact, markdown, open_impact
+from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.impacts.statistics import corrected
+from stickytoken.impacts.tasks import Task, load_task
+from stickytoken.impacts.tokens import flagged_tokens, match_benign, named_tokens, worst_tokens
 from stickytoken.insertion import Token
 from stickytoken.runs.environment import hardware, now, package_versions
 from stickytoken.runs.identity import differences, digest

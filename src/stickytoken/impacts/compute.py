@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.impact.carriers import Carrier, Treatment, needed_room, prepare
-from stickytoken.impact.conditions import Condition, Kind
-from stickytoken.impact.settings import ImpactSettings
-from stickytoken.impact.tasks.protocol import Outcomes, Scored, Task
-from stickytoken.impact.vectors import VectorStore
+from stickytoken.impacts.carriers import Carrier, Treatment, needed_room, prepare
+from stickytoken.impacts.conditions import Condition, Kind
+from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.impacts.tasks.protocol import Outcomes, Scored, Task
+from stickytoken.impacts.vectors import VectorStore
 from stickytoken.runs.progress import Progress, ProgressCallback
 from stickytoken.runs.store import RunFolder, ShardCost
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
-from stickytoken.impact.conditions import Condition
-from stickytoken.impact.editing import gaps, insert_ids, insert_words, turns
-from stickytoken.impact.settings import ImpactSettings
+from stickytoken.impacts.conditions import Condition
+from stickytoken.impacts.editing import gaps, insert_ids, insert_words, turns
+from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.insertion import Insertion, Placement, Probe, Token, TokenizedText
 
 _WORD = re.compile(r"\S+")

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError, MissingExtraError
-from stickytoken.impact.carriers import needed_room
-from stickytoken.impact.compute import TaskOutcomes, run_conditions
-from stickytoken.impact.conditions import Condition
-from stickytoken.impact.mteb_encoder import EditingEncoder
-from stickytoken.impact.settings import ImpactSettings
-from stickytoken.impact.tasks.files import LAYOUTS
-from stickytoken.impact.tasks.protocol import Outcomes, fingerprint
+from stickytoken.impacts.carriers import needed_room
+from stickytoken.impacts.compute import TaskOutcomes, run_conditions
+from stickytoken.impacts.conditions import Condition
+from stickytoken.impacts.mteb_encoder import EditingEncoder
+from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.impacts.tasks.files import LAYOUTS
+from stickytoken.impacts.tasks.protocol import Outcomes, fingerprint
 from stickytoken.insertion import Insertion
 from stickytoken.runs.progress import ProgressCallback
 from stickytoken.runs.store import RunFolder
