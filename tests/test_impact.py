@@ -14,9 +14,10 @@ from stickytoken import open_impact, open_run
 from stickytoken.errors import EncodingError, InputError, RunError
 from stickytoken.impacts import ImpactSettings, Side, impact
 from stickytoken.impacts.editing import gaps
-from stickytoken.impacts.results import TABLES, markdown
+from stickytoken.impacts.markdown import impact_markdown
 from stickytoken.impacts.tasks import load_task
 from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
+from stickytoken.runs.impact_results import TABLES
 
 
 class Counting:
@@ -312,7 +313,7 @@ def test_markdown_holds_hostile_names(whole):
     rows = {name.removesuffix(".parquet"): [] for name in TABLES}
     bad = "a|b\n<img src=x> `*_[x](y)\x1b"
     row = dict.fromkeys(TABLES["conditions.parquet"]) | {"task": bad, "kind": "sticky", "token": bad}
-    text = markdown(whole.record, rows | {"conditions": [row]})
+    text = impact_markdown(whole.record, rows | {"conditions": [row]})
     (line,) = [line for line in text.splitlines() if "img" in line]
     assert line.count("|") - line.count("\\|") == 8
     assert "<img" not in line

@@ -1,4 +1,4 @@
-"""Encode a task under every condition, a shard a condition."""
+"""Encode a task under every condition, a shard for the repetitions of a token."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.impacts.carriers import Carrier, Treatment, needed_room, prepare
-from stickytoken.impacts.conditions import Condition, Kind
+from stickytoken.impacts.conditions import Condition, grouped
 from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.impacts.tasks.protocol import Outcomes, Scored, Task
 from stickytoken.impacts.vectors import VectorStore
+from stickytoken.insertion import Probe
 from stickytoken.runs.progress import Progress, ProgressCallback
 from stickytoken.runs.store import RunFolder, ShardCost
 
 _UNIT = "unit"
+_VECTORS = "vectors-"
+
+GroupOutcomes: TypeAlias = tuple[list[Outcomes], int]
+"""Outcomes of each repetition, and how many texts were encoded for them."""
 
 
 @dataclass(frozen=True)
@@ -84,89 +91,118 @@ class TaskRunner:
             )
             for role, texts in task.texts.items()
         }
-        store = VectorStore(self._encoder)
-        treatment = Treatment.of(self._settings)
-
-        def outcomes(condition: Condition) -> tuple[Outcomes, int]:
-            before = store.encoded
-            vectors = encoded(store, treatment, carriers, edited, condition)
-            return task.outcomes(vectors, condition.seed), store.encoded - before
-
-        found = run_conditions(
-            task.name, task.columns, task.units, self._conditions, outcomes, self._folder, self._progress
-        )
-        everything = [carrier for each in carriers.values() for carrier in each]
-        return TaskOutcomes(
-            task,
-            found,
-            edited=sum(len(carriers[role]) for role in edited),
-            cut=sum(carrier.cut for carrier in everything),
-            texts=len(everything),
+        treatment, stage = Treatment.of(self._settings), shard_stage(task.name)
+        clean = {role: [treatment.clean(carrier) for carrier in texts] for role, texts in carriers.items()}
+        store = VectorStore(
+            self._encoder,
+            (probe for role in clean.values() for probe in role),
+            vectors_file(self._folder, stage),
         )
 
+        def probes(role: str, condition: Condition) -> list[Probe]:
+            if role not in edited or not condition.tokens:
+                return clean[role]
+            return [treatment.probe(carrier, condition) for carrier in carriers[role]]
 
-def run_conditions(
-    name: str,
-    columns: Sequence[str],
-    units: int,
+        def outcomes(group: Sequence[Condition]) -> GroupOutcomes:
+            before, found = store.edited, []
+            store.begin(group[0].tokens)
+            for condition in group:
+                vectors = {role: store.of(probes(role, condition)) for role in carriers}
+                found.append(task.outcomes(vectors, condition.seed))
+            return found, store.edited - before + (0 if group[0].tokens else store.clean)
+
+        found = run_groups(
+            Stage(stage, task.name, task.columns, task.units),
+            self._conditions,
+            outcomes,
+            self._folder,
+            self._progress,
+        )
+        return TaskOutcomes(task, found, **_counts(carriers, edited))
+
+
+def _counts(carriers: Mapping[str, Sequence[Carrier]], edited: frozenset[str]) -> dict[str, int]:
+    everything = [carrier for each in carriers.values() for carrier in each]
+    return {
+        "edited": sum(len(carriers[role]) for role in edited),
+        "cut": sum(carrier.cut for carrier in everything),
+        "texts": len(everything),
+    }
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is computed in shards.
+
+    Attributes:
+        key: of its files.
+        name: for people.
+        columns: of its outcomes.
+        units: of its outcomes.
+    """
+
+    key: str
+    name: str
+    columns: Sequence[str]
+    units: int
+
+
+def run_groups(
+    stage: Stage,
     conditions: Sequence[Condition],
-    outcomes: Callable[[Condition], tuple[Outcomes, int]],
+    outcomes: Callable[[Sequence[Condition]], GroupOutcomes],
     folder: RunFolder,
     progress: ProgressCallback,
 ) -> NDArray[np.float64]:
     """Outcomes under all conditions, shape (conditions, units, columns).
 
+    A shard holds all repetitions of a token: they share texts, so that a session that began in
+    their middle would form other batches than one that computed all of them.
+
     Args:
-        name: of the task.
-        columns: of its outcomes.
-        units: of its outcomes.
+        stage: what is computed.
         conditions: all of them.
-        outcomes: computes one condition; returns its outcomes and how many texts were encoded.
+        outcomes: computes the repetitions of one token.
         folder: where shards are committed.
         progress: told after every shard.
     """
-    stage, keys = shard_stage(name), list(range(units))
-    found: list[Outcomes] = []
+    groups = grouped(conditions)
+    found: list[NDArray[np.float64]] = []
     computed = sequences = 0
-    progress(Progress(name, 0, len(conditions)))
-    for index, condition in enumerate(conditions):
-        frame = folder.read_shard(stage, index, keys, _UNIT)
+    progress(Progress(stage.name, 0, len(groups)))
+    for index, group in enumerate(groups):
+        units = list(range(stage.units)) * len(group)
+        frame = folder.read_shard(stage.key, index, units, _UNIT)
         if frame is not None:
-            found.append(frame.select(columns).to_numpy().astype(np.float64))
+            values = frame.select(stage.columns).to_numpy().astype(np.float64)
         else:
             started = time.perf_counter()
-            values, encoded_texts = outcomes(condition)
+            each, encoded = outcomes(group)
+            values = np.concatenate(each)
             rows = [
-                {_UNIT: unit, **dict(zip(columns, row, strict=True))}
-                for unit, row in zip(keys, values.tolist(), strict=True)
+                {_UNIT: unit, **dict(zip(stage.columns, row, strict=True))}
+                for unit, row in zip(units, values.tolist(), strict=True)
             ]
-            folder.write_shard(stage, index, rows, ShardCost(time.perf_counter() - started, encoded_texts))
-            found.append(values)
+            folder.write_shard(stage.key, index, rows, ShardCost(time.perf_counter() - started, encoded))
             computed += 1
-            sequences += encoded_texts
-        progress(Progress(name, index + 1, len(conditions), computed, sequences))
-    return np.stack(found)
+            sequences += encoded
+        found.append(values.reshape(len(group), stage.units, len(stage.columns)))
+        progress(Progress(stage.name, index + 1, len(groups), computed, sequences))
+    return np.concatenate(found)
 
 
 def shard_stage(name: str) -> str:
-    """The name of a task's shards."""
+    """The key of a task's files."""
     return "task-" + re.sub(r"[^A-Za-z0-9._]+", "-", name)
 
 
-def encoded(
-    store: VectorStore,
-    treatment: Treatment,
-    carriers: Mapping[str, Sequence[Carrier]],
-    edited: frozenset[str],
-    condition: Condition,
-) -> dict[str, NDArray[np.float32]]:
-    """Vectors of all texts under a condition, by role."""
-    clean = Condition(Kind.CLEAN, (), condition.repetition, condition.seed)
-    store.begin(condition.tokens)
-    return {
-        role: store.of(
-            [treatment.probe(carrier, condition if role in edited else clean) for carrier in texts],
-            keep=role not in edited or not condition.tokens,
-        )
-        for role, texts in carriers.items()
-    }
+def vectors_file(folder: RunFolder, stage: str) -> Path:
+    """Where a stage commits vectors of texts without copies."""
+    return folder.path / f"{_VECTORS}{stage}.npz"
+
+
+def remove_vectors(folder: RunFolder) -> None:
+    """Delete the vectors of a finished measurement: its shards hold all that comes of them."""
+    for path in folder.path.glob(f"{_VECTORS}*.npz"):
+        path.unlink(missing_ok=True)
