@@ -44,9 +44,7 @@ def impact_notes(impacts: tuple[Impact, ...]) -> list[str]:
         for name, reason in impact.failed.items()
     ]
     if len(impacts) > _MOST_SHOWN:
-        found.append(
-            f"{len(impacts)} impact measurements lie in the run folder; the latest {_MOST_SHOWN} are shown"
-        )
+        found.append(f"of {len(impacts)} impact measurements in the run folder the latest are shown")
     return found
 
 
@@ -56,9 +54,7 @@ def impact_facts(impacts: tuple[Impact, ...]) -> dict[str, dict[str, Any]]:
         f"impact {impact.path.name}": {
             **impact.record.settings,
             **{
-                f"{kind} tokens": ", ".join(
-                    token.token for token in impact.record.tokens if token.kind == kind
-                )
+                f"{kind} tokens": [each.token for each in impact.record.tokens if each.kind == kind]
                 for kind in ("sticky", "benign")
             },
             "texts": impact.result.sequences,
@@ -83,8 +79,8 @@ def _costs(impact: Impact, suffix: str) -> list[ReportFigure]:
             "What copies cost",
             costs(effects),
             describe_costs(effects),
-            f"{_treatment(impact)} The further to the right, the more of the score is gone. Copies of any token cost "
-            "something: what counts is how much further right the sticky ones lie.",
+            f"{_treatment(impact)} The further to the right, the more of the score is gone. Copies of any "
+            "token cost something: what counts is how much further right the sticky ones lie.",
             costs_table(effects),
             in_markdown=True,
         ),
@@ -93,8 +89,8 @@ def _costs(impact: Impact, suffix: str) -> list[ReportFigure]:
             "What copies of each token cost",
             plot,
             describe_token_costs(rows),
-            "The main metric of each task. Benign tokens are like the sticky ones in category, spelling and length, "
-            "and not flagged. In a mixture, the copies are shared by all tokens of a kind.",
+            "The main metric of each task. Benign tokens are like the sticky ones in category, spelling and "
+            "length, and not flagged. In a mixture, the copies are shared by all tokens of a kind.",
             token_costs_table(rows),
             stacked(plot, len(main), 240 * len(main)) if len(main) > 1 else {},
             in_markdown=True,
@@ -112,9 +108,10 @@ def _intrusion(impact: Impact, suffix: str) -> list[ReportFigure]:
             "Documents pushed into search results",
             intrusion_curves(summary, impact.intrusion_curves.to_dicts()),
             describe_intrusion(summary),
-            f"Copies went into {summary[0]['documents']} random documents, and it was counted for how many queries "
-            "each is among the first 10. Dotted: without copies. Below it, copies push a document out of results "
-            "that it was in; the ratio compares sticky with benign copies, so it can rise while both fall.",
+            f"Copies went into {summary[0]['documents']} random documents, and it was counted for how many "
+            "queries each is among the first 10. Dotted: without copies. Below it, copies push a document out "
+            "of results that it was in. The ratio compares sticky with benign copies: it can rise while both "
+            "fall.",
             intrusion_table(summary),
             in_markdown=True,
         )

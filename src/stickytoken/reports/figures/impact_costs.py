@@ -83,7 +83,7 @@ def token_costs(conditions: Sequence[Mapping[str, Any]]) -> go.Figure:
     Args:
         conditions: rows of `conditions.parquet`, one metric a task.
     """
-    tasks = list(dict.fromkeys((row["task"], row["metric"]) for row in conditions))
+    tasks = list(dict.fromkeys(_measure(row) for row in conditions))
     shown = _shown(conditions)
     if not _defined(shown, "drop"):
         return empty_figure("no metric of these tasks is defined")
@@ -101,9 +101,7 @@ def token_costs(conditions: Sequence[Mapping[str, Any]]) -> go.Figure:
             rows = [
                 row
                 for row in shown
-                if (row["task"], row["metric"]) == task
-                and row["kind"].split()[0] == kind
-                and row["drop"] is not None
+                if _measure(row) == task and row["kind"].split()[0] == kind and row["drop"] is not None
             ]
             figure.add_scatter(
                 x=[round(row["drop"], 5) for row in rows],
@@ -127,13 +125,11 @@ def token_costs(conditions: Sequence[Mapping[str, Any]]) -> go.Figure:
 def describe_token_costs(conditions: Sequence[Mapping[str, Any]]) -> str:
     """The token that costs most, and the range of the benign ones, a sentence a task."""
     parts = []
-    for task, metric in dict.fromkeys((row["task"], row["metric"]) for row in conditions):
+    for task, metric in dict.fromkeys(_measure(row) for row in conditions):
         rows = [
             row
             for row in conditions
-            if (row["task"], row["metric"]) == (task, metric)
-            and row["token_id"] is not None
-            and row["drop"] is not None
+            if _measure(row) == (task, metric) and row["token_id"] is not None and row["drop"] is not None
         ]
         sticky, benign = ([row for row in rows if row["kind"] == kind] for kind in ("sticky", "benign"))
         if not sticky or not benign:
@@ -142,8 +138,8 @@ def describe_token_costs(conditions: Sequence[Mapping[str, Any]]) -> str:
         worst = max(sticky, key=lambda row: row["drop"])
         drops = [row["drop"] for row in benign]
         parts.append(
-            f"{task}: copies of {worst['token']} cost {metric} most of all sticky tokens, {worst['drop']:.4f}; benign "
-            f"tokens cost {min(drops):.4f} to {max(drops):.4f}."
+            f"{task}: of all sticky tokens, copies of {worst['token']} cost {metric} most, "
+            f"{worst['drop']:.4f}; benign tokens cost {min(drops):.4f} to {max(drops):.4f}."
         )
     return " ".join(parts)
 
@@ -163,6 +159,10 @@ def _shown(conditions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _condition(row: Mapping[str, Any]) -> str:
     return label(row["kind"] if row["token_id"] is None else f"{row['token']} ({row['kind']})")
+
+
+def _measure(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["task"], row["metric"]
 
 
 def _task(row: Mapping[str, Any]) -> str:
@@ -193,8 +193,8 @@ def _sentence(row: Mapping[str, Any]) -> str:
     if row["difference"] is None:
         return f"{name} is not defined."
     text = (
-        f"{name} is {row['clean']:.4f} without copies; sticky ones cost {row['drop_sticky']:.4f}, benign ones "
-        f"{row['drop_benign']:.4f}"
+        f"{name} is {row['clean']:.4f} without copies; sticky ones cost {row['drop_sticky']:.4f}, "
+        f"benign ones {row['drop_benign']:.4f}"
     )
     if row["difference_low"] is None:
         return f"{text}."

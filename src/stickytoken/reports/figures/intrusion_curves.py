@@ -75,15 +75,15 @@ def describe_intrusion(summary: Sequence[Mapping[str, Any]]) -> str:
     if not summary:
         return "No document was pushed into search results."
     text = (
-        f"A random document of {summary[0]['corpus']} is in the top 10 of {summary[0]['hits_sticky']:.2f} queries "
-        "without copies."
+        f"Without copies, a random document of {summary[0]['corpus']} is in the top 10 of "
+        f"{summary[0]['hits_sticky']:.2f} queries."
     )
     for kind in ("sticky", "benign"):
         best = max(summary[1:], key=lambda row: row[f"hits_{kind}"])
         last = summary[-1]
         text += (
-            f" Copies of {kind} tokens bring it to at most {best[f'hits_{kind}']:.2f} ({best['copies']} copies), "
-            f"{last['copies']} copies to {last[f'hits_{kind}']:.2f}."
+            f" Copies of {kind} tokens bring it to at most {best[f'hits_{kind}']:.2f} "
+            f"({best['copies']} copies), {last['copies']} copies to {last[f'hits_{kind}']:.2f}."
         )
     return text
 
