@@ -1,8 +1,9 @@
-"""What do sticky tokens cost, on small real evaluation sets? Are the figures right?
+"""What do sticky tokens cost, on small real evaluation sets? Are the figures right? How long does it take?
 
-python benchmarks/impact.py                      # about half an hour on 2 CPU cores
-python benchmarks/impact.py --out impact-bench   # continues there when it is cut off
-python benchmarks/impact.py --cranfield-tokens 5 # fewer tokens on the long documents
+python benchmarks/impact.py                       # about 45 minutes on 2 CPU cores
+python benchmarks/impact.py --out impact-bench    # continues there when it is cut off
+python benchmarks/impact.py --out impact-bench --part documents --minutes 8   # a piece of the work
+python benchmarks/impact.py --out impact-bench    # all parts are finished: checks and writes the results
 
 --data is a folder with stsb/test.jsonl, cranfield/ (BEIR) and trec/test.jsonl.
 """
@@ -10,12 +11,13 @@ python benchmarks/impact.py --cranfield-tokens 5 # fewer tokens on the long docu
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
-import resource
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +34,113 @@ from stickytoken.cli.progress import progress_bar
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.encoders.resolution import resolve_model
 from stickytoken.impacts import Impact, ImpactSettings, Side, impact
+from stickytoken.runs.progress import Progress, ProgressCallback
 
 MODEL = "all-MiniLM-L6-v2"
 PUBLISHED_SPEARMAN = 82.03
 CLS = 101
 COPIES = 8
+PLANTED_TOKENS, WHOLE_TOKENS, OWN_BENIGN = 10, 5, 5
+SEEN = "seen.txt"
 
 
-def measured(encoder: Encoder, tasks: Iterable[Path], out: Path, **options: Any) -> Impact:
-    with progress_bar() as progress:
-        return impact(encoder, list(tasks), out=out, progress=progress, **options)
+class PauseError(Exception):
+    """The time for this piece of the work is over; the committed part of it stays."""
+
+
+class Deadline:
+    """Ends a measurement behind a committed shard.
+
+    Args:
+        minutes: time that is left; None is all of it.
+    """
+
+    def __init__(self, minutes: float | None) -> None:
+        self._end = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def watching(self, progress: ProgressCallback) -> ProgressCallback:
+        """The callback, with an end."""
+
+        def told(step: Progress) -> None:
+            progress(step)
+            if self._end is not None and step.computed and time.monotonic() > self._end:
+                raise PauseError
+
+        return told
+
+
+@dataclass(frozen=True)
+class Part:
+    """A measurement of its own.
+
+    Attributes:
+        planted: whether the model is the planted one.
+        tasks: of the measurement.
+        options: of `impact`.
+    """
+
+    planted: bool
+    tasks: tuple[Path, ...]
+    options: dict[str, Any]
+
+
+def parts(arguments: argparse.Namespace) -> dict[str, Part]:
+    """All measurements by name, the short ones first."""
+    data: Path = arguments.data
+    truth = pl.read_csv(arguments.rows.with_suffix(".csv")).sort("planted_lift", descending=True)
+    ids: list[int] = truth["token_id"].to_list()
+    cranfield = data / "cranfield"
+    words = (data / "trec" / "test.jsonl", data / "stsb" / "test.jsonl")
+    once = ImpactSettings(seeds=1)
+    planted = {"tokens": ids[:PLANTED_TOKENS], "exclude": ids}
+    own = {"tokens": [CLS], "settings": replace(once, benign=OWN_BENIGN), "intrusion": cranfield}
+    return {
+        "words": Part(True, words, planted),
+        "bundled": Part(True, (), planted | {"settings": once, "intrusion": "bundled"}),
+        "intrusion": Part(True, (), planted | {"settings": once, "intrusion": cranfield}),
+        "queries": Part(True, (cranfield,), planted | {"settings": ImpactSettings(side=Side.QUERY)}),
+        "own": Part(False, (*words, cranfield), own),
+        "documents": Part(True, (cranfield,), planted | {"settings": once}),
+        "whole": Part(True, (*words, cranfield), {"tokens": ids[:WHOLE_TOKENS], "exclude": ids}),
+    }
+
+
+def measured(part: Part, rows: Path, out: Path, deadline: Deadline) -> Impact:
+    """Compute a part, or what is missing of it."""
+    encoder = Counting(planted_encoder(rows, 1.0, None) if part.planted else load_encoder(MODEL))
+    try:
+        with progress_bar() as progress:
+            watching = deadline.watching(progress)
+            return impact(encoder, list(part.tasks), out=out, progress=watching, **part.options)
+    finally:
+        encoder.remember(out)
+
+
+class Counting:
+    """An encoder that remembers what it was given.
+
+    Args:
+        encoder: the model.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._seen: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+    def encode_ids(self, ids: Sequence[Sequence[int]], **options: Any) -> np.ndarray:
+        """As the model does."""
+        self._seen += [hashlib.sha256(repr(tuple(row)).encode()).hexdigest()[:16] for row in ids]
+        vectors: np.ndarray = self._encoder.encode_ids(ids, **options)
+        return vectors
+
+    def remember(self, folder: Path) -> None:
+        """Add what was seen to what earlier sessions saw."""
+        if folder.is_dir():
+            with (folder / SEEN).open("a", encoding="utf-8") as stream:
+                stream.writelines(f"{each}\n" for each in self._seen)
 
 
 def clean(found: Impact, task: str, metric: str) -> float:
@@ -134,20 +233,27 @@ def plain_retrieval(model: Any, folder: Path) -> dict[str, float]:
     return {ours: float(np.mean([row[theirs] for row in values.values()])) for ours, theirs in names.items()}
 
 
+def main_effects(found: Impact) -> list[dict[str, Any]]:
+    """Rows of the main metrics."""
+    return found.effects.filter("main").to_dicts()
+
+
+def cost_check(name: str, row: dict[str, Any], bar: str) -> Check:
+    """One task: what sticky copies cost, and what benign ones."""
+    return Check(
+        f"{name}, {row['task']}, {row['metric']} (of {row['clean']:.4f})",
+        bar,
+        f"{row['drop_sticky']:.4f} against {row['drop_benign']:.4f}; difference {row['difference']:.4f} "
+        f"[{row['difference_low']:.4f}, {row['difference_high']:.4f}]",
+        bar == "shown" or row["difference_low"] > 0,
+        row,
+    )
+
+
 def cost_checks(found: Iterable[Impact]) -> list[Check]:
     """Planted tokens must cost more than benign ones on two of the three sets."""
-    effects = pl.concat([each.effects for each in found if not each.effects.is_empty()])
-    checks = [
-        Check(
-            f"planted tokens, {row['task']}, {row['metric']} (of {row['clean']:.4f})",
-            "sticky cost more, interval above 0",
-            f"{row['drop_sticky']:.4f} against {row['drop_benign']:.4f}; difference {row['difference']:.4f} "
-            f"[{row['difference_low']:.4f}, {row['difference_high']:.4f}]",
-            row["difference_low"] > 0,
-            row,
-        )
-        for row in effects.iter_rows(named=True)
-    ]
+    rows = [row for each in found for row in main_effects(each)]
+    checks = [cost_check("planted tokens", row, "sticky cost more, interval above 0") for row in rows]
     passed = sum(check.passed for check in checks)
     return [
         *checks,
@@ -155,47 +261,73 @@ def cost_checks(found: Iterable[Impact]) -> list[Check]:
     ]
 
 
+def hits(rows: list[dict[str, Any]]) -> str:
+    """Hits of both kinds by number of copies."""
+    return ", ".join(f"{row['copies']}: {row['hits_sticky']:.2f} / {row['hits_benign']:.2f}" for row in rows)
+
+
 def intrusion_check(found: Impact) -> Check:
     """Top-10 appearances of a random document with copies of planted tokens, against benign ones."""
     rows = found.intrusion.to_dicts()
-    shown = ", ".join(
-        f"{row['copies']}: {row['hits_sticky']:.2f} / {row['hits_benign']:.2f}"
-        for row in rows
-        if row["copies"]
-    )
     best = max((row for row in rows if row["ratio"] is not None), key=lambda row: row["ratio"])
     rises = best["hits_sticky"] > rows[0]["hits_sticky"]  # more than without copies, or nothing is pushed up
     return Check(
         "intrusion into Cranfield, planted tokens: hits of sticky / benign copies, by their number",
         "a rise, at least threefold against benign",
-        f"{best['ratio']:.2f}-fold at {best['copies']} copies ({shown})",
+        f"{best['ratio']:.2f}-fold at {best['copies']} copies ({hits(rows)})",
         rises and best["ratio"] >= 3,
         {"rows": rows},
     )
 
 
-def own_checks(found: Impact) -> list[Check]:
-    """The packaged model's own sticky token: whatever comes out."""
+def shown_costs(name: str, found: Impact) -> list[Check]:
+    """Costs without a bar: whatever comes out."""
+    return [cost_check(name, row, bar="shown") for row in main_effects(found)]
+
+
+def shown_intrusion(name: str, found: Impact) -> list[Check]:
+    """Hits without a bar, by number of copies."""
+    rows = found.intrusion.to_dicts()
+    return [Check(f"{name}: hits of sticky / benign copies", "shown", hits(rows), True, {"rows": rows})]
+
+
+def whole_checks(found: Impact) -> list[Check]:
+    """The time of one measurement of everything, and that it encodes nothing twice."""
+    minutes = found.result.seconds / 60
+    tokens = [token.kind for token in found.record.tokens]
+    name = f"three sets, {tokens.count('sticky')} sticky and {tokens.count('benign')} benign tokens"
+    checks = [Check(f"{name}: time", "under 15 min", f"{minutes:.1f} min", minutes < 15, {})]
+    seen = (found.path / SEEN).read_text("utf-8").split()
+    shown = f"{len(seen):,} encoded, {len(set(seen)):,} of them distinct"
+    return [*checks, Check(f"{name}: texts", "each once", shown, len(seen) == len(set(seen)), {})]
+
+
+def results(found: dict[str, Impact], data: Path) -> list[Check]:
+    """All checks, from finished parts."""
     return [
-        Check(
-            f"{MODEL}, [CLS], {row['task']}, {row['metric']} (of {row['clean']:.4f})",
-            "shown",
-            f"{row['drop_sticky']:.4f} against {row['drop_benign']:.4f}; difference {row['difference']:.4f} "
-            f"[{row['difference_low']:.4f}, {row['difference_high']:.4f}]",
-            True,
-            row,
-        )
-        for row in found.effects.iter_rows(named=True)
-    ] + [
-        Check(
-            f"{MODEL}, [CLS], intrusion into Cranfield, {row['copies']} copies",
-            "shown",
-            f"{row['hits_sticky']:.2f} against {row['hits_benign']:.2f}",
-            True,
-            row,
-        )
-        for row in found.intrusion.iter_rows(named=True)
+        *clean_checks(found["own"], data),
+        *cost_checks([found["words"], found["documents"]]),
+        *shown_costs("planted tokens in the queries", found["queries"]),
+        intrusion_check(found["intrusion"]),
+        *shown_intrusion("planted tokens, intrusion into the bundled sentences", found["bundled"]),
+        *shown_costs(f"{MODEL}, [CLS]", found["own"]),
+        *shown_intrusion(f"{MODEL}, [CLS], intrusion into Cranfield", found["own"]),
+        *whole_checks(found["whole"]),
     ]
+
+
+def detail(found: Impact) -> dict[str, Any]:
+    """What is kept of a part."""
+    return {
+        "sequences": found.result.sequences,
+        "seconds": found.result.seconds,
+        "settings": found.record.settings,
+        "tokens": [(token.token, token.kind) for token in found.record.tokens],
+        "conditions": found.conditions.to_dicts(),
+        "intrusion": found.intrusion.to_dicts(),
+        "intrusion_curves": found.intrusion_curves.to_dicts(),
+        "cut": {task.name: task.cut for task in found.result.tasks},
+    }
 
 
 def main() -> None:
@@ -203,93 +335,31 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=PUBLISHED.parent / "data", help="folder of the sets")
     parser.add_argument("--rows", type=Path, default=PLANTED, help=".npz of rows; the .csv lies beside it")
     parser.add_argument("--out", type=Path, help="folder of the measurements; temporary unless given")
-    parser.add_argument("--tokens", type=int, default=10, help="strongest planted tokens to measure")
-    parser.add_argument("--cranfield-tokens", type=int, default=10, help="of them, on Cranfield")
-    parser.add_argument("--own-benign", type=int, default=5, help="benign tokens for [CLS]")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument(
-        "--only", choices=("words", "queries", "cranfield", "intrusion", "own"), help="compute one part"
-    )
+    parser.add_argument("--part", help="compute this part only, and no checks")
+    parser.add_argument("--minutes", type=float, help="stop behind the shard that ends after this time")
     arguments = parser.parse_args()
     for path in (arguments.rows, arguments.data):
         if not path.exists():
             raise SystemExit(f"no {path}: pass it with --rows or --data")
     with tempfile.TemporaryDirectory() as work:
-        run(arguments, arguments.out or Path(work))
+        try:
+            run(arguments, arguments.out or Path(work))
+        except PauseError:
+            raise SystemExit("not finished: the same command continues") from None
 
 
 def run(arguments: argparse.Namespace, out: Path) -> None:
-    data: Path = arguments.data
-    truth = pl.read_csv(arguments.rows.with_suffix(".csv")).sort("planted_lift", descending=True)
-    ids: list[int] = truth["token_id"].to_list()
-    short = (data / "trec" / "test.jsonl", data / "stsb" / "test.jsonl")
-    settings = ImpactSettings(seeds=arguments.seeds)
-    once = ImpactSettings(seeds=arguments.seeds, benign=arguments.own_benign)
-    model = planted_encoder(arguments.rows, 1.0, None)
-    few, strongest = ids[: arguments.cranfield_tokens], ids[: arguments.tokens]
-    cranfield = data / "cranfield"
-    parts: dict[str, Callable[[], Impact]] = {
-        "words": lambda: measured(
-            model, short, out / "planted", tokens=strongest, exclude=ids, settings=settings
-        ),
-        "intrusion": lambda: measured(
-            model,
-            (),
-            out / "intrusion",
-            tokens=strongest,
-            exclude=ids,
-            settings=settings,
-            intrusion=cranfield,
-        ),
-        "own": lambda: measured(
-            load_encoder(MODEL),
-            (*short, cranfield),
-            out / "own",
-            tokens=[CLS],
-            settings=once,
-            intrusion=cranfield,
-        ),
-        "queries": lambda: measured(
-            model,
-            (cranfield,),
-            out / "planted-queries",
-            tokens=strongest,
-            exclude=ids,
-            settings=replace(settings, side=Side.QUERY),
-        ),
-        "cranfield": lambda: measured(
-            model, (cranfield,), out / "planted-cranfield", tokens=few, exclude=ids, settings=settings
-        ),
-    }
-    if arguments.only:
-        parts[arguments.only]()
+    """Compute one part, or all of them and the checks."""
+    everything, deadline = parts(arguments), Deadline(arguments.minutes)
+    if arguments.part and arguments.part not in everything:
+        raise SystemExit(f"no part {arguments.part!r}: there are {', '.join(everything)}")
+    chosen = [arguments.part] if arguments.part else list(everything)
+    found = {name: measured(everything[name], arguments.rows, out / name, deadline) for name in chosen}
+    if arguments.part:
         return
-    found = {name: compute() for name, compute in parts.items()}
-    checks = [
-        *clean_checks(found["own"], data),
-        *cost_checks([found["words"], found["queries"], found["cranfield"]]),
-        intrusion_check(found["intrusion"]),
-        *own_checks(found["own"]),
-    ]
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    write(
-        checks,
-        "impact",
-        model.device,
-        parts={
-            name: {
-                "sequences": each.result.sequences,
-                "seconds": each.result.seconds,
-                "settings": each.record.settings,
-                "tokens": [(token.token, token.kind) for token in each.record.tokens],
-                "conditions": each.conditions.to_dicts(),
-                "intrusion": each.intrusion.to_dicts(),
-                "cut": {task.name: task.cut for task in each.result.tasks},
-            }
-            for name, each in found.items()
-        },
-        cpu_seconds_of_this_session=round(usage.ru_utime + usage.ru_stime, 1),
-    )
+    checks = results(found, arguments.data)
+    kept = {name: detail(each) for name, each in found.items()}
+    write(checks, "impact", found["own"].record.device, parts=kept)
     show(checks, "impact")
     if not all(check.passed for check in checks):
         sys.exit(1)

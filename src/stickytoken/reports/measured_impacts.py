@@ -109,7 +109,7 @@ def _intrusion(impact: Impact, suffix: str) -> list[ReportFigure]:
             intrusion_curves(summary, impact.intrusion_curves.to_dicts()),
             describe_intrusion(summary),
             f"Copies went into {summary[0]['documents']} random documents, and it was counted for how many "
-            "queries each is among the first 10. Dotted: without copies. Below it, copies push a document out "
+            "queries each is among the first 10. Dotted: without copies. Below it, copies push documents out "
             "of results that it was in. The ratio compares sticky with benign copies: it can rise while both "
             "fall.",
             intrusion_table(summary),
