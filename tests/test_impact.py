@@ -20,25 +20,6 @@ from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
 from stickytoken.runs.impact_results import TABLES
 
 
-class Counting:
-    """An encoder that remembers what it was given."""
-
-    def __init__(self, encoder):
-        self._encoder = encoder
-        self.seen = []
-
-    def __getattr__(self, name):
-        return getattr(self._encoder, name)
-
-    def encode(self, texts):
-        self.seen += texts
-        return self._encoder.encode(texts)
-
-    def encode_ids(self, ids, *, allow_zero=False):
-        self.seen += [tuple(row) for row in ids]
-        return self._encoder.encode_ids(ids, allow_zero=allow_zero)
-
-
 @pytest.fixture(scope="module")
 def planted_encoder():
     return files.planted_encoder()
@@ -68,7 +49,7 @@ def whole(planted_encoder, sticky, tasks, tmp_path_factory):
 
 def test_a_planted_token_costs_more_than_a_benign_one(planted_encoder, sticky, tasks, tmp_path):
     found = impact(planted_encoder, tasks, tokens=[sticky], settings=files.FEW, out=tmp_path / "out")
-    effects = {row["task"]: row for row in found.effects.to_dicts()}
+    effects = {row["task"]: row for row in found.effects.filter("main").to_dicts()}
     assert set(effects) == {"sts", "groups", "beir"}
     assert effects["sts"]["difference_low"] > 0
     assert effects["sts"]["sticky"] < effects["sts"]["benign"] < effects["sts"]["clean"]
@@ -82,8 +63,12 @@ def test_an_ordinary_token_costs_no_more_than_another(tasks, tmp_path):
     ids = [files.token_id(encoder, each) for each in ("river", "song", "glass", "bird")]
     settings = replace(files.FEW, benign=3)
     found = impact(encoder, tasks[:1], tokens=ids, settings=settings, out=tmp_path / "out")
-    (row,) = found.effects.to_dicts()
+    row, secondary = found.effects.to_dicts()
     assert row["p_value"] > 0.05
+    assert (row["metric"], secondary["metric"]) == ("spearman", "pearson")
+    # Only the main metric is a test of its own, so only its p-value is corrected.
+    assert row["q_value"] == row["p_value"]
+    assert secondary["q_value"] is None
     assert (row["tokens"], row["benign_tokens"]) == (4, 12)
 
 
@@ -121,22 +106,25 @@ def test_clean_scores_are_those_of_the_texts_as_they_are(whole, planted_encoder,
 def test_tables_agree_with_each_other(whole):
     scores = whole.scores.group_by("task", "metric", "kind", "token_id").agg(pl.col("score").mean())
     joined = whole.conditions.join(scores, on=["task", "metric", "kind", "token_id"], nulls_equal=True)
-    assert len(joined) == len(whole.conditions) == 3 * (1 + 2 + 2 + 2)
+    assert len(joined) == len(whole.conditions) == (2 + 2 + 4) * (1 + 2 + 2 + 2)
     np.testing.assert_allclose(joined["score"], joined["score_right"])
-    clean = dict(whole.conditions.filter(kind="clean").select("task", "score").iter_rows())
+    clean = whole.conditions.filter(kind="clean").rows_by_key(["task", "metric"], named=True, unique=True)
     drops = whole.conditions.filter(pl.col("kind") != "clean")
     for row in drops.iter_rows(named=True):
-        assert row["drop"] == pytest.approx(clean[row["task"]] - row["score"])
+        assert row["drop"] == pytest.approx(clean[row["task"], row["metric"]]["score"] - row["score"])
         assert row["drop_low"] <= row["drop_high"]
+    assert len(whole.effects) == 2 + 2 + 4
+    assert whole.effects.filter("main")["metric"].to_list() == ["spearman", "v_measure", "ndcg_at_10"]
     for row in whole.effects.iter_rows(named=True):
-        mean = drops.filter(task=row["task"], kind="sticky")["drop"].mean()
+        mean = drops.filter(task=row["task"], metric=row["metric"], kind="sticky")["drop"].mean()
         assert row["drop_sticky"] == pytest.approx(mean)
         assert row["difference"] == pytest.approx(row["drop_sticky"] - row["drop_benign"])
+        assert row["difference_low"] <= row["difference"] <= row["difference_high"]
         assert row["drop_sticky_relative"] == pytest.approx(mean / row["clean"])
 
 
 def test_every_distinct_input_is_encoded_once(planted_encoder, sticky, tasks, tmp_path):
-    encoder = Counting(planted_encoder)
+    encoder = files.Counting(planted_encoder)
     settings = replace(files.FEW, placement=Placement.SUFFIX, seeds=3)
     found = impact(encoder, tasks[:1], tokens=[sticky], settings=settings, out=tmp_path / "out")
     assert len(encoder.seen) == len(set(encoder.seen)) == found.result.sequences
@@ -161,7 +149,7 @@ def test_long_texts_are_cut_alike_and_counted(encoder, tmp_path, insertion):
     path = files.lines(tmp_path / "long.jsonl", [{"text": t, "label": g} for t, g in texts])
     tokens = [files.token_id(encoder, "river")]
     settings = replace(files.FEW, insertion=insertion, seeds=1)
-    counting = Counting(encoder)
+    counting = files.Counting(encoder)
     found = impact(counting, [path], tokens=tokens, settings=settings, out=tmp_path / "out")
     (task,) = found.result.tasks
     assert (task.cut, task.texts) == (12, 12)
@@ -178,50 +166,12 @@ def test_a_text_without_a_vector_is_an_error_and_no_zero(planted_encoder, sticky
         impact(planted_encoder, [folder], tokens=[sticky], settings=files.FEW, out=tmp_path / "out")
 
 
-# Resuming.
-
-
-class StopError(Exception):
-    """A kill, as the code sees none."""
-
-
-def cut_off(at):
-    calls = 0
-
-    def progress(step):
-        nonlocal calls
-        calls += step.computed > 0
-        if calls > at:
-            raise StopError
-
-    return progress
-
-
-def test_a_measurement_that_is_cut_off_continues_and_ends_with_the_same_bytes(
-    whole, planted_encoder, sticky, tasks, tmp_path
-):
-    ids = [sticky, files.token_id(planted_encoder, "?")]
-    options = {"tokens": ids, "settings": files.FEW, "out": tmp_path / "out"}
-    seen = {}
-    for at in (0, 3, 9):
-        with pytest.raises(StopError):
-            impact(planted_encoder, tasks, progress=cut_off(at), **options)
-        found = planted.shards_of(tmp_path / "out")
-        assert {name: found[name] for name in seen} == seen
-        assert len(found) > len(seen)
-        seen = found
-        with pytest.raises(RunError, match="not finished: run the same command again"):
-            open_impact(tmp_path / "out")
-    again = impact(planted_encoder, tasks, **options)
-    for name in TABLES:
-        assert (again.path / name).read_bytes() == (whole.path / name).read_bytes(), name
-    found = planted.shards_of(tmp_path / "out")
-    assert {name: found[name] for name in seen} == seen
+# Finished, and other folders.
 
 
 def test_a_finished_measurement_is_opened_and_not_computed_again(whole, planted_encoder, sticky, tasks):
     before = planted.files_of(whole.path)
-    counting = Counting(planted_encoder)
+    counting = files.Counting(planted_encoder)
     ids = [sticky, files.token_id(planted_encoder, "?")]
     impact(counting, tasks, tokens=ids, settings=files.FEW, out=whole.path)
     assert counting.seen == []

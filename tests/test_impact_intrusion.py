@@ -34,11 +34,11 @@ def token(encoder, text):
     return Token(files.token_id(encoder, text), text)
 
 
-def test_ranks_are_those_of_a_slow_plain_search(encoder, corpus):
+def test_ranks_are_those_of_a_slow_plain_search(encoder, corpus, tmp_path):
     sticky = token(encoder, planted.PLANTED)
-    runner = IntrusionRunner(encoder, SETTINGS, corpus, [sticky])
+    runner = IntrusionRunner(encoder, SETTINGS, corpus, [sticky], tmp_path / "vectors.npz")
     condition = Condition(Kind.STICKY, (sticky,), 0, SETTINGS.seed)
-    found, encoded = runner.outcomes(condition)
+    (found,), encoded = runner.outcomes(condition)
     assert encoded > 0
     queries = encoder.encode(corpus.queries).astype(np.float64)
     documents = encoder.encode(corpus.documents).astype(np.float64)
@@ -49,7 +49,7 @@ def test_ranks_are_those_of_a_slow_plain_search(encoder, corpus):
     for unit in (0, 17, 49):
         for step, copies in enumerate(COPIES):
             treatment = replace(Treatment.of(SETTINGS), copies=copies)
-            probe = treatment.probe(runner._targets[unit], condition)
+            probe = treatment.probe(runner.targets[unit], condition)
             vector = encoder.encode_ids([probe])[0].astype(np.float64)
             pushed = documents.copy()
             pushed[places[unit]] = vector / np.linalg.norm(vector)
