@@ -14,7 +14,7 @@ from stickytoken.impacts import impact
 from stickytoken.insertion import Placement
 from stickytoken.runs.impact_results import TABLES
 
-# clean, two tokens, their matches, two mixtures: for three tasks; the tokens and their matches: for the intrusion
+# Of three tasks: clean, two tokens, their matches, two mixtures. Of the intrusion: tokens and matches.
 SHARDS = 3 * 7 + 4
 
 

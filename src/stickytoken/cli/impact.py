@@ -12,6 +12,7 @@ from stickytoken.cli import options as o
 from stickytoken.cli.errors import reported
 from stickytoken.cli.impact_results import show_impact
 from stickytoken.cli.models import chosen_encoder
+from stickytoken.cli.output import tell
 from stickytoken.cli.progress import progress_bar
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement
@@ -86,7 +87,11 @@ def impact(
     seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 42,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder. Default: runs/<model>-impact-<identity>.", show_default=False),
+        typer.Option(
+            help="Folder. Default: impact-<identity> in the run's folder, where report finds it; "
+            "runs/<model>-impact-<identity> for a model.",
+            show_default=False,
+        ),
     ] = None,
     device: o.Device = None,
     dtype: o.Dtype = "float32",
@@ -142,6 +147,8 @@ def impact(
             progress=progress,
         )
     show_impact(found, output_format)
+    if run is not None and found.path.parent == run.path:
+        tell(f"`stickytoken report {run.path}` shows it beside what was detected")
     if found.failed:
         raise InputError(
             "not run: " + "; ".join(f"{name} ({reason})" for name, reason in found.failed.items())
