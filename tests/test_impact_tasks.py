@@ -6,6 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 import pytrec_eval
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression

@@ -163,10 +163,7 @@ def _run_tasks(
         except UnreachableTaskError as error:
             failed[task.name] = str(error)
     if failed and not found and plan.corpus is None:
-        raise InputError(
-            f"none of the {len(failed)} tasks could be run: {', '.join(failed)}. "
-            f"The first of them: {next(iter(failed.values()))}"
-        )
+        raise InputError(f"no task could be run ({', '.join(failed)}): {next(iter(failed.values()))}")
     return found, failed
 
 
