@@ -89,7 +89,14 @@ def test_markdown_has_the_tables_and_json_the_numbers(measured):
     assert figures["intrusion"]["rows"] == [
         list(row)
         for row in measured.intrusion.select(
-            "copies", "hits_sticky", "hits_benign", "ratio", "ratio_low", "ratio_high"
+            "copies",
+            "hits_sticky",
+            "hits_benign",
+            "ratio",
+            "ratio_low",
+            "ratio_high",
+            "rank_sticky",
+            "rank_benign",
         ).iter_rows()
     ]
     assert document["computed"][f"impact {measured.path.name}"]["copies"] == 4

@@ -39,6 +39,8 @@ _INTRUSION = {
     "ratio": "ratio",
     "ratio_low": "low",
     "ratio_high": "high",
+    "rank_sticky": "rank, sticky",
+    "rank_benign": "rank, benign",
 }
 
 

@@ -29,7 +29,17 @@ _SHOWN = {
         "q_value",
     ),
     "conditions": ("task", "kind", "token", "score", "drop", "drop_low", "drop_high"),
-    "intrusion": ("corpus", "copies", "hits_sticky", "hits_benign", "ratio", "ratio_low", "ratio_high"),
+    "intrusion": (
+        "corpus",
+        "copies",
+        "hits_sticky",
+        "hits_benign",
+        "ratio",
+        "ratio_low",
+        "ratio_high",
+        "rank_sticky",
+        "rank_benign",
+    ),
     "intrusion_curves": ("kind", "token", "copies", "hits", "median_rank", "copies_needed"),
 }
 

@@ -49,6 +49,7 @@ TABLES: dict[str, dict[str, Any]] = {
         "corpus": _TEXT,
         "copies": _WHOLE,
         **dict.fromkeys(("hits_sticky", "hits_benign", "ratio", "ratio_low", "ratio_high"), _NUMBER),
+        **dict.fromkeys(("rank_sticky", "rank_benign"), _NUMBER),
         **dict.fromkeys(("documents", "cut"), _WHOLE),
     },
     "intrusion_curves.parquet": {
