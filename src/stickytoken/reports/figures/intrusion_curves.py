@@ -85,8 +85,8 @@ def describe_intrusion(summary: Sequence[Mapping[str, Any]]) -> str:
         last = summary[-1]
         text += (
             f" Copies of {kind} tokens bring it to at most {best[f'hits_{kind}']:.2f} "
-            f"({best['copies']} copies), {last['copies']} copies to {last[f'hits_{kind}']:.2f}; its median rank "
-            f"goes from {summary[0][f'rank_{kind}']:.0f} to {last[f'rank_{kind}']:.0f}."
+            f"({best['copies']} copies), {last['copies']} copies to {last[f'hits_{kind}']:.2f}; its median "
+            f"rank goes from {summary[0][f'rank_{kind}']:.0f} to {last[f'rank_{kind}']:.0f}."
         )
     return text
 
