@@ -175,8 +175,10 @@ def test_what_is_missing_stays_missing(run_copy):
     counted = {name for name in numbers if "hits" in name or "rank" in name}
     rewritten(impact_of(run_copy), **dict.fromkeys(numbers - counted))
     html = stickytoken.report(run_copy)
-    assert "NaN" not in html
-    assert "spearman is not defined" in html
+    page = Page(html)
+    assert "nan" not in page.text.lower()
+    assert "NaN" not in json.dumps(page.data)
+    assert "spearman is not defined" in page.text
     document = json.loads(stickytoken.report(run_copy, format="json"))
     costs_shown = next(each for each in document["figures"] if each["name"] == "impact-costs")
     assert {tuple(row[3:]) for row in costs_shown["rows"]} == {(None,) * 8}

@@ -81,7 +81,7 @@ def impact(
     ] = Insertion.IDS,
     sticky: Annotated[int, typer.Option(min=1, help="At most so many of the run's sticky tokens.")] = 10,
     benign: Annotated[int, typer.Option(min=1, help="Matched tokens for each sticky one.")] = 1,
-    seeds: Annotated[int, typer.Option(min=1, help="Repetitions of what is random.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions of what is random.")] = 2,
     resamples: Annotated[int, typer.Option(min=100, help="Bootstrap samples.")] = 1000,
     confidence: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 42,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 # All sign flips of 12 tokens and fewer are tried out.
 _FLIPS = 4095
 _LEAST_TOKENS = 2
+_DECIMALS = 12
 
 
 class Interval(NamedTuple):
@@ -115,7 +116,8 @@ def compare(sticky: NDArray[np.float64], benign: NDArray[np.float64], key: Seque
         return Comparison(None, None)
     test = permutation_test(
         (differences,),
-        lambda values, axis: values.mean(axis=axis),
+        # Rounded, so that flips that tie are equal whatever the order of the sum.
+        lambda values, axis: values.mean(axis=axis).round(_DECIMALS),
         permutation_type="samples",
         alternative="greater",
         vectorized=True,

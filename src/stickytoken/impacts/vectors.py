@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -87,7 +88,7 @@ class VectorStore:
 def _read(file: Path, key: str) -> NDArray[np.float32] | None:
     """Committed vectors; None where there are none, of these inputs and undamaged."""
     try:
-        with np.load(file, allow_pickle=False) as content:
+        with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as content:
             vectors: NDArray[np.float32] = content["vectors"]  # read to its end, so its checksum is checked
             return vectors if str(content["key"]) == key else None
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):

@@ -120,6 +120,15 @@ class Impact:
         """Tasks that could not be run, and why."""
         return self.result.failed
 
+    def require_tables(self) -> None:
+        """Read every table once.
+
+        Raises:
+            RunError: one is missing, damaged or lacks a column.
+        """
+        for name, columns in TABLES.items():
+            self._folder.read_table(name, tuple(columns))
+
     def summary(self) -> dict[str, Any]:
         """The measurement in JSON values."""
         return {
@@ -159,7 +168,10 @@ def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
     found, unread = [], []
     for file in sorted(run.glob(f"{IMPACT_PREFIX}*/{IMPACT_FILE}")):
         try:
-            found.append(open_impact(file.parent))
+            impact = open_impact(file.parent)
+            impact.require_tables()
         except RunError as error:
             unread.append(f"An impact measurement is left out: {error}.")
+        else:
+            found.append(impact)
     return tuple(sorted(found, key=lambda impact: impact.record.started, reverse=True)), tuple(unread)
