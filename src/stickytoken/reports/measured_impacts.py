@@ -92,7 +92,7 @@ def _costs(impact: Impact, suffix: str) -> list[ReportFigure]:
             "The main metric of each task. Benign tokens are like the sticky ones in category, spelling and "
             "length, and not flagged. In a mixture, the copies are shared by all tokens of a kind.",
             token_costs_table(rows),
-            stacked(plot, len(main), 240 * len(main)) if len(main) > 1 else {},
+            stacked(plot, len(main), len(main) * plot.layout.height) if len(main) > 1 else {},
             in_markdown=True,
         ),
     ]

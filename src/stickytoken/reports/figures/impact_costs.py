@@ -14,6 +14,8 @@ from stickytoken.reports.figures.style import CONTROL, ORDINARY, STICKY, empty_f
 # More tokens make a panel that nobody reads; the table has all of them.
 _MOST_TOKENS = 30
 _LOOKS: Mapping[str, tuple[str, str]] = {"sticky": (STICKY, "diamond"), "benign": (CONTROL, "circle-open")}
+# So that the intervals of both kinds are seen.
+_APART = {"sticky": -0.12, "benign": 0.12}
 _COSTS = {
     "task": "task",
     "metric": "metric",
@@ -47,21 +49,25 @@ def costs(effects: Sequence[Mapping[str, Any]]) -> go.Figure:
     """
     if not _defined(effects, "drop_sticky"):
         return empty_figure("no metric of these tasks is defined")
-    figure = new_figure(height=130 + 62 * len(effects))
+    figure = new_figure(height=150 + 54 * len(effects))
     for kind, (color, symbol) in _LOOKS.items():
-        rows = [row for row in effects if row[f"drop_{kind}"] is not None]
+        places = [place for place, row in enumerate(effects) if row[f"drop_{kind}"] is not None]
+        rows = [effects[place] for place in places]
         figure.add_scatter(
             x=[round(row[f"drop_{kind}"], 5) for row in rows],
-            y=[_task(row) for row in rows],
+            y=[place + _APART[kind] for place in places],
+            customdata=[_task(row) for row in rows],
             error_x=_errors(rows, f"drop_{kind}"),
             mode="markers",
             marker={"color": color, "symbol": symbol, "size": 12},
             name=f"{kind} tokens, mean",
-            hovertemplate=f"%{{y}}<br>{kind}: %{{x:.4f}} lost<extra></extra>",
+            hovertemplate=f"%{{customdata}}<br>{kind}: %{{x:.4f}} lost<extra></extra>",
         )
     _finish(figure)
     figure.update_xaxes(title_text="how much of the score is lost (clean minus edited)")
-    figure.update_yaxes(categoryorder="array", categoryarray=[_task(row) for row in effects][::-1])
+    figure.update_yaxes(
+        tickvals=list(range(len(effects))), ticktext=[_task(row) for row in effects], autorange="reversed"
+    )
     return figure
 
 
@@ -118,7 +124,7 @@ def token_costs(conditions: Sequence[Mapping[str, Any]]) -> go.Figure:
             )
     _finish(figure)
     figure.update_xaxes(title_text="score lost")
-    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
+    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], dtick=1)
     return figure
 
 
@@ -185,7 +191,9 @@ def _errors(rows: Sequence[Mapping[str, Any]], column: str) -> dict[str, Any]:
 
 def _finish(figure: go.Figure) -> None:
     figure.add_vline(x=0, line={"width": 1, "color": ORDINARY})
-    figure.update_layout(hovermode="closest", legend={"y": -0.24, "yanchor": "top"})
+    figure.update_layout(
+        hovermode="closest", legend={"y": -70 / (figure.layout.height - 110), "yanchor": "top"}
+    )
 
 
 def _sentence(row: Mapping[str, Any]) -> str:

@@ -45,8 +45,8 @@ def intrusion_curves(summary: Sequence[Mapping[str, Any]], curves: Sequence[Mapp
             name="each sticky token",
             legendgroup="each",
             showlegend=place == 0,
-            opacity=0.45,
-            line={"color": STICKY, "width": 1},
+            opacity=0.6,
+            line={"color": STICKY, "width": 1.2},
             hovertemplate=f"{label(token)}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
         )
     copies = [row["copies"] for row in summary]
@@ -85,7 +85,7 @@ def describe_intrusion(summary: Sequence[Mapping[str, Any]]) -> str:
         last = summary[-1]
         text += (
             f" Copies of {kind} tokens bring it to at most {best[f'hits_{kind}']:.2f} "
-            f"({best['copies']} copies), {last['copies']} copies to {last[f'hits_{kind}']:.2f}; its median "
+            f"({best['copies']} {'copy' if best['copies'] == 1 else 'copies'}), {last['copies']} copies to {last[f'hits_{kind}']:.2f}; its median "
             f"rank goes from {summary[0][f'rank_{kind}']:.0f} to {last[f'rank_{kind}']:.0f}."
         )
     return text
