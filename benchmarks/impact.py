@@ -2,7 +2,7 @@
 
 python benchmarks/impact.py                       # about 45 minutes on 2 CPU cores
 python benchmarks/impact.py --out impact-bench    # continues there when it is cut off
-python benchmarks/impact.py --out impact-bench --part documents --minutes 8   # a piece of the work
+python benchmarks/impact.py --out impact-bench --part whole --minutes 8   # a piece of the work
 python benchmarks/impact.py --out impact-bench    # all parts are finished: checks and writes the results
 
 --data is a folder with stsb/test.jsonl, cranfield/ (BEIR) and trec/test.jsonl.
@@ -40,7 +40,7 @@ MODEL = "all-MiniLM-L6-v2"
 PUBLISHED_SPEARMAN = 82.03
 CLS = 101
 COPIES = 8
-PLANTED_TOKENS, WHOLE_TOKENS, OWN_BENIGN = 10, 5, 5
+PLANTED_TOKENS, WHOLE_TOKENS, OWN_BENIGN = 10, 5, 2
 SEEN = "seen.txt"
 
 
@@ -92,16 +92,15 @@ def parts(arguments: argparse.Namespace) -> dict[str, Part]:
     cranfield = data / "cranfield"
     words = (data / "trec" / "test.jsonl", data / "stsb" / "test.jsonl")
     once = ImpactSettings(seeds=1)
-    planted = {"tokens": ids[:PLANTED_TOKENS], "exclude": ids}
+    planted = {"tokens": ids[:PLANTED_TOKENS], "exclude": ids, "settings": once}
     own = {"tokens": [CLS], "settings": replace(once, benign=OWN_BENIGN), "intrusion": cranfield}
     return {
         "words": Part(True, words, planted),
-        "bundled": Part(True, (), planted | {"settings": once, "intrusion": "bundled"}),
-        "intrusion": Part(True, (), planted | {"settings": once, "intrusion": cranfield}),
-        "queries": Part(True, (cranfield,), planted | {"settings": ImpactSettings(side=Side.QUERY)}),
+        "bundled": Part(True, (), planted | {"intrusion": "bundled"}),
+        "intrusion": Part(True, (), planted | {"intrusion": cranfield}),
+        "queries": Part(True, (cranfield,), planted | {"settings": replace(once, side=Side.QUERY)}),
         "own": Part(False, (*words, cranfield), own),
-        "documents": Part(True, (cranfield,), planted | {"settings": once}),
-        "whole": Part(True, (*words, cranfield), {"tokens": ids[:WHOLE_TOKENS], "exclude": ids}),
+        "whole": Part(True, (*words, cranfield), planted | {"tokens": ids[:WHOLE_TOKENS]}),
     }
 
 
@@ -250,10 +249,12 @@ def cost_check(name: str, row: dict[str, Any], bar: str) -> Check:
     )
 
 
-def cost_checks(found: Iterable[Impact]) -> list[Check]:
+def cost_checks(words: Impact, whole: Impact) -> list[Check]:
     """Planted tokens must cost more than benign ones on two of the three sets."""
-    rows = [row for each in found for row in main_effects(each)]
-    checks = [cost_check("planted tokens", row, "sticky cost more, interval above 0") for row in rows]
+    bar = "sticky cost more, interval above 0"
+    checks = [cost_check(f"{PLANTED_TOKENS} planted tokens", row, bar) for row in main_effects(words)]
+    documents = [row for row in main_effects(whole) if row["layout"] == "retrieval"]
+    checks += [cost_check(f"{WHOLE_TOKENS} planted tokens", row, bar) for row in documents]
     passed = sum(check.passed for check in checks)
     return [
         *checks,
@@ -306,7 +307,7 @@ def results(found: dict[str, Impact], data: Path) -> list[Check]:
     """All checks, from finished parts."""
     return [
         *clean_checks(found["own"], data),
-        *cost_checks([found["words"], found["documents"]]),
+        *cost_checks(found["words"], found["whole"]),
         *shown_costs("planted tokens in the queries", found["queries"]),
         intrusion_check(found["intrusion"]),
         *shown_intrusion("planted tokens, intrusion into the bundled sentences", found["bundled"]),

@@ -85,10 +85,14 @@ def describe_intrusion(summary: Sequence[Mapping[str, Any]]) -> str:
         last = summary[-1]
         text += (
             f" Copies of {kind} tokens bring it to at most {best[f'hits_{kind}']:.2f} "
-            f"({best['copies']} {'copy' if best['copies'] == 1 else 'copies'}), {last['copies']} copies to {last[f'hits_{kind}']:.2f}; its median "
-            f"rank goes from {summary[0][f'rank_{kind}']:.0f} to {last[f'rank_{kind}']:.0f}."
+            f"({_counted(best['copies'])}), {_counted(last['copies'])} to {last[f'hits_{kind}']:.2f}; its "
+            f"median rank goes from {summary[0][f'rank_{kind}']:.0f} to {last[f'rank_{kind}']:.0f}."
         )
     return text
+
+
+def _counted(copies: int) -> str:
+    return "1 copy" if copies == 1 else f"{copies} copies"
 
 
 def intrusion_table(summary: Sequence[Mapping[str, Any]]) -> DataTable:
