@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -29,7 +29,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import v_measure_score
 
 from planted import PLANTED, planted_encoder
-from published import PUBLISHED, Check, show, write
+from published import MINILM_U, PUBLISHED, Check, show, write
 from stickytoken.cli.progress import progress_bar
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.encoders.resolution import resolve_model
@@ -164,14 +164,15 @@ def clean_checks(found: Impact, data: Path) -> list[Check]:
         ("stsb-test", "spearman"): plain_sts(model, data / "stsb" / "test.jsonl"),
         ("trec-test", "v_measure"): plain_clustering(model, data / "trec" / "test.jsonl"),
     }
-    expected |= {("cranfield", k): v for k, v in plain_retrieval(model, data / "cranfield").items()}
+    search = plain_search(model, data / "cranfield")
+    expected |= {("cranfield", k): v for k, v in plain_retrieval(search, data / "cranfield").items()}
     for (task, metric), value in expected.items():
         ours = clean(found, task, metric)
         name = f"clean {task}, {metric}, by sentence-transformers and the metric's library"
         checks.append(
             Check(name, f"{value:.7f} to 1e-6", f"{ours:.7f}", abs(ours - value) <= 1e-6, {"plain": value})
         )
-    return checks
+    return [*checks, nearness_check(search)]
 
 
 def plain_model() -> Any:
@@ -205,31 +206,60 @@ def plain_clustering(model: Any, path: Path) -> float:
     return float(v_measure_score(labels, clusters))
 
 
-def plain_retrieval(model: Any, folder: Path) -> dict[str, float]:
+class Search(NamedTuple):
+    """A plain search of Cranfield: ids of queries and documents, and their similarities."""
+
+    queries: list[str]
+    documents: list[str]
+    similarities: np.ndarray
+
+
+def plain_search(model: Any, folder: Path) -> Search:
     """Documents are cut where the model would cut if it read as many tokens less as there are copies."""
     documents = {
         row["_id"]: f"{row['title']} {row['text']}".strip() for row in rows_of(folder / "corpus.jsonl")
     }
-    queries = {row["_id"]: row["text"] for row in rows_of(folder / "queries.jsonl")}
-    judged: dict[str, dict[str, int]] = {}
-    for line in (folder / "qrels" / "test.tsv").read_text("utf-8").splitlines()[1:]:
-        query, document, score = line.split("\t")
-        judged.setdefault(query, {})[document] = int(score)
-    queries = {query: text for query, text in queries.items() if query in judged}
+    judged = judgements(folder)
+    queries = {row["_id"]: row["text"] for row in rows_of(folder / "queries.jsonl") if row["_id"] in judged}
     asked = units(model, list(queries.values()))
     longest = model.max_seq_length
     model.max_seq_length = longest - COPIES
     found = asked @ units(model, list(documents.values())).T
     model.max_seq_length = longest
+    return Search(list(queries), list(documents), found)
+
+
+def judgements(folder: Path) -> dict[str, dict[str, int]]:
+    """Relevance by query and document."""
+    judged: dict[str, dict[str, int]] = {}
+    for line in (folder / "qrels" / "test.tsv").read_text("utf-8").splitlines()[1:]:
+        query, document, score = line.split("\t")
+        judged.setdefault(query, {})[document] = int(score)
+    return judged
+
+
+def plain_retrieval(search: Search, folder: Path) -> dict[str, float]:
+    """The metrics of a search, by pytrec_eval."""
     run = {}
-    for query, row in zip(queries, found, strict=True):
+    for query, row in zip(search.queries, search.similarities, strict=True):
         best = np.argsort(-row)[:1000]
-        ids = list(documents)
-        run[query] = {ids[place]: float(row[place]) for place in best}
-    result = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut_10", "recall_100", "map", "recip_rank"})
-    values = result.evaluate(run)
+        run[query] = {search.documents[place]: float(row[place]) for place in best}
+    measures = {"ndcg_cut_10", "recall_100", "map", "recip_rank"}
+    values = pytrec_eval.RelevanceEvaluator(judgements(folder), measures).evaluate(run)
     names = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map": "map", "mrr": "recip_rank"}
     return {ours: float(np.mean([row[theirs] for row in values.values()])) for ours, theirs in names.items()}
+
+
+def nearness_check(search: Search) -> Check:
+    """Why copies do not intrude: how similar a document must be, beside where copies pull."""
+    mean, tenth = search.similarities.mean(), np.sort(search.similarities, axis=1)[:, -10].mean()
+    return Check(
+        "Cranfield: similarity of a query with a document, with its tenth best one; u of the model",
+        "shown",
+        f"{mean:.3f}, {tenth:.3f}; {MINILM_U:.3f}",
+        True,
+        {"mean": float(mean), "tenth": float(tenth)},
+    )
 
 
 def main_effects(found: Impact) -> list[dict[str, Any]]:
