@@ -1,7 +1,9 @@
 """A whole measurement: what comes out, that it can be trusted, that it can be cut off."""
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -292,6 +294,18 @@ def test_a_run_is_measured_by_its_own_tokens(planted_run, tasks, tmp_path, short
     table = planted.command("impact", planted_run, "--task", tasks[0], *short, "--out", tmp_path / "out")
     assert table.exit_code == 0, table.stderr
     assert "sts: copies cost spearman" in table.stdout
+
+
+def test_a_measurement_lies_in_the_folder_of_its_run(planted_run, tasks, tmp_path, short):
+    run = Path(shutil.copytree(planted_run, tmp_path / "run"))
+    result = planted.command("impact", run, "--task", tasks[0], *short)
+    assert result.exit_code == 0, result.stderr
+    (folder,) = run.glob("impact-*")
+    assert open_impact(folder).record.identity.startswith(folder.name.removeprefix("impact-"))
+    assert f"`stickytoken report {run}` shows it" in " ".join(planted.lines_of(result.stderr))
+    # It changes nothing for the run: the same detection opens it, and its report shows both.
+    assert open_run(run).tokens.equals(open_run(planted_run).tokens)
+    assert "## What copies cost" in planted.command("report", run, "--format", "md").stdout
 
 
 def test_named_tokens_of_a_model_are_measured(planted_folder, tasks, tmp_path, short):
