@@ -40,7 +40,7 @@ MODEL = "all-MiniLM-L6-v2"
 PUBLISHED_SPEARMAN = 82.03
 CLS = 101
 COPIES = 8
-PLANTED_TOKENS, WHOLE_TOKENS, OWN_BENIGN = 10, 5, 2
+PLANTED_TOKENS, WHOLE_TOKENS, INTRUDING_TOKENS, OWN_BENIGN = 10, 5, 4, 2
 SEEN = "seen.txt"
 
 
@@ -97,7 +97,7 @@ def parts(arguments: argparse.Namespace) -> dict[str, Part]:
     return {
         "words": Part(True, words, planted),
         "bundled": Part(True, (), planted | {"intrusion": "bundled"}),
-        "intrusion": Part(True, (), planted | {"intrusion": cranfield}),
+        "intrusion": Part(True, (), planted | {"tokens": ids[:INTRUDING_TOKENS], "intrusion": cranfield}),
         "queries": Part(True, (cranfield,), planted | {"settings": replace(once, side=Side.QUERY)}),
         "own": Part(False, (*words, cranfield), own),
         "whole": Part(True, (*words, cranfield), planted | {"tokens": ids[:WHOLE_TOKENS]}),
