@@ -16,7 +16,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +33,8 @@ from published import MINILM_U, PUBLISHED, Check, show, write
 from stickytoken.cli.progress import progress_bar
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.encoders.resolution import resolve_model
-from stickytoken.impacts import Impact, ImpactSettings, Side, impact
+from stickytoken.errors import RunError
+from stickytoken.impacts import Impact, ImpactSettings, Side, impact, open_impact
 from stickytoken.runs.progress import Progress, ProgressCallback
 
 MODEL = "all-MiniLM-L6-v2"
@@ -279,11 +280,12 @@ def cost_check(name: str, row: dict[str, Any], bar: str) -> Check:
     )
 
 
-def cost_checks(words: Impact, whole: Impact) -> list[Check]:
+def cost_checks(words: Impact, whole: Impact | None) -> list[Check]:
     """Planted tokens must cost more than benign ones on two of the three sets."""
     bar = "sticky cost more, interval above 0"
     checks = [cost_check(f"{PLANTED_TOKENS} planted tokens", row, bar) for row in main_effects(words)]
-    documents = [row for row in main_effects(whole) if row["layout"] == "retrieval"]
+    everything = main_effects(whole) if whole is not None else []
+    documents = [row for row in everything if row["layout"] == "retrieval"]
     checks += [cost_check(f"{WHOLE_TOKENS} planted tokens", row, bar) for row in documents]
     passed = sum(check.passed for check in checks)
     return [
@@ -334,17 +336,20 @@ def whole_checks(found: Impact) -> list[Check]:
 
 
 def results(found: dict[str, Impact], data: Path) -> list[Check]:
-    """All checks, from finished parts."""
-    return [
-        *clean_checks(found["own"], data),
-        *cost_checks(found["words"], found["whole"]),
-        *shown_costs("planted tokens in the queries", found["queries"]),
-        intrusion_check(found["intrusion"]),
-        *shown_intrusion("planted tokens, intrusion into the bundled sentences", found["bundled"]),
-        *shown_costs(f"{MODEL}, [CLS]", found["own"]),
-        *shown_intrusion(f"{MODEL}, [CLS], intrusion into Cranfield", found["own"]),
-        *whole_checks(found["whole"]),
-    ]
+    """All checks that finished parts allow."""
+    of_part: dict[str, Callable[[Impact], list[Check]]] = {
+        "own": lambda part: clean_checks(part, data),
+        "words": lambda part: cost_checks(part, found.get("whole")),
+        "queries": lambda part: shown_costs("planted tokens in the queries", part),
+        "intrusion": lambda part: [intrusion_check(part)],
+        "bundled": lambda part: shown_intrusion("planted tokens, intrusion into the bundled sentences", part),
+        "whole": whole_checks,
+    }
+    checks = [check for name, make in of_part.items() if name in found for check in make(found[name])]
+    if own := found.get("own"):
+        checks += shown_costs(f"{MODEL}, [CLS]", own)
+        checks += shown_intrusion(f"{MODEL}, [CLS], intrusion into Cranfield", own)
+    return checks
 
 
 def detail(found: Impact) -> dict[str, Any]:
@@ -367,6 +372,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=PLANTED, help=".npz of rows; the .csv lies beside it")
     parser.add_argument("--out", type=Path, help="folder of the measurements; temporary unless given")
     parser.add_argument("--part", help="compute this part only, and no checks")
+    parser.add_argument("--finished", action="store_true", help="compute nothing: checks of finished parts")
     parser.add_argument("--minutes", type=float, help="stop behind the shard that ends after this time")
     arguments = parser.parse_args()
     for path in (arguments.rows, arguments.data):
@@ -379,18 +385,30 @@ def main() -> None:
             raise SystemExit("not finished: the same command continues") from None
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether a part can be opened."""
+    try:
+        open_impact(folder)
+    except RunError:
+        return False
+    return True
+
+
 def run(arguments: argparse.Namespace, out: Path) -> None:
     """Compute one part, or all of them and the checks."""
     everything, deadline = parts(arguments), Deadline(arguments.minutes)
     if arguments.part and arguments.part not in everything:
         raise SystemExit(f"no part {arguments.part!r}: there are {', '.join(everything)}")
     chosen = [arguments.part] if arguments.part else list(everything)
-    found = {name: measured(everything[name], arguments.rows, out / name, deadline) for name in chosen}
+    if arguments.finished:
+        found = {name: open_impact(out / name) for name in everything if is_finished(out / name)}
+    else:
+        found = {name: measured(everything[name], arguments.rows, out / name, deadline) for name in chosen}
     if arguments.part:
         return
     checks = results(found, arguments.data)
     kept = {name: detail(each) for name, each in found.items()}
-    write(checks, "impact", found["own"].record.device, parts=kept)
+    write(checks, "impact", next(iter(found.values())).record.device, parts=kept)
     show(checks, "impact")
     if not all(check.passed for check in checks):
         sys.exit(1)
