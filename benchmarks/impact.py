@@ -303,12 +303,12 @@ def hits(rows: list[dict[str, Any]]) -> str:
 def intrusion_check(found: Impact) -> Check:
     """Top-10 appearances of a random document with copies of planted tokens, against benign ones."""
     rows = found.intrusion.to_dicts()
-    best = max((row for row in rows if row["ratio"] is not None), key=lambda row: row["ratio"])
+    best = max((row for row in rows if row["copies"] and row["ratio"]), key=lambda row: row["ratio"])
     rises = best["hits_sticky"] > rows[0]["hits_sticky"]  # more than without copies, or nothing is pushed up
     return Check(
         "intrusion into Cranfield, planted tokens: hits of sticky / benign copies, by their number",
         "a rise, at least threefold against benign",
-        f"{best['ratio']:.2f}-fold at {best['copies']} copies ({hits(rows)})",
+        f"{best['ratio']:.2f}-fold at {best['copies']} (copies: {hits(rows)})",
         rises and best["ratio"] >= 3,
         {"rows": rows},
     )
