@@ -215,6 +215,14 @@ def test_a_damaged_shard_is_computed_again(whole, planted_encoder, sticky, tasks
     assert again.conditions.equals(expected)
 
 
+def test_a_table_of_an_earlier_version_is_named(whole, tmp_path):
+    folder = Path(shutil.copytree(whole.path, tmp_path / "copy"))
+    effects = folder / "effects.parquet"
+    pl.read_parquet(effects).drop("main").write_parquet(effects)
+    with pytest.raises(RunError, match="has no column 'main': delete it and run the same command again"):
+        assert open_impact(folder).effects.is_empty()
+
+
 def test_what_is_no_impact_is_refused(tmp_path, whole):
     with pytest.raises(RunError, match=r"it has no impact\.json"):
         open_impact(tmp_path / "nowhere")

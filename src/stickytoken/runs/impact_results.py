@@ -93,27 +93,27 @@ class Impact:
     @property
     def effects(self) -> pl.DataFrame:
         """One row a task and metric: drops of sticky and benign tokens, their difference, the test."""
-        return self._folder.read_table("effects.parquet")
+        return self._table("effects.parquet")
 
     @property
     def conditions(self) -> pl.DataFrame:
         """One row a task, metric and condition: score, drop from clean, its interval."""
-        return self._folder.read_table("conditions.parquet")
+        return self._table("conditions.parquet")
 
     @property
     def scores(self) -> pl.DataFrame:
         """One row a task, metric, condition and repetition."""
-        return self._folder.read_table("scores.parquet")
+        return self._table("scores.parquet")
 
     @property
     def intrusion(self) -> pl.DataFrame:
         """One row a number of copies: top-10 hits of sticky and benign copies."""
-        return self._folder.read_table("intrusion.parquet")
+        return self._table("intrusion.parquet")
 
     @property
     def intrusion_curves(self) -> pl.DataFrame:
         """One row a token and number of copies: top-10 hits and median rank."""
-        return self._folder.read_table("intrusion_curves.parquet")
+        return self._table("intrusion_curves.parquet")
 
     @property
     def failed(self) -> dict[str, str]:
@@ -126,8 +126,11 @@ class Impact:
         Raises:
             RunError: one is missing, damaged or lacks a column.
         """
-        for name, columns in TABLES.items():
-            self._folder.read_table(name, tuple(columns))
+        for name in TABLES:
+            self._table(name)
+
+    def _table(self, name: str) -> pl.DataFrame:
+        return self._folder.read_table(name, tuple(TABLES[name]))
 
     def summary(self) -> dict[str, Any]:
         """The measurement in JSON values."""
