@@ -1,6 +1,6 @@
 """What do sticky tokens cost, on small real evaluation sets? Are the figures right? How long does it take?
 
-python benchmarks/impact.py                       # about 45 minutes on 2 CPU cores
+python benchmarks/impact.py                       # everything; on 2 CPU cores better in parts
 python benchmarks/impact.py --out impact-bench    # continues there when it is cut off
 python benchmarks/impact.py --out impact-bench --part whole --minutes 8   # a piece of the work
 python benchmarks/impact.py --out impact-bench    # all parts are finished: checks and writes the results
@@ -12,27 +12,29 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
-import pytrec_eval
-from scipy.stats import spearmanr
-from sklearn.cluster import KMeans
-from sklearn.metrics import v_measure_score
 
+from plain_evaluation import (
+    Search,
+    plain_clustering,
+    plain_model,
+    plain_retrieval,
+    plain_search,
+    plain_sts,
+)
 from planted import PLANTED, planted_encoder
 from published import MINILM_U, PUBLISHED, Check, show, write
 from stickytoken.cli.progress import progress_bar
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.encoders.resolution import resolve_model
 from stickytoken.errors import RunError
 from stickytoken.impacts import Impact, ImpactSettings, Side, impact, open_impact
 from stickytoken.runs.progress import Progress, ProgressCallback
@@ -161,12 +163,14 @@ def clean_checks(found: Impact, data: Path) -> list[Check]:
             {},
         )
     ]
-    model = plain_model()
+    model = plain_model(MODEL)
     expected = {
         ("stsb-test", "spearman"): plain_sts(model, data / "stsb" / "test.jsonl"),
-        ("trec-test", "v_measure"): plain_clustering(model, data / "trec" / "test.jsonl"),
+        ("trec-test", "v_measure"): plain_clustering(
+            model, data / "trec" / "test.jsonl", ImpactSettings().seed
+        ),
     }
-    search = plain_search(model, data / "cranfield")
+    search = plain_search(model, data / "cranfield", COPIES)
     expected |= {("cranfield", k): v for k, v in plain_retrieval(search, data / "cranfield").items()}
     for (task, metric), value in expected.items():
         ours = clean(found, task, metric)
@@ -175,81 +179,6 @@ def clean_checks(found: Impact, data: Path) -> list[Check]:
             Check(name, f"{value:.7f} to 1e-6", f"{ours:.7f}", abs(ours - value) <= 1e-6, {"plain": value})
         )
     return [*checks, nearness_check(search)]
-
-
-def plain_model() -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(resolve_model(MODEL).location, device="cpu", local_files_only=True)
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-def units(model: Any, texts: list[str]) -> np.ndarray:
-    vectors = model.encode(texts, show_progress_bar=False).astype(np.float64)
-    normed: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return normed
-
-
-def plain_sts(model: Any, path: Path) -> float:
-    rows = rows_of(path)
-    first, second = (units(model, [row[side] for row in rows]) for side in ("sentence1", "sentence2"))
-    return float(spearmanr([row["score"] for row in rows], (first * second).sum(axis=1)).statistic)
-
-
-def plain_clustering(model: Any, path: Path) -> float:
-    rows = rows_of(path)
-    labels = [row["label"] for row in rows]
-    clusters = KMeans(len(set(labels)), n_init=10, random_state=ImpactSettings().seed).fit_predict(
-        units(model, [row["text"] for row in rows])
-    )
-    return float(v_measure_score(labels, clusters))
-
-
-class Search(NamedTuple):
-    """A plain search of Cranfield: ids of queries and documents, and their similarities."""
-
-    queries: list[str]
-    documents: list[str]
-    similarities: np.ndarray
-
-
-def plain_search(model: Any, folder: Path) -> Search:
-    """Documents are cut where the model would cut if it read as many tokens less as there are copies."""
-    documents = {
-        row["_id"]: f"{row['title']} {row['text']}".strip() for row in rows_of(folder / "corpus.jsonl")
-    }
-    judged = judgements(folder)
-    queries = {row["_id"]: row["text"] for row in rows_of(folder / "queries.jsonl") if row["_id"] in judged}
-    asked = units(model, list(queries.values()))
-    longest = model.max_seq_length
-    model.max_seq_length = longest - COPIES
-    found = asked @ units(model, list(documents.values())).T
-    model.max_seq_length = longest
-    return Search(list(queries), list(documents), found)
-
-
-def judgements(folder: Path) -> dict[str, dict[str, int]]:
-    """Relevance by query and document."""
-    judged: dict[str, dict[str, int]] = {}
-    for line in (folder / "qrels" / "test.tsv").read_text("utf-8").splitlines()[1:]:
-        query, document, score = line.split("\t")
-        judged.setdefault(query, {})[document] = int(score)
-    return judged
-
-
-def plain_retrieval(search: Search, folder: Path) -> dict[str, float]:
-    """The metrics of a search, by pytrec_eval."""
-    run = {}
-    for query, row in zip(search.queries, search.similarities, strict=True):
-        best = np.argsort(-row)[:1000]
-        run[query] = {search.documents[place]: float(row[place]) for place in best}
-    measures = {"ndcg_cut_10", "recall_100", "map", "recip_rank"}
-    values = pytrec_eval.RelevanceEvaluator(judgements(folder), measures).evaluate(run)
-    names = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map": "map", "mrr": "recip_rank"}
-    return {ours: float(np.mean([row[theirs] for row in values.values()])) for ours, theirs in names.items()}
 
 
 def nearness_check(search: Search) -> Check:
