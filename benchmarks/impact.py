@@ -1,8 +1,9 @@
-"""What do sticky tokens cost, on small real evaluation sets? Are the figures right?
+"""What do sticky tokens cost, on small real evaluation sets? Are the figures right? How long does it take?
 
-python benchmarks/impact.py                      # about half an hour on 2 CPU cores
-python benchmarks/impact.py --out impact-bench   # continues there when it is cut off
-python benchmarks/impact.py --cranfield-tokens 5 # fewer tokens on the long documents
+python benchmarks/impact.py                       # everything; on 2 CPU cores better in parts
+python benchmarks/impact.py --out impact-bench    # continues there when it is cut off
+python benchmarks/impact.py --out impact-bench --part whole --minutes 8   # a piece of the work
+python benchmarks/impact.py --out impact-bench    # all parts are finished: checks and writes the results
 
 --data is a folder with stsb/test.jsonl, cranfield/ (BEIR) and trec/test.jsonl.
 """
@@ -10,38 +11,139 @@ python benchmarks/impact.py --cranfield-tokens 5 # fewer tokens on the long docu
 from __future__ import annotations
 
 import argparse
-import json
-import resource
+import hashlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-import pytrec_eval
-from scipy.stats import spearmanr
-from sklearn.cluster import KMeans
-from sklearn.metrics import v_measure_score
 
+from plain_evaluation import (
+    Search,
+    plain_clustering,
+    plain_model,
+    plain_retrieval,
+    plain_search,
+    plain_sts,
+)
 from planted import PLANTED, planted_encoder
-from published import PUBLISHED, Check, show, write
+from published import MINILM_U, PUBLISHED, Check, show, write
 from stickytoken.cli.progress import progress_bar
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.encoders.resolution import resolve_model
-from stickytoken.impact import Impact, ImpactSettings, Side, impact
+from stickytoken.errors import RunError
+from stickytoken.impacts import Impact, ImpactSettings, Side, impact, open_impact
+from stickytoken.runs.progress import Progress, ProgressCallback
 
 MODEL = "all-MiniLM-L6-v2"
 PUBLISHED_SPEARMAN = 82.03
 CLS = 101
 COPIES = 8
+PLANTED_TOKENS, WHOLE_TOKENS, INTRUDING_TOKENS, DOCUMENT_TOKENS, OWN_BENIGN = 10, 5, 4, 3, 2
+SEEN = "seen.txt"
 
 
-def measured(encoder: Encoder, tasks: Iterable[Path], out: Path, **options: Any) -> Impact:
-    with progress_bar() as progress:
-        return impact(encoder, list(tasks), out=out, progress=progress, **options)
+class PauseError(Exception):
+    """The time for this piece of the work is over; the committed part of it stays."""
+
+
+class Deadline:
+    """Ends a measurement behind a committed shard.
+
+    Args:
+        minutes: time that is left; None is all of it.
+    """
+
+    def __init__(self, minutes: float | None) -> None:
+        self._end = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def watching(self, progress: ProgressCallback) -> ProgressCallback:
+        """The callback, with an end."""
+
+        def told(step: Progress) -> None:
+            progress(step)
+            if self._end is not None and step.computed and time.monotonic() > self._end:
+                raise PauseError
+
+        return told
+
+
+@dataclass(frozen=True)
+class Part:
+    """A measurement of its own.
+
+    Attributes:
+        planted: whether the model is the planted one.
+        tasks: of the measurement.
+        options: of `impact`.
+    """
+
+    planted: bool
+    tasks: tuple[Path, ...]
+    options: dict[str, Any]
+
+
+def parts(arguments: argparse.Namespace) -> dict[str, Part]:
+    """All measurements by name, the short ones first."""
+    data: Path = arguments.data
+    truth = pl.read_csv(arguments.rows.with_suffix(".csv")).sort("planted_lift", descending=True)
+    ids: list[int] = truth["token_id"].to_list()
+    cranfield = data / "cranfield"
+    words = (data / "trec" / "test.jsonl", data / "stsb" / "test.jsonl")
+    once = ImpactSettings(seeds=1)
+    planted = {"tokens": ids[:PLANTED_TOKENS], "exclude": ids, "settings": once}
+    own = {"tokens": [CLS], "settings": replace(once, benign=OWN_BENIGN), "intrusion": cranfield}
+    return {
+        "words": Part(True, words, planted),
+        "bundled": Part(True, (), planted | {"intrusion": "bundled"}),
+        "intrusion": Part(True, (), planted | {"tokens": ids[:INTRUDING_TOKENS], "intrusion": cranfield}),
+        "queries": Part(True, (cranfield,), planted | {"settings": replace(once, side=Side.QUERY)}),
+        "own": Part(False, (*words, cranfield), own),
+        "documents": Part(True, (cranfield,), planted | {"tokens": ids[:DOCUMENT_TOKENS]}),
+        "whole": Part(True, (*words, cranfield), planted | {"tokens": ids[:WHOLE_TOKENS]}),
+    }
+
+
+def measured(part: Part, rows: Path, out: Path, deadline: Deadline) -> Impact:
+    """Compute a part, or what is missing of it."""
+    encoder = Counting(planted_encoder(rows, 1.0, None) if part.planted else load_encoder(MODEL))
+    try:
+        with progress_bar() as progress:
+            watching = deadline.watching(progress)
+            return impact(encoder, list(part.tasks), out=out, progress=watching, **part.options)
+    finally:
+        encoder.remember(out)
+
+
+class Counting:
+    """An encoder that remembers what it was given.
+
+    Args:
+        encoder: the model.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._seen: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+    def encode_ids(self, ids: Sequence[Sequence[int]], **options: Any) -> np.ndarray:
+        """As the model does."""
+        self._seen += [hashlib.sha256(repr(tuple(row)).encode()).hexdigest()[:16] for row in ids]
+        vectors: np.ndarray = self._encoder.encode_ids(ids, **options)
+        return vectors
+
+    def remember(self, folder: Path) -> None:
+        """Add what was seen to what earlier sessions saw."""
+        if folder.is_dir():
+            with (folder / SEEN).open("a", encoding="utf-8") as stream:
+                stream.writelines(f"{each}\n" for each in self._seen)
 
 
 def clean(found: Impact, task: str, metric: str) -> float:
@@ -61,93 +163,60 @@ def clean_checks(found: Impact, data: Path) -> list[Check]:
             {},
         )
     ]
-    model = plain_model()
+    model = plain_model(MODEL)
     expected = {
         ("stsb-test", "spearman"): plain_sts(model, data / "stsb" / "test.jsonl"),
-        ("trec-test", "v_measure"): plain_clustering(model, data / "trec" / "test.jsonl"),
+        ("trec-test", "v_measure"): plain_clustering(
+            model, data / "trec" / "test.jsonl", ImpactSettings().seed
+        ),
     }
-    expected |= {("cranfield", k): v for k, v in plain_retrieval(model, data / "cranfield").items()}
+    search = plain_search(model, data / "cranfield", COPIES)
+    expected |= {("cranfield", k): v for k, v in plain_retrieval(search, data / "cranfield").items()}
     for (task, metric), value in expected.items():
         ours = clean(found, task, metric)
         name = f"clean {task}, {metric}, by sentence-transformers and the metric's library"
         checks.append(
             Check(name, f"{value:.7f} to 1e-6", f"{ours:.7f}", abs(ours - value) <= 1e-6, {"plain": value})
         )
-    return checks
+    return [*checks, nearness_check(search)]
 
 
-def plain_model() -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(resolve_model(MODEL).location, device="cpu", local_files_only=True)
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-def units(model: Any, texts: list[str]) -> np.ndarray:
-    vectors = model.encode(texts, show_progress_bar=False).astype(np.float64)
-    normed: np.ndarray = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return normed
-
-
-def plain_sts(model: Any, path: Path) -> float:
-    rows = rows_of(path)
-    first, second = (units(model, [row[side] for row in rows]) for side in ("sentence1", "sentence2"))
-    return float(spearmanr([row["score"] for row in rows], (first * second).sum(axis=1)).statistic)
-
-
-def plain_clustering(model: Any, path: Path) -> float:
-    rows = rows_of(path)
-    labels = [row["label"] for row in rows]
-    clusters = KMeans(len(set(labels)), n_init=10, random_state=ImpactSettings().seed).fit_predict(
-        units(model, [row["text"] for row in rows])
+def nearness_check(search: Search) -> Check:
+    """Why copies do not intrude: how similar a document must be, beside where copies pull."""
+    mean, tenth = search.similarities.mean(), np.sort(search.similarities, axis=1)[:, -10].mean()
+    return Check(
+        "Cranfield: similarity of a query with a document, with its tenth best one; u of the model",
+        "shown",
+        f"{mean:.3f}, {tenth:.3f}; {MINILM_U:.3f}",
+        True,
+        {"mean": float(mean), "tenth": float(tenth)},
     )
-    return float(v_measure_score(labels, clusters))
 
 
-def plain_retrieval(model: Any, folder: Path) -> dict[str, float]:
-    """Documents are cut where the model would cut if it read as many tokens less as there are copies."""
-    documents = {
-        row["_id"]: f"{row['title']} {row['text']}".strip() for row in rows_of(folder / "corpus.jsonl")
-    }
-    queries = {row["_id"]: row["text"] for row in rows_of(folder / "queries.jsonl")}
-    judged: dict[str, dict[str, int]] = {}
-    for line in (folder / "qrels" / "test.tsv").read_text("utf-8").splitlines()[1:]:
-        query, document, score = line.split("\t")
-        judged.setdefault(query, {})[document] = int(score)
-    queries = {query: text for query, text in queries.items() if query in judged}
-    asked = units(model, list(queries.values()))
-    longest = model.max_seq_length
-    model.max_seq_length = longest - COPIES
-    found = asked @ units(model, list(documents.values())).T
-    model.max_seq_length = longest
-    run = {}
-    for query, row in zip(queries, found, strict=True):
-        best = np.argsort(-row)[:1000]
-        ids = list(documents)
-        run[query] = {ids[place]: float(row[place]) for place in best}
-    result = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut_10", "recall_100", "map", "recip_rank"})
-    values = result.evaluate(run)
-    names = {"ndcg_at_10": "ndcg_cut_10", "recall_at_100": "recall_100", "map": "map", "mrr": "recip_rank"}
-    return {ours: float(np.mean([row[theirs] for row in values.values()])) for ours, theirs in names.items()}
+def main_effects(found: Impact) -> list[dict[str, Any]]:
+    """Rows of the main metrics."""
+    return found.effects.filter("main").to_dicts()
 
 
-def cost_checks(found: Iterable[Impact]) -> list[Check]:
+def cost_check(name: str, row: dict[str, Any], bar: str) -> Check:
+    """One task: what sticky copies cost, and what benign ones."""
+    return Check(
+        f"{name}, {row['task']}, {row['metric']} (of {row['clean']:.4f})",
+        bar,
+        f"{row['drop_sticky']:.4f} against {row['drop_benign']:.4f}; difference {row['difference']:.4f} "
+        f"[{row['difference_low']:.4f}, {row['difference_high']:.4f}]",
+        bar == "shown" or row["difference_low"] > 0,
+        row,
+    )
+
+
+def cost_checks(words: Impact, documents: Impact | None) -> list[Check]:
     """Planted tokens must cost more than benign ones on two of the three sets."""
-    effects = pl.concat([each.effects for each in found if not each.effects.is_empty()])
-    checks = [
-        Check(
-            f"planted tokens, {row['task']}, {row['metric']} (of {row['clean']:.4f})",
-            "sticky cost more, interval above 0",
-            f"{row['drop_sticky']:.4f} against {row['drop_benign']:.4f}; difference {row['difference']:.4f} "
-            f"[{row['difference_low']:.4f}, {row['difference_high']:.4f}]",
-            row["difference_low"] > 0,
-            row,
-        )
-        for row in effects.iter_rows(named=True)
-    ]
+    bar = "sticky cost more, interval above 0"
+    checks = [cost_check(f"{PLANTED_TOKENS} planted tokens", row, bar) for row in main_effects(words)]
+    if documents is not None:
+        name = f"{DOCUMENT_TOKENS} planted tokens in documents"
+        checks += [cost_check(name, row, bar) for row in main_effects(documents)]
     passed = sum(check.passed for check in checks)
     return [
         *checks,
@@ -155,47 +224,76 @@ def cost_checks(found: Iterable[Impact]) -> list[Check]:
     ]
 
 
+def hits(rows: list[dict[str, Any]]) -> str:
+    """Hits of both kinds by number of copies."""
+    return ", ".join(f"{row['copies']}: {row['hits_sticky']:.2f} / {row['hits_benign']:.2f}" for row in rows)
+
+
 def intrusion_check(found: Impact) -> Check:
     """Top-10 appearances of a random document with copies of planted tokens, against benign ones."""
     rows = found.intrusion.to_dicts()
-    shown = ", ".join(
-        f"{row['copies']}: {row['hits_sticky']:.2f} / {row['hits_benign']:.2f}"
-        for row in rows
-        if row["copies"]
-    )
-    best = max((row for row in rows if row["ratio"] is not None), key=lambda row: row["ratio"])
+    best = max((row for row in rows if row["copies"] and row["ratio"]), key=lambda row: row["ratio"])
     rises = best["hits_sticky"] > rows[0]["hits_sticky"]  # more than without copies, or nothing is pushed up
     return Check(
         "intrusion into Cranfield, planted tokens: hits of sticky / benign copies, by their number",
         "a rise, at least threefold against benign",
-        f"{best['ratio']:.2f}-fold at {best['copies']} copies ({shown})",
+        f"{best['ratio']:.2f}-fold at {best['copies']} (copies: {hits(rows)})",
         rises and best["ratio"] >= 3,
         {"rows": rows},
     )
 
 
-def own_checks(found: Impact) -> list[Check]:
-    """The packaged model's own sticky token: whatever comes out."""
-    return [
-        Check(
-            f"{MODEL}, [CLS], {row['task']}, {row['metric']} (of {row['clean']:.4f})",
-            "shown",
-            f"{row['drop_sticky']:.4f} against {row['drop_benign']:.4f}; difference {row['difference']:.4f} "
-            f"[{row['difference_low']:.4f}, {row['difference_high']:.4f}]",
-            True,
-            row,
-        )
-        for row in found.effects.iter_rows(named=True)
-    ] + [
-        Check(
-            f"{MODEL}, [CLS], intrusion into Cranfield, {row['copies']} copies",
-            "shown",
-            f"{row['hits_sticky']:.2f} against {row['hits_benign']:.2f}",
-            True,
-            row,
-        )
-        for row in found.intrusion.iter_rows(named=True)
-    ]
+def shown_costs(name: str, found: Impact) -> list[Check]:
+    """Costs without a bar: whatever comes out."""
+    return [cost_check(name, row, bar="shown") for row in main_effects(found)]
+
+
+def shown_intrusion(name: str, found: Impact) -> list[Check]:
+    """Hits without a bar, by number of copies."""
+    rows = found.intrusion.to_dicts()
+    return [Check(f"{name}: hits of sticky / benign copies", "shown", hits(rows), True, {"rows": rows})]
+
+
+def whole_checks(found: Impact) -> list[Check]:
+    """The time of one measurement of everything, and that it encodes nothing twice."""
+    minutes = found.result.seconds / 60
+    tokens = [token.kind for token in found.record.tokens]
+    name = f"three sets, {tokens.count('sticky')} sticky and {tokens.count('benign')} benign tokens"
+    checks = [Check(f"{name}: time", "under 15 min", f"{minutes:.1f} min", minutes < 15, {})]
+    seen = (found.path / SEEN).read_text("utf-8").split()
+    shown = f"{len(seen):,} encoded, {len(set(seen)):,} of them distinct"
+    return [*checks, Check(f"{name}: texts", "each once", shown, len(seen) == len(set(seen)), {})]
+
+
+def results(found: dict[str, Impact], data: Path) -> list[Check]:
+    """All checks that finished parts allow."""
+    of_part: dict[str, Callable[[Impact], list[Check]]] = {
+        "own": lambda part: clean_checks(part, data),
+        "words": lambda part: cost_checks(part, found.get("documents")),
+        "queries": lambda part: shown_costs("planted tokens in the queries", part),
+        "intrusion": lambda part: [intrusion_check(part)],
+        "bundled": lambda part: shown_intrusion("planted tokens, intrusion into the bundled sentences", part),
+        "whole": whole_checks,
+    }
+    checks = [check for name, make in of_part.items() if name in found for check in make(found[name])]
+    if own := found.get("own"):
+        checks += shown_costs(f"{MODEL}, [CLS]", own)
+        checks += shown_intrusion(f"{MODEL}, [CLS], intrusion into Cranfield", own)
+    return checks
+
+
+def detail(found: Impact) -> dict[str, Any]:
+    """What is kept of a part."""
+    return {
+        "sequences": found.result.sequences,
+        "seconds": found.result.seconds,
+        "settings": found.record.settings,
+        "tokens": [(token.token, token.kind) for token in found.record.tokens],
+        "conditions": found.conditions.to_dicts(),
+        "intrusion": found.intrusion.to_dicts(),
+        "intrusion_curves": found.intrusion_curves.to_dicts(),
+        "cut": {task.name: task.cut for task in found.result.tasks},
+    }
 
 
 def main() -> None:
@@ -203,93 +301,44 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=PUBLISHED.parent / "data", help="folder of the sets")
     parser.add_argument("--rows", type=Path, default=PLANTED, help=".npz of rows; the .csv lies beside it")
     parser.add_argument("--out", type=Path, help="folder of the measurements; temporary unless given")
-    parser.add_argument("--tokens", type=int, default=10, help="strongest planted tokens to measure")
-    parser.add_argument("--cranfield-tokens", type=int, default=10, help="of them, on Cranfield")
-    parser.add_argument("--own-benign", type=int, default=5, help="benign tokens for [CLS]")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument(
-        "--only", choices=("words", "queries", "cranfield", "intrusion", "own"), help="compute one part"
-    )
+    parser.add_argument("--part", help="compute this part only, and no checks")
+    parser.add_argument("--finished", action="store_true", help="compute nothing: checks of finished parts")
+    parser.add_argument("--minutes", type=float, help="stop behind the shard that ends after this time")
     arguments = parser.parse_args()
     for path in (arguments.rows, arguments.data):
         if not path.exists():
             raise SystemExit(f"no {path}: pass it with --rows or --data")
     with tempfile.TemporaryDirectory() as work:
-        run(arguments, arguments.out or Path(work))
+        try:
+            run(arguments, arguments.out or Path(work))
+        except PauseError:
+            raise SystemExit("not finished: the same command continues") from None
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a part can be opened."""
+    try:
+        open_impact(folder)
+    except RunError:
+        return False
+    return True
 
 
 def run(arguments: argparse.Namespace, out: Path) -> None:
-    data: Path = arguments.data
-    truth = pl.read_csv(arguments.rows.with_suffix(".csv")).sort("planted_lift", descending=True)
-    ids: list[int] = truth["token_id"].to_list()
-    short = (data / "trec" / "test.jsonl", data / "stsb" / "test.jsonl")
-    settings = ImpactSettings(seeds=arguments.seeds)
-    once = ImpactSettings(seeds=arguments.seeds, benign=arguments.own_benign)
-    model = planted_encoder(arguments.rows, 1.0, None)
-    few, strongest = ids[: arguments.cranfield_tokens], ids[: arguments.tokens]
-    cranfield = data / "cranfield"
-    parts: dict[str, Callable[[], Impact]] = {
-        "words": lambda: measured(
-            model, short, out / "planted", tokens=strongest, exclude=ids, settings=settings
-        ),
-        "intrusion": lambda: measured(
-            model,
-            (),
-            out / "intrusion",
-            tokens=strongest,
-            exclude=ids,
-            settings=settings,
-            intrusion=cranfield,
-        ),
-        "own": lambda: measured(
-            load_encoder(MODEL),
-            (*short, cranfield),
-            out / "own",
-            tokens=[CLS],
-            settings=once,
-            intrusion=cranfield,
-        ),
-        "queries": lambda: measured(
-            model,
-            (cranfield,),
-            out / "planted-queries",
-            tokens=strongest,
-            exclude=ids,
-            settings=replace(settings, side=Side.QUERY),
-        ),
-        "cranfield": lambda: measured(
-            model, (cranfield,), out / "planted-cranfield", tokens=few, exclude=ids, settings=settings
-        ),
-    }
-    if arguments.only:
-        parts[arguments.only]()
+    """Compute one part, or all of them and the checks."""
+    everything, deadline = parts(arguments), Deadline(arguments.minutes)
+    if arguments.part and arguments.part not in everything:
+        raise SystemExit(f"no part {arguments.part!r}: there are {', '.join(everything)}")
+    chosen = [arguments.part] if arguments.part else list(everything)
+    if arguments.finished:
+        found = {name: open_impact(out / name) for name in everything if is_finished(out / name)}
+    else:
+        found = {name: measured(everything[name], arguments.rows, out / name, deadline) for name in chosen}
+    if arguments.part:
         return
-    found = {name: compute() for name, compute in parts.items()}
-    checks = [
-        *clean_checks(found["own"], data),
-        *cost_checks([found["words"], found["queries"], found["cranfield"]]),
-        intrusion_check(found["intrusion"]),
-        *own_checks(found["own"]),
-    ]
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    write(
-        checks,
-        "impact",
-        model.device,
-        parts={
-            name: {
-                "sequences": each.result.sequences,
-                "seconds": each.result.seconds,
-                "settings": each.record.settings,
-                "tokens": [(token.token, token.kind) for token in each.record.tokens],
-                "conditions": each.conditions.to_dicts(),
-                "intrusion": each.intrusion.to_dicts(),
-                "cut": {task.name: task.cut for task in each.result.tasks},
-            }
-            for name, each in found.items()
-        },
-        cpu_seconds_of_this_session=round(usage.ru_utime + usage.ru_stime, 1),
-    )
+    checks = results(found, arguments.data)
+    kept = {name: detail(each) for name, each in found.items()}
+    write(checks, "impact", next(iter(found.values())).record.device, parts=kept)
     show(checks, "impact")
     if not all(check.passed for check in checks):
         sys.exit(1)

@@ -8,7 +8,7 @@ import numpy as np
 import planted
 import tiny
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.impact import ImpactSettings
+from stickytoken.impacts import ImpactSettings, impact
 
 FEW = ImpactSettings(copies=4, seeds=2, resamples=100)
 TOPICS = (("river", "stone", "bird"), ("market", "song", "letter"), ("engine", "glass", "copper"))
@@ -107,3 +107,37 @@ def beir(folder: Path, documents: int = 60, queries: int = 20) -> Path:
     (folder / "qrels").mkdir()
     (folder / "qrels" / "test.tsv").write_text("\n".join(judged) + "\n", encoding="utf-8")
     return folder
+
+
+def mixed_tasks(folder: Path) -> list[Path]:
+    """One task of pairs, one of groups and one of queries."""
+    return [sts(folder), clustering(folder), beir(folder / "beir")]
+
+
+def measure_small(model: Path, out: Path) -> None:
+    """Measure the tasks beside the model; runs in a process of its own."""
+    encoder = load_encoder(model, device="cpu")
+    tokens = [token_id(encoder, each) for each in ("river", "song")]
+    tasks = [out.parent / "tasks" / name for name in ("sts.jsonl", "groups.jsonl", "beir")]
+    impact(encoder, tasks, tokens=tokens, intrusion=tasks[-1], settings=FEW, out=out)
+
+
+class Counting:
+    """An encoder that remembers what it was given."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self.seen: list[object] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._encoder, name)
+
+    def encode(self, texts):
+        """As the encoder does."""
+        self.seen += texts
+        return self._encoder.encode(texts)
+
+    def encode_ids(self, ids, *, allow_zero=False):
+        """As the encoder does."""
+        self.seen += [tuple(row) for row in ids]
+        return self._encoder.encode_ids(ids, allow_zero=allow_zero)

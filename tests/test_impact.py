@@ -1,8 +1,9 @@
 """A whole measurement: what comes out, that it can be trusted, that it can be cut off."""
 
-import importlib
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -13,30 +14,12 @@ import impact_files as files
 import planted
 from stickytoken import open_impact, open_run
 from stickytoken.errors import EncodingError, InputError, RunError
-from stickytoken.impact import ImpactSettings, Side, impact
-from stickytoken.impact.editing import gaps
-from stickytoken.impact.results import TABLES, markdown
-from stickytoken.impact.tasks import load_task
+from stickytoken.impacts import ImpactSettings, Side, impact
+from stickytoken.impacts.editing import gaps
+from stickytoken.impacts.markdown import impact_markdown
+from stickytoken.impacts.tasks import load_task
 from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
-
-
-class Counting:
-    """An encoder that remembers what it was given."""
-
-    def __init__(self, encoder):
-        self._encoder = encoder
-        self.seen = []
-
-    def __getattr__(self, name):
-        return getattr(self._encoder, name)
-
-    def encode(self, texts):
-        self.seen += texts
-        return self._encoder.encode(texts)
-
-    def encode_ids(self, ids, *, allow_zero=False):
-        self.seen += [tuple(row) for row in ids]
-        return self._encoder.encode_ids(ids, allow_zero=allow_zero)
+from stickytoken.runs.impact_results import TABLES
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +51,7 @@ def whole(planted_encoder, sticky, tasks, tmp_path_factory):
 
 def test_a_planted_token_costs_more_than_a_benign_one(planted_encoder, sticky, tasks, tmp_path):
     found = impact(planted_encoder, tasks, tokens=[sticky], settings=files.FEW, out=tmp_path / "out")
-    effects = {row["task"]: row for row in found.effects.to_dicts()}
+    effects = {row["task"]: row for row in found.effects.filter("main").to_dicts()}
     assert set(effects) == {"sts", "groups", "beir"}
     assert effects["sts"]["difference_low"] > 0
     assert effects["sts"]["sticky"] < effects["sts"]["benign"] < effects["sts"]["clean"]
@@ -82,8 +65,12 @@ def test_an_ordinary_token_costs_no_more_than_another(tasks, tmp_path):
     ids = [files.token_id(encoder, each) for each in ("river", "song", "glass", "bird")]
     settings = replace(files.FEW, benign=3)
     found = impact(encoder, tasks[:1], tokens=ids, settings=settings, out=tmp_path / "out")
-    (row,) = found.effects.to_dicts()
+    row, secondary = found.effects.to_dicts()
     assert row["p_value"] > 0.05
+    assert (row["metric"], secondary["metric"]) == ("spearman", "pearson")
+    # Only the main metric is a test of its own, so only its p-value is corrected.
+    assert row["q_value"] == row["p_value"]
+    assert secondary["q_value"] is None
     assert (row["tokens"], row["benign_tokens"]) == (4, 12)
 
 
@@ -121,22 +108,25 @@ def test_clean_scores_are_those_of_the_texts_as_they_are(whole, planted_encoder,
 def test_tables_agree_with_each_other(whole):
     scores = whole.scores.group_by("task", "metric", "kind", "token_id").agg(pl.col("score").mean())
     joined = whole.conditions.join(scores, on=["task", "metric", "kind", "token_id"], nulls_equal=True)
-    assert len(joined) == len(whole.conditions) == 3 * (1 + 2 + 2 + 2)
+    assert len(joined) == len(whole.conditions) == (2 + 2 + 4) * (1 + 2 + 2 + 2)
     np.testing.assert_allclose(joined["score"], joined["score_right"])
-    clean = dict(whole.conditions.filter(kind="clean").select("task", "score").iter_rows())
+    clean = whole.conditions.filter(kind="clean").rows_by_key(["task", "metric"], named=True, unique=True)
     drops = whole.conditions.filter(pl.col("kind") != "clean")
     for row in drops.iter_rows(named=True):
-        assert row["drop"] == pytest.approx(clean[row["task"]] - row["score"])
+        assert row["drop"] == pytest.approx(clean[row["task"], row["metric"]]["score"] - row["score"])
         assert row["drop_low"] <= row["drop_high"]
+    assert len(whole.effects) == 2 + 2 + 4
+    assert whole.effects.filter("main")["metric"].to_list() == ["spearman", "v_measure", "ndcg_at_10"]
     for row in whole.effects.iter_rows(named=True):
-        mean = drops.filter(task=row["task"], kind="sticky")["drop"].mean()
+        mean = drops.filter(task=row["task"], metric=row["metric"], kind="sticky")["drop"].mean()
         assert row["drop_sticky"] == pytest.approx(mean)
         assert row["difference"] == pytest.approx(row["drop_sticky"] - row["drop_benign"])
+        assert row["difference_low"] <= row["difference"] <= row["difference_high"]
         assert row["drop_sticky_relative"] == pytest.approx(mean / row["clean"])
 
 
 def test_every_distinct_input_is_encoded_once(planted_encoder, sticky, tasks, tmp_path):
-    encoder = Counting(planted_encoder)
+    encoder = files.Counting(planted_encoder)
     settings = replace(files.FEW, placement=Placement.SUFFIX, seeds=3)
     found = impact(encoder, tasks[:1], tokens=[sticky], settings=settings, out=tmp_path / "out")
     assert len(encoder.seen) == len(set(encoder.seen)) == found.result.sequences
@@ -161,7 +151,7 @@ def test_long_texts_are_cut_alike_and_counted(encoder, tmp_path, insertion):
     path = files.lines(tmp_path / "long.jsonl", [{"text": t, "label": g} for t, g in texts])
     tokens = [files.token_id(encoder, "river")]
     settings = replace(files.FEW, insertion=insertion, seeds=1)
-    counting = Counting(encoder)
+    counting = files.Counting(encoder)
     found = impact(counting, [path], tokens=tokens, settings=settings, out=tmp_path / "out")
     (task,) = found.result.tasks
     assert (task.cut, task.texts) == (12, 12)
@@ -178,50 +168,12 @@ def test_a_text_without_a_vector_is_an_error_and_no_zero(planted_encoder, sticky
         impact(planted_encoder, [folder], tokens=[sticky], settings=files.FEW, out=tmp_path / "out")
 
 
-# Resuming.
-
-
-class StopError(Exception):
-    """A kill, as the code sees none."""
-
-
-def cut_off(at):
-    calls = 0
-
-    def progress(step):
-        nonlocal calls
-        calls += step.computed > 0
-        if calls > at:
-            raise StopError
-
-    return progress
-
-
-def test_a_measurement_that_is_cut_off_continues_and_ends_with_the_same_bytes(
-    whole, planted_encoder, sticky, tasks, tmp_path
-):
-    ids = [sticky, files.token_id(planted_encoder, "?")]
-    options = {"tokens": ids, "settings": files.FEW, "out": tmp_path / "out"}
-    seen = {}
-    for at in (0, 3, 9):
-        with pytest.raises(StopError):
-            impact(planted_encoder, tasks, progress=cut_off(at), **options)
-        found = planted.shards_of(tmp_path / "out")
-        assert {name: found[name] for name in seen} == seen
-        assert len(found) > len(seen)
-        seen = found
-        with pytest.raises(RunError, match="not finished: run the same command again"):
-            open_impact(tmp_path / "out")
-    again = impact(planted_encoder, tasks, **options)
-    for name in TABLES:
-        assert (again.path / name).read_bytes() == (whole.path / name).read_bytes(), name
-    found = planted.shards_of(tmp_path / "out")
-    assert {name: found[name] for name in seen} == seen
+# Finished, and other folders.
 
 
 def test_a_finished_measurement_is_opened_and_not_computed_again(whole, planted_encoder, sticky, tasks):
     before = planted.files_of(whole.path)
-    counting = Counting(planted_encoder)
+    counting = files.Counting(planted_encoder)
     ids = [sticky, files.token_id(planted_encoder, "?")]
     impact(counting, tasks, tokens=ids, settings=files.FEW, out=whole.path)
     assert counting.seen == []
@@ -261,6 +213,14 @@ def test_a_damaged_shard_is_computed_again(whole, planted_encoder, sticky, tasks
     assert path.read_bytes()[:4] == content[:4]
     expected = whole.conditions.filter(task="sts")
     assert again.conditions.equals(expected)
+
+
+def test_a_table_of_an_earlier_version_is_named(whole, tmp_path):
+    folder = Path(shutil.copytree(whole.path, tmp_path / "copy"))
+    effects = folder / "effects.parquet"
+    pl.read_parquet(effects).drop("main").write_parquet(effects)
+    with pytest.raises(RunError, match="has no column 'main': delete it and run the same command again"):
+        assert open_impact(folder).effects.is_empty()
 
 
 def test_what_is_no_impact_is_refused(tmp_path, whole):
@@ -313,7 +273,7 @@ def test_markdown_holds_hostile_names(whole):
     rows = {name.removesuffix(".parquet"): [] for name in TABLES}
     bad = "a|b\n<img src=x> `*_[x](y)\x1b"
     row = dict.fromkeys(TABLES["conditions.parquet"]) | {"task": bad, "kind": "sticky", "token": bad}
-    text = markdown(whole.record, rows | {"conditions": [row]})
+    text = impact_markdown(whole.record, rows | {"conditions": [row]})
     (line,) = [line for line in text.splitlines() if "img" in line]
     assert line.count("|") - line.count("\\|") == 8
     assert "<img" not in line
@@ -321,13 +281,6 @@ def test_markdown_holds_hostile_names(whole):
 
 
 # The front door and the command line.
-
-
-def test_the_function_stays_visible_when_the_part_is_imported():
-    package = importlib.import_module("stickytoken")
-    assert importlib.import_module("stickytoken.impact.settings").ImpactSettings is ImpactSettings
-    assert package.impact is impact
-    assert package.open_impact is open_impact
 
 
 @pytest.fixture(scope="module")
@@ -349,6 +302,18 @@ def test_a_run_is_measured_by_its_own_tokens(planted_run, tasks, tmp_path, short
     table = planted.command("impact", planted_run, "--task", tasks[0], *short, "--out", tmp_path / "out")
     assert table.exit_code == 0, table.stderr
     assert "sts: copies cost spearman" in table.stdout
+
+
+def test_a_measurement_lies_in_the_folder_of_its_run(planted_run, tasks, tmp_path, short):
+    run = Path(shutil.copytree(planted_run, tmp_path / "run"))
+    result = planted.command("impact", run, "--task", tasks[0], *short)
+    assert result.exit_code == 0, result.stderr
+    (folder,) = run.glob("impact-*")
+    assert open_impact(folder).record.identity.startswith(folder.name.removeprefix("impact-"))
+    assert f"`stickytoken report {run}` shows it" in " ".join(planted.lines_of(result.stderr))
+    # It changes nothing for the run: the same detection opens it, and its report shows both.
+    assert open_run(run).tokens.equals(open_run(planted_run).tokens)
+    assert "## What copies cost" in planted.command("report", run, "--format", "md").stdout
 
 
 def test_named_tokens_of_a_model_are_measured(planted_folder, tasks, tmp_path, short):

@@ -9,10 +9,10 @@ import impact_files as files
 import tiny
 from stickytoken import open_run
 from stickytoken.errors import InputError
-from stickytoken.impact.carriers import Treatment, content_limit, needed_room, prepare
-from stickytoken.impact.conditions import Condition, Kind, make_conditions
-from stickytoken.impact.editing import gaps, insert_ids, insert_words, turns
-from stickytoken.impact.tokens import flagged_tokens, match_benign, named_tokens, worst_tokens
+from stickytoken.impacts.carriers import Treatment, content_limit, needed_room, prepare
+from stickytoken.impacts.conditions import Condition, Kind, make_conditions
+from stickytoken.impacts.editing import gaps, insert_ids, insert_words, turns
+from stickytoken.impacts.tokens import flagged_tokens, match_benign, named_tokens, worst_tokens
 from stickytoken.insertion import (
     Insertion,
     Placement,

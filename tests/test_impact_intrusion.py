@@ -9,11 +9,11 @@ import impact_files as files
 import planted
 import tiny
 from stickytoken.errors import InputError
-from stickytoken.impact import impact
-from stickytoken.impact.carriers import Treatment
-from stickytoken.impact.conditions import Condition, Kind
-from stickytoken.impact.intrusion import COPIES, TOP, IntrusionRunner, SearchCorpus, load_search_corpus
-from stickytoken.impact.intrusion_rows import copies_needed, intrusion_summary
+from stickytoken.impacts import impact
+from stickytoken.impacts.carriers import Treatment
+from stickytoken.impacts.conditions import Condition, Kind
+from stickytoken.impacts.intrusion import COPIES, TOP, IntrusionRunner, SearchCorpus, load_search_corpus
+from stickytoken.impacts.intrusion_rows import copies_needed, intrusion_summary
 from stickytoken.insertion import Token
 
 SETTINGS = replace(files.FEW, seeds=1)
@@ -34,11 +34,11 @@ def token(encoder, text):
     return Token(files.token_id(encoder, text), text)
 
 
-def test_ranks_are_those_of_a_slow_plain_search(encoder, corpus):
+def test_ranks_are_those_of_a_slow_plain_search(encoder, corpus, tmp_path):
     sticky = token(encoder, planted.PLANTED)
-    runner = IntrusionRunner(encoder, SETTINGS, corpus, [sticky])
+    runner = IntrusionRunner(encoder, SETTINGS, corpus, [sticky], tmp_path / "vectors.npz")
     condition = Condition(Kind.STICKY, (sticky,), 0, SETTINGS.seed)
-    found, encoded = runner.outcomes(condition)
+    (found,), encoded = runner.outcomes(condition)
     assert encoded > 0
     queries = encoder.encode(corpus.queries).astype(np.float64)
     documents = encoder.encode(corpus.documents).astype(np.float64)
@@ -49,7 +49,7 @@ def test_ranks_are_those_of_a_slow_plain_search(encoder, corpus):
     for unit in (0, 17, 49):
         for step, copies in enumerate(COPIES):
             treatment = replace(Treatment.of(SETTINGS), copies=copies)
-            probe = treatment.probe(runner._targets[unit], condition)
+            probe = treatment.probe(runner.targets[unit], condition)
             vector = encoder.encode_ids([probe])[0].astype(np.float64)
             pushed = documents.copy()
             pushed[places[unit]] = vector / np.linalg.norm(vector)
@@ -70,6 +70,7 @@ def test_a_sticky_token_pushes_documents_up_and_a_benign_one_does_not(encoder, t
     assert rows[0]["hits_sticky"] == rows[0]["hits_benign"]
     assert rows[0]["ratio"] == 1
     assert rows[8]["ratio_low"] > 1.5
+    assert rows[0]["rank_sticky"] == rows[0]["rank_benign"] > rows[8]["rank_sticky"]
     curves = found.intrusion_curves.filter(kind="sticky").sort("copies")
     assert curves["median_rank"][0] > curves["median_rank"][-1]
     assert curves["copies_needed"][0] in COPIES

@@ -10,10 +10,10 @@ import pytest
 import impact_files as files
 import planted
 from stickytoken.errors import InputError
-from stickytoken.impact import ImpactSettings, Side, impact
-from stickytoken.impact.conditions import Condition, Kind
-from stickytoken.impact.mteb_encoder import EditingEncoder
-from stickytoken.impact.mteb_tasks import PAPER_TASKS, MtebTask, evaluate, find_mteb_task
+from stickytoken.impacts import ImpactSettings, Side, impact
+from stickytoken.impacts.conditions import Condition, Kind
+from stickytoken.impacts.mteb_encoder import EditingEncoder
+from stickytoken.impacts.mteb_tasks import PAPER_TASKS, MtebTask, evaluate, find_mteb_task
 from stickytoken.insertion import Placement, Token
 
 mteb = pytest.importorskip("mteb")
@@ -170,8 +170,10 @@ def test_a_task_that_cannot_be_reached_is_named_and_the_others_run(encoder, tmp_
         out=tmp_path / "out",
     )
     assert list(found.failed) == ["STSBenchmark"]
-    assert found.effects["task"].to_list() == ["sts"]
-    with pytest.raises(InputError, match="no task could be run: the data of STS16 cannot be loaded"):
+    assert found.effects["task"].to_list() == ["sts"] * 2
+    with pytest.raises(
+        InputError, match=r"no task could be run \(STS16\): the data of STS16 cannot be loaded"
+    ):
         impact(encoder, ["STS16"], tokens=tokens, settings=SETTINGS, out=tmp_path / "other")
 
 
@@ -182,6 +184,36 @@ def test_the_command_prints_what_it_has_and_fails_at_the_end(bert_folder, tmp_pa
     assert result.exit_code == 1
     assert "sts: copies cost spearman" in result.stdout
     assert "error: not run: STSBenchmark (the data of STSBenchmark cannot be loaded" in result.stderr
+
+
+def test_the_preset_without_data_names_every_task_and_fails(bert_folder, tmp_path):
+    options = ["--tokens", "river", "--seeds", 1, "--resamples", 100]
+    said = r"no task could be run \(Banking77Classification,.*, SummEval\):.*network or a cached copy"
+    out = ["--out", tmp_path / "out"]
+    planted.refused("impact", bert_folder, "--preset", "paper", *options, *out, saying=said)
+    # Beside a file that is there, that file is measured and the sixteen are named at the end.
+    path = files.sts(tmp_path)
+    result = planted.command(
+        "impact", bert_folder, "--preset", "paper", "--task", path, *options, "--out", tmp_path / "both"
+    )
+    assert result.exit_code == 1
+    assert "sts: copies cost spearman" in result.stdout
+    (line,) = [line for line in planted.lines_of(result.stderr) if line.startswith("error: not run")]
+    assert all(f"{name} (" in line for name in PAPER_TASKS)
+
+
+@pytest.mark.parametrize(("placement", "count"), [(Placement.RANDOM, 3), (Placement.SUFFIX, 1)])
+def test_repetitions_that_edit_texts_alike_are_evaluated_once(encoder, tmp_path, placement, count):
+    settings = replace(SETTINGS, seeds=3, placement=placement)
+    tokens = [files.token_id(encoder, "river")]
+    found = impact(encoder, [Similarity()], tokens=tokens, settings=settings, out=tmp_path / "out")
+    # Clean, sticky and benign, sixty pairs each.
+    assert found.result.sequences == (1 + 2 * count) * 120
+    scores = found.scores.filter(kind="sticky")["score"].to_list()
+    assert len(set(scores)) == count
+    condition = replace(condition_of(encoder, "river", settings.seed + 2), repetition=2)
+    wrapped = EditingEncoder(encoder, condition, settings, 3)
+    assert scores[2] == pytest.approx(evaluate(wrapped, MtebTask(Similarity())))
 
 
 def test_an_unknown_name_is_refused_with_the_layouts():

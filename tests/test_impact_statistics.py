@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
-from stickytoken.impact.statistics import (
+from stickytoken.impacts.statistics import (
     bootstrap_samples,
     combine,
     compare,
     contrast_intervals,
     corrected,
+    resampled,
 )
 
 
@@ -25,7 +26,7 @@ def mean_scores(values):
 def test_an_interval_is_that_of_scipy_up_to_chance():
     values = np.random.default_rng(0).normal(size=(2, 200)) + np.array([[0.0], [0.5]])
     samples = bootstrap_samples(200, 4000, [1])
-    (found,) = contrast_intervals(mean_scores(values), np.array([[-1.0, 1.0]]), samples, 0.9)
+    (found,) = contrast_intervals(resampled(mean_scores(values), samples), np.array([[-1.0, 1.0]]), 0.9)
     difference = values[1] - values[0]
     expected = bootstrap(
         (difference,), np.mean, confidence_level=0.9, method="percentile", rng=np.random.default_rng(2)
@@ -40,16 +41,23 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
     for _ in range(200):
         values = generator.normal(size=(1, 60))
         samples = bootstrap_samples(60, 200, [4])
-        (found,) = contrast_intervals(mean_scores(values), np.array([[1.0]]), samples, 0.9)
+        (found,) = contrast_intervals(resampled(mean_scores(values), samples), np.array([[1.0]]), 0.9)
         covered += found.low <= 0 <= found.high
     assert 0.82 <= covered / 200 <= 0.97
+
+
+def test_without_samples_there_is_a_value_and_no_interval():
+    values = np.array([[1.0], [3.0]])
+    samples = bootstrap_samples(1, 0, [0])
+    (found,) = contrast_intervals(resampled(mean_scores(values), samples), np.array([[-1.0, 1.0]]), 0.9)
+    assert found == (2.0, None, None)
 
 
 def test_conditions_are_resampled_together():
     values = np.random.default_rng(5).normal(size=(1, 50)).repeat(2, axis=0)
     values[1] += 0.25
     samples = bootstrap_samples(50, 100, [0])
-    (found,) = contrast_intervals(mean_scores(values), np.array([[-1.0, 1.0]]), samples, 0.9)
+    (found,) = contrast_intervals(resampled(mean_scores(values), samples), np.array([[-1.0, 1.0]]), 0.9)
     assert found == pytest.approx((0.25, 0.25, 0.25))
 
 
@@ -65,9 +73,9 @@ def test_what_is_mostly_not_defined_has_no_interval():
         return np.array([1.0 if sample is None or 0 in sample[:1] else np.nan])
 
     samples = bootstrap_samples(10, 100, [0])
-    (found,) = contrast_intervals(scores, np.array([[1.0]]), samples, 0.9)
+    (found,) = contrast_intervals(resampled(scores, samples), np.array([[1.0]]), 0.9)
     assert found == (1.0, None, None)
-    (nothing,) = contrast_intervals(lambda _: np.array([np.nan]), np.array([[1.0]]), samples, 0.9)
+    (nothing,) = contrast_intervals(resampled(lambda _: np.array([np.nan]), samples), np.array([[1.0]]), 0.9)
     assert nothing == (None, None, None)
 
 

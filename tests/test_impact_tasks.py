@@ -6,6 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 import pytrec_eval
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
@@ -20,10 +22,10 @@ from sklearn.metrics import (
 
 import impact_files as files
 from stickytoken.errors import InputError
-from stickytoken.impact.settings import Side
-from stickytoken.impact.tasks import LAYOUTS, load_task
-from stickytoken.impact.tasks.labels import v_measures
-from stickytoken.impact.tasks.pairs import SimilarityTask
+from stickytoken.impacts.settings import Side
+from stickytoken.impacts.tasks import LAYOUTS, load_task
+from stickytoken.impacts.tasks.labels import macro_f1, v_measures
+from stickytoken.impacts.tasks.pairs import SimilarityTask
 
 BUILDERS = {
     "sts": files.sts,
@@ -186,6 +188,14 @@ def test_the_v_measure_of_many_clusterings_is_that_of_sklearn(seed):
     expected = [v_measure_score(gold, row) for row in clusters]
     np.testing.assert_allclose(v_measures(gold, clusters, 4), expected, atol=1e-12)
     assert v_measures(np.zeros(5, int), np.zeros((1, 5), int), 4).tolist() == [1.0]
+
+
+@given(seed=st.integers(0, 200), kinds=st.integers(2, 5), size=st.integers(1, 30))
+def test_the_macro_f1_of_many_predictions_is_that_of_sklearn(seed, kinds, size):
+    generator = np.random.default_rng(seed)
+    gold, predicted = generator.integers(kinds, size=size), generator.integers(kinds, size=(3, size))
+    expected = [f1_score(gold, row, average="macro", zero_division=0.0) for row in predicted]
+    np.testing.assert_allclose(macro_f1(gold, predicted, kinds), expected, atol=1e-12)
 
 
 def test_classification_is_what_sklearn_says(tmp_path):

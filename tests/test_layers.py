@@ -19,7 +19,7 @@ LAYERS = [
     {"vocabulary", "detection"},
     {"sentences", "encoders", "token_kind"},
     {"runs"},
-    {"explanation", "reports", "evaluation", "impact"},
+    {"explanation", "reports", "evaluation", "impacts"},
     {"cli"},
     {"__main__"},
 ]
@@ -198,6 +198,11 @@ def test_an_import_that_points_the_wrong_way_is_found(tmp_path, path, line, wron
     (package / path).parent.mkdir(parents=True)
     (package / path).write_text(line + "\n")
     assert bool(wrong_imports(package)) is wrong
+
+
+def test_no_part_of_the_package_has_the_name_of_a_public_function():
+    """Importing the part would put a module in the function's place."""
+    assert {part_of(path, PACKAGE) for path in modules()} & set(stickytoken.__all__) == set()
 
 
 # What is imported where.

@@ -14,10 +14,10 @@ from hostile import HOSTILE, assert_harmless
 from reported import Page, opened, wait_for_plots
 from stickytoken import load_encoder
 from stickytoken.reports.content import read_content
-from stickytoken.reports.escaping import json_for_html, markdown
+from stickytoken.reports.escaping import json_for_html
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.style import label
-from stickytoken.visible_text import visible
+from stickytoken.visible_text import markdown, visible
 
 ATTACKS = {
     text: visible(text)

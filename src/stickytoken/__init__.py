@@ -5,9 +5,7 @@ Importing this package is cheap: torch is loaded when a model is.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.errors import StickyTokenError
@@ -15,7 +13,7 @@ from stickytoken.errors import StickyTokenError
 if TYPE_CHECKING:
     from stickytoken.encoders import analyze_vocabulary, load_encoder, load_tokenizer
     from stickytoken.explanation import explain
-    from stickytoken.impact import impact, open_impact
+    from stickytoken.impacts import impact, open_impact
     from stickytoken.reports import report
     from stickytoken.runs import detect, open_run
     from stickytoken.sentences import load_sentences
@@ -38,25 +36,14 @@ _HOMES = {
     "analyze_vocabulary": "stickytoken.encoders",
     "detect": "stickytoken.runs",
     "explain": "stickytoken.explanation",
-    "impact": "stickytoken.impact",
+    "impact": "stickytoken.impacts",
     "load_encoder": "stickytoken.encoders",
     "load_sentences": "stickytoken.sentences",
     "load_tokenizer": "stickytoken.encoders",
-    "open_impact": "stickytoken.impact",
+    "open_impact": "stickytoken.impacts",
     "open_run": "stickytoken.runs",
     "report": "stickytoken.reports",
 }
-
-
-class _FrontDoor(ModuleType):
-    """Keeps a public function visible when the part of the package with the same name is imported."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _FrontDoor
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from stickytoken.cli import options as o
 from stickytoken.cli.errors import reported
 from stickytoken.cli.impact_results import show_impact
 from stickytoken.cli.models import chosen_encoder
+from stickytoken.cli.output import tell
 from stickytoken.cli.progress import progress_bar
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement
@@ -80,13 +81,17 @@ def impact(
     ] = Insertion.IDS,
     sticky: Annotated[int, typer.Option(min=1, help="At most so many of the run's sticky tokens.")] = 10,
     benign: Annotated[int, typer.Option(min=1, help="Matched tokens for each sticky one.")] = 1,
-    seeds: Annotated[int, typer.Option(min=1, help="Repetitions of what is random.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions of what is random.")] = 2,
     resamples: Annotated[int, typer.Option(min=100, help="Bootstrap samples.")] = 1000,
     confidence: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 42,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder. Default: runs/<model>-impact-<identity>.", show_default=False),
+        typer.Option(
+            help="Folder. Default: impact-<identity> in the run's folder, where report finds it; "
+            "runs/<model>-impact-<identity> for a model.",
+            show_default=False,
+        ),
     ] = None,
     device: o.Device = None,
     dtype: o.Dtype = "float32",
@@ -101,8 +106,8 @@ def impact(
 
     Example: stickytoken impact all-MiniLM-L6-v2 --tokens '[CLS]' --task sts.jsonl --intrusion bundled
     """
-    from stickytoken.impact import ImpactSettings, Side
-    from stickytoken.impact import impact as measure
+    from stickytoken.impacts import ImpactSettings, Side
+    from stickytoken.impacts import impact as measure
     from stickytoken.vocabulary import categorize
 
     settings = ImpactSettings(
@@ -142,6 +147,8 @@ def impact(
             progress=progress,
         )
     show_impact(found, output_format)
+    if run is not None and found.path.parent == run.path:
+        tell(f"`stickytoken report {run.path}` shows it beside what was detected")
     if found.failed:
         raise InputError(
             "not run: " + "; ".join(f"{name} ({reason})" for name, reason in found.failed.items())
@@ -163,7 +170,7 @@ def _run(source: str, *, named: bool) -> Run | None:
 
 
 def _paper_tasks() -> tuple[str, ...]:
-    from stickytoken.impact.mteb_tasks import PAPER_TASKS
+    from stickytoken.impacts.mteb_tasks import PAPER_TASKS
 
     return PAPER_TASKS
 

@@ -9,7 +9,7 @@ from stickytoken.cli.options import Format
 from stickytoken.cli.output import print_json, print_table, say, tell
 
 if TYPE_CHECKING:
-    from stickytoken.impact import Impact
+    from stickytoken.impacts import Impact
 
 _EFFECTS = {
     "task": "task",
@@ -39,6 +39,8 @@ _INTRUSION = {
     "ratio": "ratio",
     "ratio_low": "low",
     "ratio_high": "high",
+    "rank_sticky": "rank, sticky",
+    "rank_benign": "rank, benign",
 }
 
 
@@ -51,11 +53,16 @@ def show_impact(impact: Impact, output_format: Format) -> None:
 
 
 def _print(impact: Impact) -> None:
-    for effect in impact.effects.iter_rows(named=True):
+    effects = impact.effects
+    main = effects.filter("main")
+    for effect in main.iter_rows(named=True):
         say(_sentence(effect))
-    if not impact.effects.is_empty():
-        _table("What copies cost", _EFFECTS, impact.effects.to_dicts())
-        _table("By token", _CONDITIONS, impact.conditions.to_dicts())
+    if not effects.is_empty():
+        _table("What copies cost", _EFFECTS, effects.to_dicts())
+        conditions = impact.conditions.join(
+            main.select("task", "metric"), on=["task", "metric"], maintain_order="left"
+        )
+        _table("By token, main metrics", _CONDITIONS, conditions.to_dicts())
     intrusion = impact.intrusion.to_dicts()
     if intrusion:
         title = f"Queries with a random document of {intrusion[0]['corpus']} in their top 10, by copies in it"

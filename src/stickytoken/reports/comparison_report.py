@@ -13,12 +13,13 @@ from stickytoken.reports.comparison import (
     summary_table,
     tone_of,
 )
-from stickytoken.reports.escaping import markdown, number
+from stickytoken.reports.escaping import number
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.glossary import glossary
 from stickytoken.reports.json_report import run_document
 from stickytoken.reports.markdown_report import table
 from stickytoken.reports.page import render
+from stickytoken.visible_text import markdown
 
 
 def comparison_page(comparison: Comparison) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import polars as pl
@@ -11,6 +12,7 @@ import polars as pl
 from stickytoken.detection.numbers import real_number
 from stickytoken.errors import RunError
 from stickytoken.runs.evidence import RunEvidence, read_evidence
+from stickytoken.runs.impact_results import Impact, impacts_in
 from stickytoken.runs.methods import METHODS
 from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.runs.run import Run, open_run
@@ -86,6 +88,20 @@ class RunContent:
     def is_profile(self) -> bool:
         """Whether the run is of the method profile."""
         return self.record.method == "profile"
+
+    @property
+    def impacts(self) -> tuple[Impact, ...]:
+        """Finished impact measurements in the run folder, the latest first."""
+        return self._impacts[0]
+
+    @property
+    def unread_impacts(self) -> tuple[str, ...]:
+        """A sentence for each measurement that cannot be shown."""
+        return self._impacts[1]
+
+    @cached_property
+    def _impacts(self) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
+        return impacts_in(self.path)
 
 
 def read_content(path: str | Path) -> RunContent:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any
 
 from markupsafe import Markup
@@ -12,8 +11,6 @@ from markupsafe import Markup
 from stickytoken.visible_text import visible
 
 _IN_SCRIPT = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"}
-# What begins emphasis, code, links, tables, mathematics or mentions; and what makes a link of an address.
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~$@!^]|(?<=:)/|(?<=www)\.|^[-+=]|(?<=^\d)[.)])", re.IGNORECASE)
 
 
 def json_for_html(value: Any) -> Markup:
@@ -31,12 +28,6 @@ def finalized(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, Markup):
         return visible(value)
     return value
-
-
-def markdown(text: str) -> str:
-    """Text that Markdown shows as it is, in a table too."""
-    shown = _MARKDOWN.sub(r"\\\1", visible(text))
-    return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def spaced(name: str) -> str:

@@ -8,6 +8,7 @@ import polars as pl
 
 from stickytoken.reports.content import RunContent, category_counts, moved
 from stickytoken.reports.escaping import plain
+from stickytoken.reports.measured_impacts import impact_facts, impact_notes
 from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.runs.profile_summary import profile_headline, profile_notes
 from stickytoken.runs.run import Run
@@ -95,7 +96,7 @@ def notes(content: RunContent) -> list[str]:
             "there may be others",
             *told,
         ]
-    return [*told, *content.missing]
+    return [*told, *content.missing, *content.unread_impacts, *impact_notes(content.impacts)]
 
 
 def computed(content: RunContent) -> dict[str, dict[str, Any]]:
@@ -124,6 +125,7 @@ def computed(content: RunContent) -> dict[str, dict[str, Any]]:
         groups["pictures"] = evidence.model_dump(mode="json", exclude={"carriers"}) | {
             "carriers": len(evidence.carriers)
         }
+    groups |= impact_facts(content.impacts)
     return {name: values for name, values in groups.items() if values}
 
 

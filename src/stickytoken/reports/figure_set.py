@@ -25,6 +25,7 @@ from stickytoken.reports.figures.symptom_curves import (
     describe_curves,
     symptom_curves,
 )
+from stickytoken.reports.measured_impacts import impact_figures
 from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.runs.run import Run
 from stickytoken.runs.std_record import StdResultRecord
@@ -35,7 +36,7 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     if content.run is None:
         return []
     found = [*_distributions(content, content.run), *_curves(content, content.run), _scatter(content)]
-    return [*found, _composition(content), *_map(content)]
+    return [*found, _composition(content), *_map(content), *impact_figures(content.impacts)]
 
 
 def _distributions(content: RunContent, run: Run) -> list[ReportFigure]:

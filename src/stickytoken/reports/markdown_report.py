@@ -7,11 +7,12 @@ from typing import Any
 
 from stickytoken.reports.cards import Card, cards
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.escaping import markdown, number, plain, spaced
+from stickytoken.reports.escaping import number, plain, spaced
 from stickytoken.reports.facts import computed, headline, how, key_facts, notes
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.flagged_table import COLUMNS, flagged_rows
 from stickytoken.reports.glossary import glossary
+from stickytoken.visible_text import markdown
 
 
 def run_markdown(content: RunContent) -> str:
@@ -28,6 +29,9 @@ def run_markdown(content: RunContent) -> str:
         parts += [f"## {title}", *(_card(card) for card in cards(content))]
         for figure in report_figures(content):
             parts += [f"## {markdown(figure.title)}", markdown(figure.alt), markdown(figure.reading)]
+            if figure.in_markdown:
+                rows = [[number(value) for value in row] for row in figure.table.rows]
+                parts.append(table(figure.table.columns, rows))
         columns = COLUMNS[record.method]
         rows = [[number(row[each.key], each.digits) for each in columns] for row in flagged_rows(content)]
         parts += ["## All flagged tokens", table([each.title for each in columns], rows) if rows else "None."]

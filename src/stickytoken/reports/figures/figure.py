@@ -34,6 +34,7 @@ class ReportFigure:
         reading: how to read it.
         table: its numbers.
         narrow: changes of the layout on a narrow screen, by path.
+        in_markdown: whether its table stands in Markdown too.
     """
 
     name: str
@@ -43,3 +44,4 @@ class ReportFigure:
     reading: str
     table: DataTable = field(default_factory=lambda: DataTable((), ()))
     narrow: dict[str, Any] = field(default_factory=dict)
+    in_markdown: bool = False

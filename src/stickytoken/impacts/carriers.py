@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
-from stickytoken.impact.conditions import Condition
-from stickytoken.impact.editing import gaps, insert_ids, insert_words, turns
-from stickytoken.impact.settings import ImpactSettings
+from stickytoken.impacts.conditions import Condition
+from stickytoken.impacts.editing import gaps, insert_ids, insert_words, turns
+from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.insertion import Insertion, Placement, Probe, Token, TokenizedText
 
 _WORD = re.compile(r"\S+")
@@ -62,7 +63,7 @@ def prepare(
             "ask for fewer copies"
         )
     whole = [Carrier(text, ids, False) for text, ids in zip(texts, content, strict=True)]
-    cut = cut_ids if insertion is Insertion.IDS else _cut_text_of(encoder)
+    cut = cut_ids if insertion is Insertion.IDS else partial(_cut_text, encoder)
     return [carrier if len(carrier.content.ids) <= longest else cut(carrier, longest) for carrier in whole]
 
 
@@ -100,16 +101,18 @@ class Treatment:
     def probe(self, carrier: Carrier, condition: Condition) -> Probe:
         """What the encoder reads under a condition."""
         tokens = self._tokens(carrier, condition)
+        if not tokens:
+            return self.clean(carrier)
         if self.insertion is Insertion.TEXT:
             words = len(carrier.text.split())
             path = self._path(carrier, condition, words, len(tokens))
-            return (
-                insert_words([token.text.strip() for token in tokens], carrier.text, self.placement, path)
-                if tokens
-                else carrier.text
-            )
+            return insert_words([token.text.strip() for token in tokens], carrier.text, self.placement, path)
         path = self._path(carrier, condition, len(carrier.content.words), len(tokens))
         return insert_ids([token.id for token in tokens], carrier.content, self.placement, path)
+
+    def clean(self, carrier: Carrier) -> Probe:
+        """What the encoder reads without copies."""
+        return carrier.text if self.insertion is Insertion.TEXT else carrier.content.ids
 
     def _tokens(self, carrier: Carrier, condition: Condition) -> list[Token]:
         if not condition.tokens:
@@ -132,21 +135,14 @@ def needed_room(encoder: Encoder, tokens: Sequence[Token], copies: int, insertio
     return copies * max((len(ids.ids) - around for ids in spelled), default=1)
 
 
-class _TextCutter:
-    def __init__(self, encoder: Encoder) -> None:
-        self._encoder = encoder
-
-    def __call__(self, carrier: Carrier, longest: int) -> Carrier:
-        ends = [match.end() for match in _WORD.finditer(carrier.text)]
-        low, high = 0, len(ends)
-        # The number of ids grows with the number of words.
-        while low < high:
-            middle = (low + high + 1) // 2
-            size = len(self._encoder.tokenize([carrier.text[: ends[middle - 1]]])[0].ids)
-            low, high = (middle, high) if size <= longest else (low, middle - 1)
-        text = carrier.text[: ends[low - 1]] if low else ""
-        return Carrier(text, self._encoder.tokenize([text])[0], True)
-
-
-def _cut_text_of(encoder: Encoder) -> _TextCutter:
-    return _TextCutter(encoder)
+def _cut_text(encoder: Encoder, carrier: Carrier, longest: int) -> Carrier:
+    """The first words of a carrier that are at most ``longest`` content ids."""
+    ends = [match.end() for match in _WORD.finditer(carrier.text)]
+    low, high = 0, len(ends)
+    # The number of ids grows with the number of words.
+    while low < high:
+        middle = (low + high + 1) // 2
+        size = len(encoder.tokenize([carrier.text[: ends[middle - 1]]])[0].ids)
+        low, high = (middle, high) if size <= longest else (low, middle - 1)
+    text = carrier.text[: ends[low - 1]] if low else ""
+    return Carrier(text, encoder.tokenize([text])[0], True)

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.impact.settings import Side
-from stickytoken.impact.tasks.protocol import Outcomes, fingerprint, unit_vectors
+from stickytoken.impacts.settings import Side
+from stickytoken.impacts.tasks.protocol import Outcomes, fingerprint, unit_vectors
 
 _STARTS = 10
 _ITERATIONS = 1000
@@ -96,13 +96,34 @@ def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], kinds: int) -
     """
     from scipy.stats import entropy
 
-    rows = np.arange(len(clusters))[:, None]
-    both = np.bincount(((rows * kinds + clusters) * kinds + gold).ravel(), minlength=len(clusters) * kinds**2)
-    table = both.reshape(len(clusters), kinds, kinds).astype(np.float64)
-    joint = entropy(table.reshape(len(clusters), -1), axis=1)
+    table = contingency(gold, clusters, kinds)
+    joint = entropy(table.reshape(len(table), -1), axis=1)
     apart = entropy(table.sum(axis=1), axis=1) + entropy(table.sum(axis=2), axis=1)
     one_group = apart < 1e-12
     return np.where(one_group, 1.0, 2 * (apart - joint) / np.where(one_group, 1.0, apart))
+
+
+def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
+    """F1 averaged over the labels that occur or are predicted, of several predictions for the same texts.
+
+    Args:
+        gold: code of the label of each text, shape (n,).
+        predicted: predicted code of each text, shape (conditions, n).
+        kinds: codes lie below this.
+    """
+    table = contingency(gold, predicted, kinds)
+    right = np.diagonal(table, axis1=1, axis2=2)
+    total = table.sum(axis=1) + table.sum(axis=2)  # 2 right + wrong of both sorts
+    f1 = 2 * right / np.where(total, total, 1)
+    mean: NDArray[np.float64] = f1.sum(axis=1) / (total > 0).sum(axis=1)
+    return mean
+
+
+def contingency(gold: NDArray[np.intp], other: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
+    """How many texts have each pair of codes, shape (conditions, kinds of other, kinds of gold)."""
+    rows = np.arange(len(other))[:, None]
+    both = np.bincount(((rows * kinds + other) * kinds + gold).ravel(), minlength=len(other) * kinds**2)
+    return both.reshape(len(other), kinds, kinds).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -160,20 +181,21 @@ class ClassificationTask:
         self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
         """Accuracy, or F1 averaged over the labels."""
-        from sklearn.metrics import f1_score
-
-        gold, predicted = self._gold, outcomes[:, :, 0]
+        gold, predicted = self._gold, outcomes[:, :, 0].astype(np.intp)
         if sample is not None:
             gold, predicted = gold[sample], predicted[:, sample]
         if metric == "accuracy":
             accuracy: NDArray[np.float64] = (predicted == gold).mean(axis=1)
             return accuracy
-        return np.array([f1_score(gold, row, average="macro", zero_division=0.0) for row in predicted])
+        return macro_f1(gold, predicted, len(self._codes))
 
     @cached_property
-    def _gold(self) -> NDArray[np.float64]:
+    def _codes(self) -> dict[str, int]:
+        return {label: code for code, label in enumerate(sorted({*self.train_labels, *self.test_labels}))}
+
+    @cached_property
+    def _gold(self) -> NDArray[np.intp]:
         return self._coded(self.test_labels)
 
-    def _coded(self, labels: tuple[str, ...]) -> NDArray[np.float64]:
-        codes = {label: code for code, label in enumerate(sorted({*self.train_labels, *self.test_labels}))}
-        return np.array([codes[label] for label in labels], dtype=np.float64)
+    def _coded(self, labels: tuple[str, ...]) -> NDArray[np.intp]:
+        return np.array([self._codes[label] for label in labels], dtype=np.intp)

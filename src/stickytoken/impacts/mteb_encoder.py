@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
-from stickytoken.impact.carriers import Treatment, prepare
-from stickytoken.impact.conditions import Condition
-from stickytoken.impact.settings import ImpactSettings, Side
+from stickytoken.impacts.carriers import Treatment, prepare
+from stickytoken.impacts.conditions import Condition
+from stickytoken.impacts.settings import ImpactSettings, Side
 from stickytoken.insertion import Insertion
 from stickytoken.runs.identity import digest
 

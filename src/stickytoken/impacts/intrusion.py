@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
-from stickytoken.impact.carriers import Treatment, needed_room, prepare
-from stickytoken.impact.conditions import Condition
-from stickytoken.impact.settings import ImpactSettings
-from stickytoken.impact.tasks.beir import CORPUS, QUERIES, read_documents, read_queries
-from stickytoken.impact.tasks.protocol import Outcomes, fingerprint, unit_vectors
-from stickytoken.impact.vectors import VectorStore
+from stickytoken.impacts.carriers import Treatment, needed_room, prepare
+from stickytoken.impacts.compute import GroupOutcomes
+from stickytoken.impacts.conditions import Condition
+from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.impacts.tasks.beir import CORPUS, QUERIES, read_documents, read_queries
+from stickytoken.impacts.tasks.protocol import fingerprint, unit_vectors
+from stickytoken.impacts.vectors import VectorStore
 from stickytoken.insertion import Token
 from stickytoken.sentences import bundled_frame, load_sentences
 
@@ -107,23 +108,30 @@ class IntrusionRunner:
         settings: of the measurement; of its copies, `COPIES` take the place.
         corpus: documents and queries.
         tokens: all tokens that will be measured.
+        file: where vectors of texts without copies are committed.
     """
 
     def __init__(
-        self, encoder: Encoder, settings: ImpactSettings, corpus: SearchCorpus, tokens: Sequence[Token]
+        self,
+        encoder: Encoder,
+        settings: ImpactSettings,
+        corpus: SearchCorpus,
+        tokens: Sequence[Token],
+        file: Path,
     ) -> None:
-        self.corpus = corpus
-        self._settings = settings
-        self._store = VectorStore(encoder)
         self._places = corpus.targets(settings.seed)
         name, insertion = corpus.name, settings.insertion
         room = needed_room(encoder, tokens, COPIES[-1], insertion)
-        self._targets = prepare(
+        self.targets = prepare(
             encoder, [corpus.documents[place] for place in self._places], room, insertion, name
         )
-        self._documents = prepare(encoder, corpus.documents, 0, insertion, name)
-        self._queries = prepare(encoder, corpus.queries, 0, insertion, name)
-        self._treatment = Treatment.of(settings)
+        self._treatment = treatment = Treatment.of(settings)
+        self._documents, self._queries = (
+            [treatment.clean(carrier) for carrier in prepare(encoder, texts, 0, insertion, name)]
+            for texts in (corpus.documents, corpus.queries)
+        )
+        unchanged = [treatment.clean(carrier) for carrier in self.targets]
+        self._store = VectorStore(encoder, [*self._queries, *self._documents, *unchanged], file)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -133,33 +141,37 @@ class IntrusionRunner:
     @property
     def units(self) -> int:
         """Number of documents that get copies."""
-        return len(self._targets)
+        return len(self.targets)
 
     @property
     def cut(self) -> int:
         """Documents that were cut to make room for the copies."""
-        return sum(carrier.cut for carrier in self._targets)
+        return sum(carrier.cut for carrier in self.targets)
 
-    def outcomes(self, condition: Condition) -> tuple[Outcomes, int]:
+    def outcomes(self, condition: Condition) -> GroupOutcomes:
         """For each document and number of copies: queries with it in their top 10, and its median rank."""
-        before = self._store.encoded
+        before = self._store.edited
         self._store.begin(condition.tokens)
         probes = [
             replace(self._treatment, copies=copies).probe(target, condition)
-            for target in self._targets
+            for target in self.targets
             for copies in COPIES
         ]
-        ranks = self._ranks(unit_vectors(self._store.of(probes, keep=False)))
+        ranks = self._ranks(unit_vectors(self._store.of(probes)))
         hits = (ranks <= TOP).sum(axis=0).reshape(self.units, len(COPIES))
         middle = np.median(ranks, axis=0).reshape(self.units, len(COPIES))
-        return np.hstack([hits, middle]).astype(np.float64), self._store.encoded - before
+        return [np.hstack([hits, middle]).astype(np.float64)], self._store.edited - before
+
+    @property
+    def clean(self) -> int:
+        """Texts without copies."""
+        return self._store.clean
 
     def _ranks(self, vectors: NDArray[np.float64]) -> NDArray[np.intp]:
         """Rank of each vector among the other documents, shape (queries, vectors); ties go first."""
-        queries, similarities = self._searched
+        queries, similarities, in_order = self._searched
         found = queries @ vectors.T
         own = np.repeat(self._places, len(COPIES))
-        in_order = np.sort(similarities, axis=1)
         above = np.stack(
             [
                 len(row) - np.searchsorted(row, each, side="right")
@@ -169,10 +181,10 @@ class IntrusionRunner:
         return 1 + above - (similarities[:, own] > found)
 
     @cached_property
-    def _searched(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Query vectors, and their similarities to all documents."""
+    def _searched(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Query vectors, their similarities to all documents, and these in order."""
         queries, documents = (
-            unit_vectors(self._store.of([each.content.ids for each in carriers], keep=True))
-            for carriers in (self._queries, self._documents)
+            unit_vectors(self._store.of(probes)) for probes in (self._queries, self._documents)
         )
-        return queries, queries @ documents.T
+        similarities = queries @ documents.T
+        return queries, similarities, np.sort(similarities, axis=1)

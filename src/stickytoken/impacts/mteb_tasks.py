@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError, MissingExtraError
-from stickytoken.impact.carriers import needed_room
-from stickytoken.impact.compute import TaskOutcomes, run_conditions
-from stickytoken.impact.conditions import Condition
-from stickytoken.impact.mteb_encoder import EditingEncoder
-from stickytoken.impact.settings import ImpactSettings
-from stickytoken.impact.tasks.files import LAYOUTS
-from stickytoken.impact.tasks.protocol import Outcomes, fingerprint
-from stickytoken.insertion import Insertion
+from stickytoken.impacts.carriers import needed_room
+from stickytoken.impacts.compute import GroupOutcomes, Stage, TaskOutcomes, run_groups, shard_stage
+from stickytoken.impacts.conditions import Condition
+from stickytoken.impacts.mteb_encoder import EditingEncoder
+from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.impacts.tasks.files import LAYOUTS
+from stickytoken.impacts.tasks.protocol import fingerprint
+from stickytoken.insertion import Insertion, Placement
 from stickytoken.runs.progress import ProgressCallback
 from stickytoken.runs.store import RunFolder
 
@@ -126,15 +126,30 @@ def run_mteb(
     room = needed_room(encoder, tokens, settings.copies, Insertion.TEXT)
     counts = {"cut": 0, "texts": 0}
 
-    def outcomes(condition: Condition) -> tuple[Outcomes, int]:
+    def outcomes(group: Sequence[Condition]) -> GroupOutcomes:
         _load(task)
-        model = EditingEncoder(encoder, condition, settings, room)
-        score = evaluate(model, task)
-        counts.update(cut=model.cut, texts=model.encoded)
-        return np.array([[score]]), model.encoded
+        values: list[NDArray[np.float64]] = []
+        scores: dict[int | None, float] = {}
+        encoded_texts = 0
+        for condition in group:
+            # Repetitions that edit texts alike are evaluated once.
+            edit = condition.seed if _is_random(condition, settings) else None
+            if edit not in scores:
+                model = EditingEncoder(encoder, condition, settings, room)
+                scores[edit] = evaluate(model, task)
+                encoded_texts += model.encoded
+                counts.update(cut=model.cut, texts=model.encoded)
+            values.append(np.array([[scores[edit]]]))
+        return values, encoded_texts
 
-    found = run_conditions(task.name, task.columns, task.units, conditions, outcomes, folder, progress)
+    stage = Stage(shard_stage(task.name), task.name, task.columns, task.units)
+    found = run_groups(stage, conditions, outcomes, folder, progress)
     return TaskOutcomes(task, found, edited=counts["texts"], cut=counts["cut"], texts=counts["texts"])
+
+
+def _is_random(condition: Condition, settings: ImpactSettings) -> bool:
+    """Whether a seed changes how a condition edits a text."""
+    return condition.mixture or (bool(condition.tokens) and settings.placement is Placement.RANDOM)
 
 
 def evaluate(model: Any, task: MtebTask) -> float:

@@ -9,12 +9,12 @@ from pathlib import Path
 import polars as pl
 
 from stickytoken.errors import InputError
-from stickytoken.impact.tasks.beir import CORPUS, QUERIES, read_beir
-from stickytoken.impact.tasks.columns import filled_texts, labels, numbers, require_columns, text_lists
-from stickytoken.impact.tasks.labels import ClassificationTask, ClusteringTask
-from stickytoken.impact.tasks.pairs import PairClassificationTask, SimilarityTask
-from stickytoken.impact.tasks.protocol import Task
-from stickytoken.impact.tasks.ranking import RerankingTask
+from stickytoken.impacts.tasks.beir import CORPUS, QUERIES, read_beir
+from stickytoken.impacts.tasks.columns import filled_texts, labels, numbers, require_columns, text_lists
+from stickytoken.impacts.tasks.labels import ClassificationTask, ClusteringTask
+from stickytoken.impacts.tasks.pairs import PairClassificationTask, SimilarityTask
+from stickytoken.impacts.tasks.protocol import Task
+from stickytoken.impacts.tasks.ranking import RerankingTask
 from stickytoken.sentences.tables import TABLE_SUFFIXES, read_table
 
 LAYOUTS = (

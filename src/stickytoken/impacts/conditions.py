@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 
 from stickytoken.insertion import Token
 
@@ -57,4 +58,11 @@ def make_conditions(
         Condition(kind, tokens, repetition, seed + repetition)
         for kind, tokens in groups
         for repetition in range(repetitions)
+    ]
+
+
+def grouped(conditions: Sequence[Condition]) -> list[list[Condition]]:
+    """The repetitions of each token together."""
+    return [
+        list(repetitions) for _, repetitions in groupby(conditions, lambda each: (each.kind, each.tokens))
     ]

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from stickytoken.errors import RunError
-from stickytoken.impact.record import IMPACT_SCHEMA_VERSION, ImpactRecord
+from stickytoken.runs.impact_record import IMPACT_SCHEMA_VERSION, ImpactRecord
 from stickytoken.runs.store import RunFolder
 
 IMPACT_FILE = "impact.json"
+# Of the folder of a measurement, inside that of the run whose tokens it measures.
+IMPACT_PREFIX = "impact-"
 _TEXT, _WHOLE, _NUMBER = pl.String, pl.Int64, pl.Float64
 # What is in each table; a column keeps its type where a table is empty.
 TABLES: dict[str, dict[str, Any]] = {
     "effects.parquet": {
-        **dict.fromkeys(("task", "layout", "metric", "unit"), _TEXT),
+        **dict.fromkeys(("task", "layout", "metric"), _TEXT),
+        "main": pl.Boolean,
+        "unit": _TEXT,
         "units": _WHOLE,
         **dict.fromkeys(("clean", "sticky", "benign"), _NUMBER),
         **{
@@ -46,6 +49,7 @@ TABLES: dict[str, dict[str, Any]] = {
         "corpus": _TEXT,
         "copies": _WHOLE,
         **dict.fromkeys(("hits_sticky", "hits_benign", "ratio", "ratio_low", "ratio_high"), _NUMBER),
+        **dict.fromkeys(("rank_sticky", "rank_benign"), _NUMBER),
         **dict.fromkeys(("documents", "cut"), _WHOLE),
     },
     "intrusion_curves.parquet": {
@@ -88,33 +92,45 @@ class Impact:
 
     @property
     def effects(self) -> pl.DataFrame:
-        """One row a task: drops of sticky and benign tokens, their difference, the test."""
-        return self._folder.read_table("effects.parquet")
+        """One row a task and metric: drops of sticky and benign tokens, their difference, the test."""
+        return self._table("effects.parquet")
 
     @property
     def conditions(self) -> pl.DataFrame:
-        """One row a task and condition: score, drop from clean, its interval."""
-        return self._folder.read_table("conditions.parquet")
+        """One row a task, metric and condition: score, drop from clean, its interval."""
+        return self._table("conditions.parquet")
 
     @property
     def scores(self) -> pl.DataFrame:
         """One row a task, metric, condition and repetition."""
-        return self._folder.read_table("scores.parquet")
+        return self._table("scores.parquet")
 
     @property
     def intrusion(self) -> pl.DataFrame:
         """One row a number of copies: top-10 hits of sticky and benign copies."""
-        return self._folder.read_table("intrusion.parquet")
+        return self._table("intrusion.parquet")
 
     @property
     def intrusion_curves(self) -> pl.DataFrame:
         """One row a token and number of copies: top-10 hits and median rank."""
-        return self._folder.read_table("intrusion_curves.parquet")
+        return self._table("intrusion_curves.parquet")
 
     @property
     def failed(self) -> dict[str, str]:
         """Tasks that could not be run, and why."""
         return self.result.failed
+
+    def require_tables(self) -> None:
+        """Read every table once.
+
+        Raises:
+            RunError: one is missing, damaged or lacks a column.
+        """
+        for name in TABLES:
+            self._table(name)
+
+    def _table(self, name: str) -> pl.DataFrame:
+        return self._folder.read_table(name, tuple(TABLES[name]))
 
     def summary(self) -> dict[str, Any]:
         """The measurement in JSON values."""
@@ -144,70 +160,21 @@ def open_impact(path: str | Path) -> Impact:
     return Impact(Path(path).expanduser())
 
 
-def markdown(record: ImpactRecord, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """The tables for people, as Markdown.
+def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
+    """Finished measurements in a run folder, the latest first.
 
-    Args:
-        record: of the measurement.
-        rows: of each table, by the name of its file without the ending.
+    One that cannot be read does not spoil the others.
+
+    Returns:
+        The measurements, and a sentence for each that is not finished or cannot be read.
     """
-    parts = [f"# What sticky tokens cost {_cell(record.model)}", _settings_line(record)]
-    for name, columns in _SHOWN.items():
-        if rows[name]:
-            parts += [f"## {_TITLES[name]}", _table(columns, rows[name])]
-    parts += [f"- {_cell(note)}" for note in record.notes]
-    failed = record.result.failed if record.result is not None else {}
-    parts += [f"- not run: {_cell(task)}: {_cell(reason)}" for task, reason in failed.items()]
-    return "\n\n".join(parts) + "\n"
-
-
-_TITLES = {
-    "effects": "Tasks",
-    "conditions": "Tokens",
-    "intrusion": "Intrusion",
-    "intrusion_curves": "Intrusion by token",
-}
-_SHOWN = {
-    "effects": (
-        "task",
-        "metric",
-        "clean",
-        "sticky",
-        "benign",
-        "difference",
-        "difference_low",
-        "difference_high",
-        "effect_size",
-        "p_value",
-        "q_value",
-    ),
-    "conditions": ("task", "kind", "token", "score", "drop", "drop_low", "drop_high"),
-    "intrusion": ("corpus", "copies", "hits_sticky", "hits_benign", "ratio", "ratio_low", "ratio_high"),
-    "intrusion_curves": ("kind", "token", "copies", "hits", "median_rank", "copies_needed"),
-}
-
-
-def _settings_line(record: ImpactRecord) -> str:
-    given = record.settings
-    return (
-        f"{given['copies']} copies, placement {given['placement']}, insertion {given['insertion']}, side "
-        f"{given['side']}, {given['seeds']} repetitions; intervals of {given['confidence']:.0%}."
-    )
-
-
-def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    lines = ["| " + " | ".join(columns) + " |", "| " + " | ".join("---" for _ in columns) + " |"]
-    lines += ["| " + " | ".join(_cell(row[column]) for column in columns) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    """A value that cannot break out of a Markdown table; token text is hostile."""
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    text = str(value)
-    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
-    shown = shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return "".join(f"\\{each}" if each in "\\`*_{}[]()#|~!" else each for each in shown)
+    found, unread = [], []
+    for file in sorted(run.glob(f"{IMPACT_PREFIX}*/{IMPACT_FILE}")):
+        try:
+            impact = open_impact(file.parent)
+            impact.require_tables()
+        except RunError as error:
+            unread.append(f"An impact measurement is left out: {error}.")
+        else:
+            found.append(impact)
+    return tuple(sorted(found, key=lambda impact: impact.record.started, reverse=True)), tuple(unread)

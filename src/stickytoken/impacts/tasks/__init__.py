@@ -1,6 +1,6 @@
 """Evaluation tasks from files: what they are made of, and their metrics."""
 
-from stickytoken.impact.tasks.files import LAYOUTS, load_task
-from stickytoken.impact.tasks.protocol import Task
+from stickytoken.impacts.tasks.files import LAYOUTS, load_task
+from stickytoken.impacts.tasks.protocol import Task
 
 __all__ = ["LAYOUTS", "Task", "load_task"]

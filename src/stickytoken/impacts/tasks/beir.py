@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 
 from stickytoken.errors import InputError
-from stickytoken.impact.tasks.columns import ids, labels, numbers, require_columns
-from stickytoken.impact.tasks.ranking import RetrievalTask
+from stickytoken.impacts.tasks.columns import ids, labels, numbers, require_columns
+from stickytoken.impacts.tasks.ranking import RetrievalTask
 from stickytoken.sentences.tables import read_table, text_column
 
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.impact.settings import Side
+from stickytoken.impacts.settings import Side
 
 Outcomes: TypeAlias = NDArray[np.float64]
 """What a task's metrics are computed from: shape (units, columns)."""

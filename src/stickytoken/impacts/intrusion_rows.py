@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.impact.conditions import Condition, Kind
-from stickytoken.impact.intrusion import COPIES
-from stickytoken.impact.settings import ImpactSettings
-from stickytoken.impact.statistics import bootstrap_samples
+from stickytoken.impacts.conditions import Condition, Kind
+from stickytoken.impacts.intrusion import COPIES
+from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.impacts.statistics import bootstrap_samples
 
 
 def intrusion_rows(
@@ -39,25 +39,19 @@ def intrusion_summary(
 ) -> list[dict[str, Any]]:
     """One row a number of copies: sticky against benign hits, with intervals over documents.
 
-    ``ratio`` compares mean hits of sticky and benign copies; null where it is not finite.
+    ``ratio`` compares mean hits of sticky and benign copies; null where it is not finite. Ranks are
+    medians over queries and documents, averaged over tokens.
     """
-    hits = {
-        kind: np.mean(
-            [
-                found[:, : len(COPIES)]
-                for condition, found in zip(conditions, outcomes, strict=True)
-                if condition.kind is kind
-            ],
-            axis=0,
-        )
-        for kind in (Kind.STICKY, Kind.BENIGN)
-    }
+    kinds = np.array([condition.kind for condition in conditions])
+    hits, ranks = outcomes[:, :, : len(COPIES)], np.median(outcomes[:, :, len(COPIES) :], axis=1)
+    hits_of = {kind: hits[kinds == kind].mean(axis=0) for kind in (Kind.STICKY, Kind.BENIGN)}
+    ranks_of = {kind: ranks[kinds == kind].mean(axis=0) for kind in (Kind.STICKY, Kind.BENIGN)}
     samples = bootstrap_samples(
         outcomes.shape[1], settings.resamples, [settings.seed, zlib.crc32(name.encode())]
     )
     rows = []
     for place, copies in enumerate(COPIES):
-        sticky, benign = (hits[kind][:, place] for kind in (Kind.STICKY, Kind.BENIGN))
+        sticky, benign = (hits_of[kind][:, place] for kind in (Kind.STICKY, Kind.BENIGN))
         drawn = np.array([_ratio(sticky[sample], benign[sample]) for sample in samples])
         ratio = _ratio(sticky, benign)
         tail = (1 - settings.confidence) / 2
@@ -72,6 +66,8 @@ def intrusion_summary(
                 "ratio": _finite(ratio),
                 "ratio_low": _finite(low),
                 "ratio_high": _finite(high),
+                "rank_sticky": float(ranks_of[Kind.STICKY][place]),
+                "rank_benign": float(ranks_of[Kind.BENIGN][place]),
                 "documents": len(sticky),
             }
         )

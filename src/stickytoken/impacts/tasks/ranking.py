@@ -10,8 +10,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.impact.settings import Side
-from stickytoken.impact.tasks.protocol import Outcomes, fingerprint, unit_vectors
+from stickytoken.impacts.settings import Side
+from stickytoken.impacts.tasks.protocol import Outcomes, fingerprint, unit_vectors
 
 # Depth of a ranking, as of trec_eval runs and MTEB.
 _DEPTH = 1000

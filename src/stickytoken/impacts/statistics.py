@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 # All sign flips of 12 tokens and fewer are tried out.
 _FLIPS = 4095
 _LEAST_TOKENS = 2
+_DECIMALS = 12
 
 
 class Interval(NamedTuple):
@@ -44,26 +45,40 @@ def bootstrap_samples(units: int, count: int, key: Sequence[int]) -> NDArray[np.
     return np.random.default_rng(list(key)).integers(units, size=(count, units))
 
 
-def contrast_intervals(
-    scores: Callable[[NDArray[np.intp] | None], NDArray[np.float64]],
-    contrasts: NDArray[np.float64],
-    samples: NDArray[np.intp],
-    confidence: float,
-) -> list[Interval]:
-    """Linear contrasts of scores, with percentile intervals of the bootstrap (Efron 1979).
+def resampled(
+    scores: Callable[[NDArray[np.intp] | None], NDArray[np.float64]], samples: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """Scores on all units, then on each sample of them.
 
     All conditions are resampled together: a unit is in all of them or in none.
 
     Args:
         scores: of all conditions on a sample of units, shape (conditions,).
-        contrasts: weights, shape (contrasts, conditions).
         samples: from `bootstrap_samples`.
-        confidence: coverage.
+
+    Returns:
+        Shape (1 + samples, conditions).
     """
-    points = combine(contrasts, scores(None))
-    drawn = np.array([combine(contrasts, scores(sample)) for sample in samples])
+    return np.array([scores(None), *(scores(sample) for sample in samples)])
+
+
+def contrast_intervals(
+    scores: NDArray[np.float64], contrasts: NDArray[np.float64], confidence: float
+) -> list[Interval]:
+    """Linear contrasts of scores, with percentile intervals of the bootstrap (Efron 1979).
+
+    Args:
+        scores: from `resampled`.
+        contrasts: weights, shape (contrasts, conditions).
+        confidence: coverage.
+
+    Returns:
+        One a contrast; without ends where there are no samples.
+    """
+    points, *drawn = (combine(contrasts, row) for row in scores)
+    columns = np.array(drawn).reshape(-1, len(contrasts)).T
     tail = (1 - confidence) / 2
-    return [_interval(float(point), column, tail) for point, column in zip(points, drawn.T, strict=True)]
+    return [_interval(float(point), column, tail) for point, column in zip(points, columns, strict=True)]
 
 
 def combine(contrasts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -76,7 +91,7 @@ def combine(contrasts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDAr
 def _interval(point: float, drawn: NDArray[np.float64], tail: float) -> Interval:
     defined = drawn[~np.isnan(drawn)]
     # A sample on which the metric is not defined says nothing; if most are, nothing is known.
-    if np.isnan(point) or len(defined) < len(drawn) / 2:
+    if np.isnan(point) or not len(defined) or len(defined) < len(drawn) / 2:
         return Interval(None if np.isnan(point) else point, None, None)
     low, high = np.quantile(defined, [tail, 1 - tail])
     return Interval(point, float(low), float(high))
@@ -101,7 +116,8 @@ def compare(sticky: NDArray[np.float64], benign: NDArray[np.float64], key: Seque
         return Comparison(None, None)
     test = permutation_test(
         (differences,),
-        lambda values, axis: values.mean(axis=axis),
+        # Rounded, so that flips that tie are equal whatever the order of the sum.
+        lambda values, axis: values.mean(axis=axis).round(_DECIMALS),
         permutation_type="samples",
         alternative="greater",
         vectorized=True,

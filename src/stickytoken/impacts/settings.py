@@ -45,7 +45,7 @@ class ImpactSettings:
     side: Side = Side.DOCUMENT
     sticky: int = 10
     benign: int = 1
-    seeds: int = 3
+    seeds: int = 2
     resamples: int = 1000
     confidence: float = 0.95
     seed: int = 42

@@ -1,0 +1,81 @@
+"""The tables of an impact measurement as Markdown, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stickytoken.runs.impact_record import ImpactRecord
+from stickytoken.visible_text import markdown as escaped
+
+_TITLES = {
+    "effects": "Tasks",
+    "conditions": "Tokens",
+    "intrusion": "Intrusion",
+    "intrusion_curves": "Intrusion by token",
+}
+_SHOWN = {
+    "effects": (
+        "task",
+        "metric",
+        "clean",
+        "sticky",
+        "benign",
+        "difference",
+        "difference_low",
+        "difference_high",
+        "effect_size",
+        "p_value",
+        "q_value",
+    ),
+    "conditions": ("task", "kind", "token", "score", "drop", "drop_low", "drop_high"),
+    "intrusion": (
+        "corpus",
+        "copies",
+        "hits_sticky",
+        "hits_benign",
+        "ratio",
+        "ratio_low",
+        "ratio_high",
+        "rank_sticky",
+        "rank_benign",
+    ),
+    "intrusion_curves": ("kind", "token", "copies", "hits", "median_rank", "copies_needed"),
+}
+
+
+def impact_markdown(record: ImpactRecord, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """The tables for people, as Markdown.
+
+    Args:
+        record: of the measurement.
+        rows: of each table, by the name of its file without the ending.
+    """
+    parts = [f"# What sticky tokens cost {_cell(record.model)}", _settings_line(record)]
+    for name, columns in _SHOWN.items():
+        if rows[name]:
+            parts += [f"## {_TITLES[name]}", _table(columns, rows[name])]
+    parts += [f"- {_cell(note)}" for note in record.notes]
+    failed = record.result.failed if record.result is not None else {}
+    parts += [f"- not run: {_cell(task)}: {_cell(reason)}" for task, reason in failed.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _settings_line(record: ImpactRecord) -> str:
+    given = record.settings
+    return (
+        f"{given['copies']} copies, placement {given['placement']}, insertion {given['insertion']}, side "
+        f"{given['side']}, {given['seeds']} repetitions; intervals of {given['confidence']:.0%}."
+    )
+
+
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = ["| " + " | ".join(columns) + " |", "| " + " | ".join("---" for _ in columns) + " |"]
+    lines += ["| " + " | ".join(_cell(row[column]) for column in columns) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if isinstance(value, float) else escaped(str(value))

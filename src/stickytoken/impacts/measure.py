@@ -1,0 +1,216 @@
+"""Coordinate an impact measurement: choose tokens, run tasks, compare, commit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError, RunError
+from stickytoken.impacts.compute import (
+    GroupOutcomes,
+    Stage,
+    TaskOutcomes,
+    TaskRunner,
+    remove_vectors,
+    run_groups,
+    shard_stage,
+    vectors_file,
+)
+from stickytoken.impacts.conditions import Condition, grouped
+from stickytoken.impacts.effects import TaskEffects, with_q_values
+from stickytoken.impacts.intrusion import IntrusionRunner
+from stickytoken.impacts.intrusion_rows import copies_needed, intrusion_rows, intrusion_summary
+from stickytoken.impacts.markdown import impact_markdown
+from stickytoken.impacts.mteb_tasks import MtebTask, UnreachableTaskError, run_mteb
+from stickytoken.impacts.plan import ImpactPlan, TaskSource, make_plan
+from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.runs.environment import hardware, now, package_versions
+from stickytoken.runs.identity import differences, digest
+from stickytoken.runs.impact_record import ImpactRecord, ImpactResultRecord, TaskRecord
+from stickytoken.runs.impact_results import IMPACT_FILE, IMPACT_PREFIX, TABLES, Impact, open_impact
+from stickytoken.runs.progress import ProgressCallback, ignore_progress
+from stickytoken.runs.run import Run
+from stickytoken.runs.store import RunFolder
+
+_IDENTITY_SHOWN = 12
+
+
+def impact(
+    encoder: Encoder,
+    tasks: Sequence[TaskSource] = (),
+    *,
+    run: Run | str | Path | None = None,
+    tokens: Sequence[int] | None = None,
+    exclude: Collection[int] = (),
+    intrusion: str | Path | None = None,
+    settings: ImpactSettings | None = None,
+    out: str | Path | None = None,
+    progress: ProgressCallback = ignore_progress,
+) -> Impact:
+    """Measure what tokens cost. The same call continues a measurement that was cut off.
+
+    Every task is measured on clean texts, with copies of each sticky token, with copies of
+    each matched benign token, and with mixtures of either.
+
+    Args:
+        encoder: the model.
+        tasks: files or folders of a known layout, names of MTEB tasks, or MTEB tasks.
+        run: a finished detection of this model, whose sticky tokens are measured.
+        tokens: ids of the tokens to measure instead.
+        exclude: ids that may not serve as benign tokens, beside those that the run flagged.
+        intrusion: documents that copies are put into, to see whether queries find them: a BEIR
+            folder, a file of documents, or ``bundled``.
+        settings: None is the defaults.
+        out: the folder; None is ``impact-<identity>`` in the run's folder, where the run's report finds it,
+            or ``runs/<model>-impact-<identity>`` without a run.
+        progress: told of every step.
+
+    Returns:
+        The finished measurement; tasks that could not be reached are in its ``failed``.
+
+    Raises:
+        InputError: tasks, tokens or settings that cannot be used, or no task could be run.
+        EncodingError: a text without a usable vector.
+        RunError: the run is of another model; the folder is of another measurement or process.
+        MissingExtraError: an MTEB task without the extra ``impact``.
+    """
+    plan = make_plan(encoder, tasks, run, tokens, exclude, intrusion, settings or ImpactSettings())
+    record = ImpactRecord(
+        identity=digest(plan.parts),
+        identity_parts=plan.parts,
+        model=encoder.name,
+        device=encoder.device,
+        settings=asdict(plan.settings),
+        tokens=plan.token_records(),
+        notes=plan.notes,
+        versions=package_versions(),
+        hardware=hardware(encoder.device),
+        started=now(),
+    )
+    path = Path(out).expanduser() if out is not None else _default_path(plan, record)
+    return _execute(plan, record, RunFolder(path), progress)
+
+
+def _execute(plan: ImpactPlan, record: ImpactRecord, folder: RunFolder, progress: ProgressCallback) -> Impact:
+    ours = (folder.path / IMPACT_FILE).is_file()
+    if not ours and (folder.holds_run() or folder.holds_other_files()):
+        raise RunError(f"{folder.path} holds files but no impact: choose an empty or a new folder")
+    with folder.locked():
+        earlier = folder.read_record(IMPACT_FILE, ImpactRecord)
+        if earlier is not None:
+            if earlier.identity != record.identity:
+                parts = (
+                    ", ".join(differences(record.identity_parts, earlier.identity_parts)) or "its identity"
+                )
+                raise RunError(
+                    f"{folder.path} holds another impact (it differs in {parts}): choose another folder"
+                )
+            finished = earlier.result is not None and not earlier.result.failed
+            if finished and all((folder.path / name).is_file() for name in TABLES):
+                return open_impact(folder.path)
+        record = earlier or record
+        folder.write_record(IMPACT_FILE, record.model_copy(update={"result": None}))
+        _compute(plan, record, folder, progress)
+    return open_impact(folder.path)
+
+
+def _compute(plan: ImpactPlan, record: ImpactRecord, folder: RunFolder, progress: ProgressCallback) -> None:
+    found, failed = _run_tasks(plan, folder, progress)
+    conditions = plan.conditions
+    intrusion, curves, stages = _run_intrusion(plan, folder, progress)
+    effects = [TaskEffects(each, conditions, plan.settings, plan.names) for each in found]
+    rows = {
+        "effects": with_q_values([row for each in effects for row in each.effect_rows()]),
+        "conditions": [row for each in effects for row in each.condition_rows()],
+        "scores": [row for each in effects for row in each.score_rows()],
+        "intrusion": intrusion,
+        "intrusion_curves": curves,
+    }
+    for name, table in TABLES.items():
+        folder.write_table(name, pl.DataFrame(rows[Path(name).stem], schema=table))
+    groups = len(grouped(conditions))
+    cost = folder.total_cost({shard_stage(each.task.name): groups for each in found} | stages)
+    result = ImpactResultRecord(
+        sequences=cost.sequences,
+        seconds=round(cost.seconds, 1),
+        failed=failed,
+        tasks=[_task_record(each) for each in found],
+    )
+    record = record.model_copy(update={"result": result})
+    folder.write_text("impact.md", impact_markdown(record, rows))
+    folder.write_record(IMPACT_FILE, record)
+    remove_vectors(folder)
+
+
+def _run_tasks(
+    plan: ImpactPlan, folder: RunFolder, progress: ProgressCallback
+) -> tuple[list[TaskOutcomes], dict[str, str]]:
+    runner = TaskRunner(plan.encoder, plan.settings, plan.conditions, folder, progress)
+    found: list[TaskOutcomes] = []
+    failed: dict[str, str] = {}
+    for task in plan.tasks:
+        try:
+            if isinstance(task, MtebTask):
+                found.append(run_mteb(task, plan.encoder, plan.settings, plan.conditions, folder, progress))
+            else:
+                found.append(runner.run(task))
+        except UnreachableTaskError as error:
+            failed[task.name] = str(error)
+    if failed and not found and plan.corpus is None:
+        raise InputError(f"no task could be run ({', '.join(failed)}): {next(iter(failed.values()))}")
+    return found, failed
+
+
+def _run_intrusion(
+    plan: ImpactPlan, folder: RunFolder, progress: ProgressCallback
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, int]]:
+    """Rows of both tables, and the number of shards by stage."""
+    if plan.corpus is None:
+        return [], [], {}
+    conditions = [each for each in plan.conditions if len(each.tokens) == 1 and each.repetition == 0]
+    key = f"intrusion-{shard_stage(plan.corpus.name)}"
+    tokens = [*plan.sticky, *plan.benign]
+    runner = IntrusionRunner(plan.encoder, plan.settings, plan.corpus, tokens, vectors_file(folder, key))
+
+    def outcomes(group: Sequence[Condition]) -> GroupOutcomes:
+        found, encoded = runner.outcomes(group[0])
+        return found, encoded + (runner.clean if group[0] == conditions[0] else 0)
+
+    stage = Stage(key, f"intrusion into {plan.corpus.name}", runner.columns, runner.units)
+    found = run_groups(stage, conditions, outcomes, folder, progress)
+    needed = dict(zip([each.tokens[0].id for each in conditions], copies_needed(found), strict=True))
+    curves = intrusion_rows(found, conditions, plan.names)
+    for row in curves:
+        row |= {"corpus": plan.corpus.name, "copies_needed": needed[row["token_id"]]}
+    summary = intrusion_summary(found, conditions, plan.settings, plan.corpus.name)
+    for row in summary:
+        row["cut"] = runner.cut
+    return summary, curves, {key: len(conditions)}
+
+
+def _task_record(found: TaskOutcomes) -> TaskRecord:
+    task = found.task
+    return TaskRecord(
+        name=task.name,
+        layout=task.layout,
+        unit=task.unit,
+        units=task.units,
+        texts=found.texts,
+        edited=found.edited,
+        cut=found.cut,
+        metrics=list(task.metrics),
+    )
+
+
+def _default_path(plan: ImpactPlan, record: ImpactRecord) -> Path:
+    name = f"{IMPACT_PREFIX}{record.identity[:_IDENTITY_SHOWN]}"
+    if plan.run is not None:
+        return plan.run / name
+    stem = re.sub(r"[^A-Za-z0-9._]+", "-", Path(record.model).name).strip("-.") or "model"
+    return Path("runs") / f"{stem}-{name}"

@@ -1,0 +1,175 @@
+"""What a measurement computes, and what identifies it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError, RunError
+from stickytoken.impacts.compute import shard_stage
+from stickytoken.impacts.conditions import Condition, Kind, make_conditions
+from stickytoken.impacts.intrusion import SearchCorpus, load_search_corpus
+from stickytoken.impacts.mteb_tasks import MtebTask, find_mteb_task
+from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.impacts.tasks import Task, load_task
+from stickytoken.impacts.tokens import flagged_tokens, match_benign, named_tokens, worst_tokens
+from stickytoken.insertion import Token
+from stickytoken.runs.identity import differences
+from stickytoken.runs.impact_record import TokenRecord
+from stickytoken.runs.run import Run, open_run
+from stickytoken.vocabulary import Vocabulary, categorize
+
+if TYPE_CHECKING:
+    from mteb.abstasks import AbsTask
+
+AnyTask: TypeAlias = Task | MtebTask
+TaskSource: TypeAlias = "str | Path | Task | AbsTask"
+
+# Raise it when the same inputs would give other numbers than before.
+_IDENTITY_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ImpactPlan:
+    """What a measurement computes, and what identifies it.
+
+    Attributes:
+        encoder: the model.
+        settings: of the measurement.
+        sticky: tokens to measure.
+        benign: their matches.
+        tasks: what is measured.
+        corpus: what documents are pushed into; None is no intrusion.
+        names: vocabulary strings by id.
+        notes: what a reader should know.
+        run: folder of the run whose tokens these are; None where there is no run.
+    """
+
+    encoder: Encoder
+    settings: ImpactSettings
+    sticky: list[Token]
+    benign: list[Token]
+    tasks: list[AnyTask]
+    corpus: SearchCorpus | None
+    names: dict[int, str]
+    notes: list[str]
+    run: Path | None
+
+    @property
+    def conditions(self) -> list[Condition]:
+        """Of all tasks."""
+        return make_conditions(self.sticky, self.benign, self.settings.seed, self.settings.seeds)
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Everything that can change the numbers, as JSON values."""
+        return {
+            "version": _IDENTITY_VERSION,
+            "encoder": asdict(self.encoder.identity),
+            "settings": json.loads(json.dumps(asdict(self.settings))),
+            "tasks": {task.name: task.fingerprint for task in self.tasks},
+            "intrusion": self.corpus.fingerprint if self.corpus else None,
+            "sticky": [token.id for token in self.sticky],
+            "benign": [token.id for token in self.benign],
+        }
+
+    def token_records(self) -> list[TokenRecord]:
+        """The tokens, each benign one with the token that it is compared with."""
+        matches = [
+            (token, self.sticky[place % len(self.sticky)].id) for place, token in enumerate(self.benign)
+        ]
+        pairs = [
+            *((token, Kind.STICKY, None) for token in self.sticky),
+            *((token, Kind.BENIGN, match) for token, match in matches),
+        ]
+        return [
+            TokenRecord(
+                token_id=token.id,
+                token=self.names[token.id],
+                text=token.text,
+                kind=kind.value,
+                matched_to=match,
+            )
+            for token, kind, match in pairs
+        ]
+
+
+def make_plan(
+    encoder: Encoder,
+    tasks: Sequence[TaskSource],
+    run: Run | str | Path | None,
+    tokens: Sequence[int] | None,
+    exclude: Collection[int],
+    intrusion: str | Path | None,
+    settings: ImpactSettings,
+) -> ImpactPlan:
+    """Load what is asked for, choose tokens, and match them with benign ones; see `impact`.
+
+    Raises:
+        InputError: tasks or tokens that cannot be used.
+        MissingExtraError: an MTEB task without the extra ``impact``.
+        RunError: the run is of another model.
+    """
+    if not tasks and intrusion is None:
+        raise InputError("there is nothing to measure: pass a task, or documents for an intrusion")
+    opened = run if isinstance(run, Run) or run is None else open_run(run)
+    if opened is not None:
+        _require_model(opened, encoder)
+    loaded, notes = _loaded(tasks)
+    vocabulary = categorize(encoder.tokenizer)
+    sticky = _wanted(vocabulary, opened, tokens, settings.sticky)
+    flagged = {*exclude, *(flagged_tokens(opened) if opened is not None else ())}
+    if opened is None:
+        notes.append("no run says which tokens are sticky: a benign token may be one")
+    benign = match_benign(vocabulary, sticky, flagged, settings.benign, settings.seed)
+    corpus = load_search_corpus(intrusion, settings.seed) if intrusion is not None else None
+    names = dict(zip(vocabulary.ids, vocabulary.tokens, strict=True))
+    folder = None if opened is None else opened.path
+    return ImpactPlan(encoder, settings, sticky, benign, loaded, corpus, names, notes, folder)
+
+
+def _wanted(vocabulary: Vocabulary, run: Run | None, tokens: Sequence[int] | None, count: int) -> list[Token]:
+    if tokens is not None:
+        return named_tokens(vocabulary, tokens)
+    if run is None:
+        raise InputError(
+            "which tokens are to be measured? Pass the folder of a finished detection, or name tokens with "
+            "--tokens"
+        )
+    return named_tokens(vocabulary, worst_tokens(run, count))
+
+
+def _require_model(run: Run, encoder: Encoder) -> None:
+    theirs = run.record.identity_parts.get("encoder", {})
+    if parts := differences(json.loads(json.dumps(asdict(encoder.identity))), theirs):
+        raise RunError(
+            f"the run in {run.path} is of another model than {encoder.name!r} (they differ in "
+            f"{', '.join(parts)}): pass the model of the run, with the same prompt and precision"
+        )
+
+
+def _loaded(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
+    tasks: list[AnyTask] = []
+    notes: list[str] = []
+    for source in sources:
+        task: AnyTask
+        path = Path(source).expanduser() if isinstance(source, (str, Path)) else None
+        if path is not None and path.exists():
+            task, said = load_task(path)
+            tasks.append(task)
+            notes += said
+        elif path is not None and (path.suffix or len(path.parts) > 1):
+            raise InputError(f"no task file or folder {str(path)!r}")
+        elif path is None and hasattr(source, "outcomes"):
+            tasks.append(cast("Task", source))
+        else:
+            tasks.append(find_mteb_task(source))
+    stages = [shard_stage(task.name) for task in tasks]
+    for stage, each in zip(stages, tasks, strict=True):
+        if stages.count(stage) > 1:
+            raise InputError(f"two tasks are called {each.name!r}: rename a file, or measure them apart")
+    return tasks, notes

@@ -1,0 +1,126 @@
+"""What sticky tokens cost, as measured in the run folder: figures and facts of the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from stickytoken.reports.figures.figure import ReportFigure
+from stickytoken.reports.figures.impact_costs import (
+    costs,
+    costs_table,
+    describe_costs,
+    describe_token_costs,
+    token_costs,
+    token_costs_table,
+)
+from stickytoken.reports.figures.intrusion_curves import (
+    describe_intrusion,
+    intrusion_curves,
+    intrusion_table,
+)
+from stickytoken.reports.figures.panels import stacked
+from stickytoken.runs.impact_results import Impact
+
+# Of more measurements the latest are shown.
+_MOST_SHOWN = 3
+
+
+def impact_figures(impacts: tuple[Impact, ...]) -> list[ReportFigure]:
+    """The figures of the latest measurements."""
+    found: list[ReportFigure] = []
+    for place, impact in enumerate(impacts[:_MOST_SHOWN]):
+        suffix = f"-{place + 1}" if place else ""
+        found += [*_costs(impact, suffix), *_intrusion(impact, suffix)]
+    return found
+
+
+def impact_notes(impacts: tuple[Impact, ...]) -> list[str]:
+    """What a reader should know of the measurements."""
+    found = [
+        f"impact: {name} was not measured: {reason}"
+        for impact in impacts[:_MOST_SHOWN]
+        for name, reason in impact.failed.items()
+    ]
+    if len(impacts) > _MOST_SHOWN:
+        found.append(f"of {len(impacts)} impact measurements in the run folder the latest are shown")
+    return found
+
+
+def impact_facts(impacts: tuple[Impact, ...]) -> dict[str, dict[str, Any]]:
+    """How each measurement was made, by name."""
+    return {
+        f"impact {impact.path.name}": {
+            **impact.record.settings,
+            **{
+                f"{kind} tokens": [each.token for each in impact.record.tokens if each.kind == kind]
+                for kind in ("sticky", "benign")
+            },
+            "texts": impact.result.sequences,
+            "seconds": impact.result.seconds,
+            **{f"texts cut, {task.name}": task.cut for task in impact.result.tasks if task.cut},
+        }
+        for impact in impacts[:_MOST_SHOWN]
+    }
+
+
+def _costs(impact: Impact, suffix: str) -> list[ReportFigure]:
+    effects = impact.effects.to_dicts()
+    if not effects:
+        return []
+    main = impact.effects.filter("main").select("task", "metric")
+    conditions = impact.conditions.join(main, on=["task", "metric"], maintain_order="left")
+    rows = conditions.filter(pl.col("kind") != "clean").to_dicts()
+    plot = token_costs(rows)
+    return [
+        ReportFigure(
+            f"impact-costs{suffix}",
+            "What copies cost",
+            costs(effects),
+            describe_costs(effects),
+            f"{_treatment(impact)} The further to the right, the more of the score is gone. Copies of any "
+            "token cost something: what counts is how much further right the sticky ones lie.",
+            costs_table(effects),
+            in_markdown=True,
+        ),
+        ReportFigure(
+            f"impact-tokens{suffix}",
+            "What copies of each token cost",
+            plot,
+            describe_token_costs(rows),
+            "The main metric of each task. Benign tokens are like the sticky ones in category, spelling and "
+            "length, and not flagged. In a mixture, the copies are shared by all tokens of a kind.",
+            token_costs_table(rows),
+            stacked(plot, len(main), len(main) * plot.layout.height) if len(main) > 1 else {},
+            in_markdown=True,
+        ),
+    ]
+
+
+def _intrusion(impact: Impact, suffix: str) -> list[ReportFigure]:
+    summary = impact.intrusion.to_dicts()
+    if not summary:
+        return []
+    return [
+        ReportFigure(
+            f"intrusion{suffix}",
+            "Documents pushed into search results",
+            intrusion_curves(summary, impact.intrusion_curves.to_dicts()),
+            describe_intrusion(summary),
+            f"Copies went into {summary[0]['documents']} random documents, and it was counted for how many "
+            "queries each is among the first 10. Dotted: without copies. Below it, copies push documents out "
+            "of results that it was in. The ratio compares sticky with benign copies: it can rise while both "
+            "fall.",
+            intrusion_table(summary),
+            in_markdown=True,
+        )
+    ]
+
+
+def _treatment(impact: Impact) -> str:
+    given = impact.record.settings
+    return (
+        f"{given['copies']} copies, placement {given['placement']}, side {given['side']}; intervals of "
+        f"{given['confidence']:.0%} over queries, pairs or texts."
+    )
