@@ -17,9 +17,10 @@ from stickytoken.explanation.embeddings import EmbeddingMatrix, share_below
 from stickytoken.explanation.observing import distances_to_benign
 from stickytoken.explanation.placing import Part, place_copies
 from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.explanation.tables import AREA_OF, MEASURES_SCHEMA, frame, head_rows, measure_rows
+from stickytoken.explanation.tables import AREA_OF, frame, head_rows, measure_rows
 from stickytoken.explanation.verdict import _CALLED, findings, verdict
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
+from stickytoken.runs.explanation_record import MEASURES_SCHEMA
 from stickytoken.vocabulary import categorize
 
 

@@ -91,8 +91,7 @@ def notes(content: RunContent) -> list[str]:
     if len(content.tokens) < content.record.model.available:
         told = [
             f"only {len(content.tokens):,} of {content.record.model.available:,} available tokens were "
-            "looked at: "
-            "there may be others",
+            "looked at: there may be others",
             *told,
         ]
     return [*told, *content.missing]
@@ -163,23 +162,17 @@ def how(content: RunContent) -> str:
     if content.is_profile:
         return (
             "Copies of every token were put into short texts (carriers), at their beginning, their end and "
-            "between "
-            f"their words, {copies} at a time. Each text "
-            "was "
-            "compared with sentences and vocabulary entries (anchors) before and after. All tokens got a few "
-            "texts, those with the highest lift or pull more, and the last of them "
-            f"{content.setting('confirming_texts'):g} texts of their own, on which their numbers rest "
-            "alone. What is "
-            "ordinary was learned from the vocabulary itself, and false discoveries are controlled over all "
-            "tokens."
+            f"between their words, {copies} at a time. Each text was compared with sentences and vocabulary "
+            "entries (anchors) before and after. All tokens got a few texts, those with the highest lift or "
+            f"pull more, and the last of them {content.setting('confirming_texts'):g} texts of their own, on "
+            "which their numbers rest alone. What is ordinary was learned from the vocabulary itself, and "
+            "false discoveries are controlled over all tokens."
         )
     return (
-        "The method of Chen et al. (ACL 2025): every token was scored on a few sentence pairs, with "
-        f"1 to {copies} copies at the beginning, the end and between the words. The best "
-        f"{content.setting('candidate_share'):.2%} were validated on "
-        f"{content.setting('validation_pairs'):g} pairs below "
-        "the mean "
-        "similarity, and outliers among these are called sticky."
+        "The method of Chen et al. (ACL 2025): every token was scored on a few sentence pairs, with 1 to "
+        f"{copies} copies at the beginning, the end and between the words. The best "
+        f"{content.setting('candidate_share'):.2%} were validated on {content.setting('validation_pairs'):g} "
+        "pairs below the mean similarity, and outliers among these are called sticky."
     )
 
 

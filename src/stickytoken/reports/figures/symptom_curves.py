@@ -11,6 +11,7 @@ from plotly.subplots import make_subplots
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.style import (
     CONTROL,
+    CONTROL_BAND,
     DASHES,
     ORDINARY,
     SERIES,
@@ -120,7 +121,7 @@ def _draw_controls(figure: go.Figure, controls: list[Curve], side: str, column: 
         y=[*table.max(axis=0).round(5).tolist(), *table.min(axis=0)[::-1].round(5).tolist()],
         mode="lines",
         fill="toself",
-        fillcolor="rgba(0,158,115,0.15)",
+        fillcolor=CONTROL_BAND,
         line={"width": 0},
         hoverinfo="skip",
         showlegend=False,
