@@ -179,16 +179,18 @@ def test_figures_are_replaced_whole_or_not_at_all(folder, tmp_path, monkeypatch)
         save_figures(figures, tmp_path)
     assert contents(tmp_path) == {old.name: b"old"}
 
-    monkeypatch.setattr(
-        "plotly.io.write_images", lambda _, paths, **__: [path.write_bytes(b"new") for path in paths]
-    )
+    def whole(plots, paths, **_):
+        for path in paths:
+            path.write_bytes(b"new")
 
     def full(_):
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patched, pytest.raises(RunError, match="no space left to write"):
+    monkeypatch.setattr("plotly.io.write_images", whole)
+    with monkeypatch.context() as patched:
         patched.setattr("stickytoken.runs.atomic.os.fsync", full)
-        save_figures(figures, tmp_path)
+        with pytest.raises(RunError, match="no space left to write"):
+            save_figures(figures, tmp_path)
     assert contents(tmp_path) == {old.name: b"old"}
     save_figures(figures, tmp_path)
     assert set(contents(tmp_path).values()) == {b"new"}

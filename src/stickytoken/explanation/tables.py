@@ -39,6 +39,8 @@ AREAS = {
     "similarity": ("lift_sentences",),
 }
 AREA_OF = {measure: area for area, measures in AREAS.items() for measure in measures}
+# Measures that lie between 0 and 1 for every text.
+SHARES = ("attention_received", "attention_from_others", "pooling_norm_share")
 # Layers of attention are counted from 1; 0 are the embeddings.
 _FIRST_LAYER = {"attention_received": 1, "attention_from_others": 1}
 
@@ -66,7 +68,7 @@ def measure_rows(
     others = benign if layered else benign[:, :, None]
     area = AREA_OF[name]
     family = columns.shape[1] if layered else len(AREAS[area])
-    found = compare(columns, others, confidence, family)
+    found = compare(columns, others, confidence, family, shares=name in SHARES)
     first = _FIRST_LAYER.get(name, 0)
     return [
         {
@@ -91,8 +93,9 @@ def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str
         confidence: of the intervals, over all heads at once.
     """
     _, layers, count = heads.shape
-    by_head = compare(heads.reshape(len(heads), -1), _flat(benign), confidence, layers * count)
-    by_layer = compare(heads.mean(axis=2), benign.mean(axis=3), confidence, layers)
+    flat = heads.reshape(len(heads), -1)
+    by_head = compare(flat, _flat(benign), confidence, layers * count, shares=True)
+    by_layer = compare(heads.mean(axis=2), benign.mean(axis=3), confidence, layers, shares=True)
     rows = []
     for layer in range(layers):
         whole = _distances(heads[:, layer].mean(axis=1), benign[:, :, layer].mean(axis=2))

@@ -10,7 +10,8 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from stickytoken.reports.figures.figure import DataTable
-from stickytoken.reports.figures.style import CONTROL, CONTROL_BAND, STICKY, empty_figure, label, new_figure
+from stickytoken.reports.figures.panels import draw_band
+from stickytoken.reports.figures.style import CONTROL, STICKY, empty_figure, label, new_figure
 
 _COLUMNS = ("layer", "value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations")
 
@@ -76,18 +77,8 @@ def _rows_by_measure(measures: pl.DataFrame, panels: Mapping[str, str]) -> dict[
 
 def _draw_benign(figure: go.Figure, rows: list[dict[str, Any]], column: int) -> None:
     layers = [row["layer"] for row in rows]
-    figure.add_scatter(
-        x=[*layers, *reversed(layers)],
-        y=[*(row["benign_high"] for row in rows), *(row["benign_low"] for row in reversed(rows))],
-        mode="lines",
-        fill="toself",
-        fillcolor=CONTROL_BAND,
-        line={"width": 0},
-        hoverinfo="skip",
-        showlegend=False,
-        row=1,
-        col=column,
-    )
+    lows, highs = [row["benign_low"] for row in rows], [row["benign_high"] for row in rows]
+    draw_band(figure, layers, lows, highs, column)
     figure.add_scatter(
         x=layers,
         y=[row["benign_mean"] for row in rows],
