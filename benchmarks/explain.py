@@ -5,8 +5,8 @@ python benchmarks/explain.py --only planted --carriers 10   # one half, with few
 
 Writes explain.json (attribution, time) and explain-planted.json.
 
-A planted model is all-MiniLM-L6-v2 with rows of its word embeddings overwritten; see planted.py. Times
-of other work on the machine are in the wall clock, so CPU seconds of the process stand beside it.
+A planted model is all-MiniLM-L6-v2 with rows of its word embeddings overwritten; see planted.py. Take
+the time on a machine that does nothing else: the wall clock is what counts.
 """
 
 from __future__ import annotations
@@ -118,12 +118,11 @@ def time_check(encoder: Encoder, token_id: int) -> Check:
     started = time.perf_counter()
     found, cpu = explained(encoder, [token_id], ExplainSettings())
     wall = time.perf_counter() - started
-    # On a machine that does other work, the CPU seconds of one thread say what a free core would take.
     return Check(
         f"one token, {found.carriers} carriers, default settings",
         "under 60 s on 2 cores",
         f"{wall:.0f} s, {cpu:.0f} CPU s",
-        min(wall, cpu) < 60,
+        wall < 60,
         {"wall_seconds": wall, "cpu_seconds": cpu, "verdict": found.tokens[0].verdict},
     )
 

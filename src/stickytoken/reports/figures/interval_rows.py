@@ -49,7 +49,10 @@ def interval_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) 
     figure.add_scatter(
         y=titles,
         x=[row["value"] for row in rows],
-        error_x={"type": "data", "array": [(row["high"] or row["value"]) - row["value"] for row in rows]},
+        error_x={
+            "type": "data",
+            "array": [0 if row["high"] is None else row["high"] - row["value"] for row in rows],
+        },
         mode="markers",
         marker={
             "color": STICKY,
