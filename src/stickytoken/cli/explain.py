@@ -74,7 +74,7 @@ def explain(
     confidence: Confidence = 0.95,
     attribution: Attribution = True,
     pairs: Pairs = 1,
-    steps: Steps = 32,
+    steps: Steps = 40,
     sentences: o.SentenceSource = None,
     column: o.Column = None,
     seed: o.Seed = 42,

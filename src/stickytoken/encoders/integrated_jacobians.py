@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.attention_capture import plain_attention
 from stickytoken.encoders.borrowing import bounded_memory, evaluating
 from stickytoken.encoders.inspection import Inspector, backbone_of, input_embeddings
+from stickytoken.encoders.quadrature import rule_along
 from stickytoken.errors import EncodingError, ModelError
 
 # torch gives its functions no types.
@@ -36,6 +37,8 @@ _forward_mode: Any = torch.autograd.forward_ad
 _TOKENS = 2048
 # A reference shorter than this share of the text's vector has no direction.
 _NO_DIRECTION = 1e-3
+# Looks along the way, which cost a plain pass each, by point of the integral.
+_LOOKS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,33 @@ class Contributions:
         return float(np.linalg.norm(self.reference + self.parts.sum(axis=0) - self.vector))
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """The straight way from a reference to a text.
+
+    Attributes:
+        features: of the text.
+        reference: embeddings, shape (1, T, D).
+        text: embeddings, shape (1, T, D).
+        length: that vectors are divided by; None divides each by its own.
+    """
+
+    features: dict[str, Any]
+    reference: torch.Tensor
+    text: torch.Tensor
+    length: float | None
+
+    @property
+    def batch(self) -> int:
+        """Places at a time."""
+        return max(1, _TOKENS // self.text.shape[1])
+
+    def at(self, places: NDArray[np.float64]) -> torch.Tensor:
+        """Embeddings at places from 0 to 1, shape (places, T, D)."""
+        along = torch.as_tensor(places, dtype=self.text.dtype, device=self.text.device)
+        return self.reference + along[:, None, None] * (self.text - self.reference)
+
+
 class JacobianIntegrator:
     """Computes contributions of parts of texts.
 
@@ -65,7 +95,8 @@ class JacobianIntegrator:
     its content; a model without one gets zeros. Special tokens stay. A reference whose vector has no
     direction (a static model's zeros) cannot be normalised: then the text's length is divided by at the
     end, and the reference adds nothing. Directional derivatives are exact, by forward-mode
-    differentiation, one for each part; the integral is a Gauss-Legendre sum.
+    differentiation, one for each part. The integral is a Gauss-Legendre sum in panels: a vector may turn
+    within a hundredth of the way, where attention moves to other tokens, so the way is looked along first.
 
     Args:
         inspector: of the model.
@@ -118,9 +149,8 @@ class JacobianIntegrator:
             if not np.isfinite(length) or length == 0:
                 raise EncodingError(f"{self.encoder.name}: a text to be explained has no usable vector")
             directed = float(without.norm()) > _NO_DIRECTION * length
-            parts = self._integrate(
-                features, reference, text, directions, steps, None if directed else length
-            )
+            way = _Way(features, reference, text, None if directed else length)
+            parts = self._integrate(way, directions, steps, len(vector))
         if not bool(parts.isfinite().all()):
             raise ModelError(
                 f"{self.encoder.name}: vectors on the way from the reference to a text are not finite"
@@ -129,49 +159,47 @@ class JacobianIntegrator:
         found = [np.asarray(each.cpu().numpy(), dtype=np.float64) for each in (*ends, parts)]
         return Contributions(found[0], found[1], found[2])
 
-    def _integrate(
-        self,
-        features: dict[str, Any],
-        reference: torch.Tensor,
-        text: torch.Tensor,
-        directions: torch.Tensor,
-        steps: int,
-        length: float | None,
-    ) -> torch.Tensor:
-        """Integrals along the directions, shape (parts, d).
+    def _integrate(self, way: _Way, directions: torch.Tensor, steps: int, width: int) -> torch.Tensor:
+        """Integrals along the directions, shape (parts, width).
 
         Args:
-            features: of the text.
-            reference: embeddings, shape (1, T, D).
-            text: embeddings, shape (1, T, D).
+            way: from the reference to the text.
             directions: one a part, shape (parts, T, D).
             steps: points of the integral.
-            length: that vectors are divided by; None divides each by its own.
+            width: of the vectors.
         """
-        nodes, weights = np.polynomial.legendre.leggauss(steps)
+        places, weights = rule_along(self._travelled(way, _LOOKS * steps), steps)
         points = [(node, part) for node in range(steps) for part in range(len(directions))]
-        size = max(1, _TOKENS // text.shape[1])
-        total: torch.Tensor | None = None
-        for begin in range(0, len(points), size):
-            node, part = np.array(points[begin : begin + size]).T
-            along = torch.as_tensor((nodes[node] + 1) / 2, dtype=text.dtype, device=text.device)
-            place = reference + along[:, None, None] * (text - reference)
-            slopes = self._slopes(features, place, directions[torch.as_tensor(part)], length)
-            weighted = slopes * torch.as_tensor(weights[node] / 2, device=text.device)[:, None]
-            if total is None:
-                total = weighted.new_zeros((len(directions), weighted.shape[1]))
-            total.index_add_(0, torch.as_tensor(part, device=text.device), weighted)
-        if total is None:
+        if not points:
             raise EncodingError(f"{self.encoder.name}: a text to be explained has no tokens")
+        device = way.text.device
+        total = torch.zeros((len(directions), width), dtype=torch.float64, device=device)
+        for begin in range(0, len(points), way.batch):
+            node, part = np.array(points[begin : begin + way.batch]).T
+            slopes = self._slopes(way, places[node], directions[torch.as_tensor(part)])
+            weighted = slopes * torch.as_tensor(weights[node], device=device)[:, None]
+            total.index_add_(0, torch.as_tensor(part, device=device), weighted)
         return total
 
-    def _slopes(
-        self, features: dict[str, Any], place: torch.Tensor, direction: torch.Tensor, length: float | None
-    ) -> torch.Tensor:
+    def _travelled(self, way: _Way, looks: int) -> NDArray[np.float64]:
+        """How far the divided vectors have come at equally spaced places, shape (looks + 1,)."""
+        places = np.linspace(0, 1, looks + 1)
+        seen = torch.cat(
+            [
+                self._vectors(way.features, way.at(places[begin : begin + way.batch])).double()
+                for begin in range(0, len(places), way.batch)
+            ]
+        )
+        lengths = seen.norm(dim=1, keepdim=True) if way.length is None else way.length
+        legs = (seen / lengths).diff(dim=0).norm(dim=1).cpu().numpy()
+        return np.concatenate([[0.0], np.cumsum(legs)])
+
+    def _slopes(self, way: _Way, places: NDArray[np.float64], direction: torch.Tensor) -> torch.Tensor:
         """Directional derivatives of the divided vectors, shape (points, d)."""
         try:
             with _forward_mode.dual_level():
-                vectors = self._vectors(features, _forward_mode.make_dual(place, direction))
+                dual = _forward_mode.make_dual(way.at(places), direction)
+                vectors = self._vectors(way.features, dual)
                 found = _forward_mode.unpack_dual(vectors)
         except NotImplementedError as error:
             reason = " ".join(str(error).split())[:200]
@@ -182,8 +210,8 @@ class JacobianIntegrator:
         if found.tangent is None:
             return torch.zeros_like(vector)
         slope = found.tangent.double()
-        if length is not None:
-            return slope / length
+        if way.length is not None:
+            return slope / way.length
         # The derivative of v / |v| is what is across v of that of v, over |v|.
         norms = vector.norm(dim=1, keepdim=True)
         units = vector / norms

@@ -39,7 +39,7 @@ class ExplainSettings:
     attribution_carriers: int = 5
     attribution_benign: int = 6
     pairs: int = 1
-    steps: int = 32
+    steps: int = 40
     neighbours: int = 8
     directions: int = 512
     seed: int = 42

@@ -32,7 +32,18 @@ def headline(content: RunContent) -> str:
         )
     if content.is_profile:
         return profile_headline(content.run)
-    return f"{content.record.model.name}: {std_headline(content.run)}"
+    return f"{content.record.model.name}: {std_headline(content.run)}{_worst_rate(content, content.run)}"
+
+
+def _worst_rate(content: RunContent, run: Run) -> str:
+    """How bad it is, as far as a method without severity says."""
+    if content.sticky.is_empty():
+        return ""
+    row, needed = content.sticky.row(0, named=True), run.result_of(StdResultRecord).rate_threshold
+    return (
+        f" The worst, {row['token']!r}, draws {row['validation_rate']:.0%} of the unrelated pairs together; "
+        f"beyond {needed:.0%} a candidate is sticky."
+    )
 
 
 def tone(content: RunContent) -> str:
