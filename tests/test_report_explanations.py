@@ -95,7 +95,7 @@ def test_figures_hold_the_numbers_of_the_tables(explained_run):
         plots = {figure.name.split("-")[-1]: figure.plot for figure in each.figures}
         cells = found.tables["attribution"]
         drawn = plots["attribution"].data[0].z
-        assert sum(map(sum, drawn)) == pytest.approx(cells["value"].sum(), abs=1e-4)
+        assert sum(row[-1] for row in drawn) == pytest.approx(cells["value"].sum(), abs=1e-4)
         heads = found.tables["heads"].drop_nulls("head").sort("layer", "head")
         shares = [cell[0] for row in plots["heads"].data[0].customdata for cell in row]
         assert shares == heads["value"].to_list()

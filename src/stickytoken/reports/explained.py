@@ -25,14 +25,14 @@ from stickytoken.runs.explanation_files import StoredExplanation
 MOST_DRAWN = 4
 _ATTENTION = MappingProxyType(
     {
-        "attention_received": "attention to the copies, by all",
-        "attention_from_others": "attention to the copies, by others",
+        "attention_received": "from all positions",
+        "attention_from_others": "from all but the copies",
     }
 )
 _DRIFT = MappingProxyType(
     {
-        "carrier_cosine_drift": "cosine drift of the carrier's tokens",
-        "copies_cosine_distance": "distance of the copies to benign ones",
+        "carrier_cosine_drift": "carrier's tokens: drift",
+        "copies_cosine_distance": "copies: distance to benign",
     }
 )
 _POOLING = MappingProxyType(
@@ -123,8 +123,8 @@ _READ_ATTENTION = (
     "read from, not how much of it reaches the vector."
 )
 _READ_DRIFT = (
-    "Left: how far the carrier's own tokens move when copies are there, against the same text without them. "
-    "Right: how far the copies' states lie from those of benign tokens. Layer 0 are the embeddings. In a "
+    "First: how far the carrier's own tokens move when copies are there, against the same text without them. "
+    "Second: how far the copies' states lie from those of benign tokens. Layer 0 are the embeddings. In a "
     "causal model tokens before the copies cannot drift."
 )
 
@@ -184,9 +184,9 @@ def _attribution(found: StoredExplanation) -> ReportFigure:
         attribution_matrix(first),
         describe_attribution(first, pair),
         "Integrated Jacobians (Moeller et al. 2023): all cells together are the similarity. Orange cells add "
-        "to it, blue ones take away. The last row and column belong to the reference, a text of padding: "
-        "read cells against each other, never one alone as a share. Neighbouring copies share what they do "
-        "together.",
+        "to it, blue ones take away. Behind the tokens stands the reference, a text of padding, and last "
+        "what each row adds in all: read that, and cells against each other. Neighbouring copies share what "
+        "they do together.",
         attribution_table(first),
     )
 

@@ -11,12 +11,13 @@ import polars as pl
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.style import DIVERGING, ORDINARY, empty_figure, label, new_figure
 
+SUM = "(sum of the row)"
 _ROW_HEIGHT = 22
 _NAMED = 10
 
 
 def attribution_matrix(cells: pl.DataFrame) -> go.Figure:
-    """A cell a pair of tokens; the last row and column are the references'.
+    """A cell a pair of tokens; then the references' row and column, and what every row adds in all.
 
     Args:
         cells: of one pair, as `attribution.parquet` has them.
@@ -28,6 +29,8 @@ def attribution_matrix(cells: pl.DataFrame) -> go.Figure:
     values = ordered["value"].to_numpy().reshape(len(rows), len(columns))
     # The cell of both references is near 1 and tells nothing: colours are those of the tokens.
     strongest = float(np.abs(values[:-1, :-1]).max(initial=0)) or 1.0
+    values = np.hstack([values, values.sum(axis=1, keepdims=True)])
+    columns.append(SUM)
     figure = new_figure(height=220 + _ROW_HEIGHT * len(rows))
     figure.add_heatmap(
         x=list(range(len(columns))),
@@ -59,6 +62,7 @@ def attribution_matrix(cells: pl.DataFrame) -> go.Figure:
         showgrid=False,
         zeroline=False,
     )
+    figure.add_vline(x=len(columns) - 1.5, line={"color": ORDINARY, "width": 1.5, "dash": "dot"})
     for place in _ends_of_copies(ordered):
         figure.add_hline(y=place, line={"color": ORDINARY, "width": 1.5, "dash": "dot"})
     return figure
