@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import ConsoleMessage, Error, Page, Request, ViewportSize, sync_playwright
 
 import stickytoken
 from published import Check, show, write
@@ -28,8 +28,8 @@ PICTURE = Path(__file__).resolve().parent.parent / "docs" / "images" / "report.p
 WIDTHS = (390, 1400)
 DRAWN = "[...document.querySelectorAll('[data-figure]')].every(plot => plot.querySelector('.main-svg'))"
 # Colours that the picture is reduced to; what it shows has few.
-_COLORS = 96
-_PICTURE = {"width": 1200, "height": 1180}
+_COLORS = 256
+_PICTURE = ViewportSize(width=1200, height=1600)
 
 
 def written(run: Path, path: Path) -> list[Check]:
@@ -51,10 +51,7 @@ def opened(path: Path, pictures: Path | None) -> list[Check]:
         checks = []
         for width in WIDTHS:
             page = browser.new_page(viewport={"width": width, "height": 900})
-            heard: list[str] = []
-            page.on("console", lambda message, heard=heard: heard.append(f"console: {message.text}"))
-            page.on("pageerror", lambda error, heard=heard: heard.append(f"error: {error}"))
-            page.on("request", lambda request, heard=heard: heard.append(f"request: {request.url}"))
+            heard = _listened(page)
             page.goto(path.as_uri())
             _wait(page)
             wide = page.evaluate("document.documentElement.scrollWidth")
@@ -85,6 +82,25 @@ def draw(path: Path) -> None:
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     reduced = Image.open(io.BytesIO(shot)).convert("RGB").quantize(_COLORS, dither=Image.Dither.NONE)
     reduced.save(PICTURE, optimize=True)
+
+
+def _listened(page: Page) -> list[str]:
+    """A list that gets whatever the page asks for or complains about."""
+    heard: list[str] = []
+
+    def message(found: ConsoleMessage) -> None:
+        heard.append(f"console: {found.text}")
+
+    def error(found: Error) -> None:
+        heard.append(f"error: {found}")
+
+    def request(found: Request) -> None:
+        heard.append(f"request: {found.url}")
+
+    page.on("console", message)
+    page.on("pageerror", error)
+    page.on("request", request)
+    return heard
 
 
 def _wait(page: Page) -> None:

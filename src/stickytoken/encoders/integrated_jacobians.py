@@ -206,14 +206,14 @@ class JacobianIntegrator:
             raise ModelError(
                 f"{self.encoder.name}: no forward-mode derivative of one of its operations ({reason})"
             ) from error
-        vector = found.primal.double()
+        vector: torch.Tensor = found.primal.double()
         if found.tangent is None:
             return torch.zeros_like(vector)
-        slope = found.tangent.double()
+        slope: torch.Tensor = found.tangent.double()
         if way.length is not None:
             return slope / way.length
         # The derivative of v / |v| is what is across v of that of v, over |v|.
-        norms = vector.norm(dim=1, keepdim=True)
+        norms: torch.Tensor = vector.norm(dim=1, keepdim=True)
         units = vector / norms
         return (slope - units * (units * slope).sum(dim=1, keepdim=True)) / norms
 
