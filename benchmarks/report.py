@@ -27,9 +27,7 @@ from published import Check, show, write
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "images" / "report.png"
 WIDTHS = (390, 1400)
 DRAWN = "[...document.querySelectorAll('[data-figure]')].every(plot => plot.querySelector('.main-svg'))"
-# Colours that the picture is reduced to; what it shows has few.
-_COLORS = 256
-_PICTURE = ViewportSize(width=1200, height=1600)
+_PICTURE = ViewportSize(width=1200, height=1430)
 
 
 def written(run: Path, path: Path) -> list[Check]:
@@ -80,8 +78,7 @@ def draw(path: Path) -> None:
         shot = page.screenshot()
         browser.close()
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    reduced = Image.open(io.BytesIO(shot)).convert("RGB").quantize(_COLORS, dither=Image.Dither.NONE)
-    reduced.save(PICTURE, optimize=True)
+    Image.open(io.BytesIO(shot)).convert("RGB").save(PICTURE, optimize=True)
 
 
 def _listened(page: Page) -> list[str]:
