@@ -38,7 +38,7 @@ _TOKENS = 2048
 # A reference shorter than this share of the text's vector has no direction.
 _NO_DIRECTION = 1e-3
 # Looks along the way, which cost a plain pass each, by point of the integral.
-_LOOKS = 2
+_LOOKS = 1
 
 
 @dataclass(frozen=True, slots=True)
