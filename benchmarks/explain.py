@@ -5,8 +5,8 @@ python benchmarks/explain.py --only planted --carriers 10   # one half, with few
 
 Writes explain.json (attribution, time) and explain-planted.json.
 
-A planted model is all-MiniLM-L6-v2 with rows of its word embeddings overwritten; see planted.py. Times
-of other work on the machine are in the wall clock, so CPU seconds of the process stand beside it.
+A planted model is all-MiniLM-L6-v2 with rows of its word embeddings overwritten; see planted.py. Take
+the time on a machine that does nothing else: the wall clock is what counts.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder
 from stickytoken.encoders.inspection import Inspector
 from stickytoken.encoders.integrated_jacobians import JacobianIntegrator
 from stickytoken.explanation import ExplainSettings, Explanation, explain
+from stickytoken.explanation.tables import AREAS
 from stickytoken.sentences import load_sentences
 
 MODEL = "all-MiniLM-L6-v2"
@@ -77,12 +78,13 @@ def ordinary_check(found: Explanation, ordinary: list[int]) -> Check:
     left = some.group_by("token_id", "measure").agg(pl.col("outside").any())
     by_measure = dict(left.group_by("measure").agg(pl.col("outside").mean()).sort("measure").iter_rows())
     share = float(np.mean(list(by_measure.values())))
+    shares = left.filter("outside", pl.col("measure").is_in([*AREAS["attention"], *AREAS["pooling"]]))
     return Check(
         f"{len(ordinary)} ordinary tokens: share of measures that leave the benign interval",
         "at most 10 % (5 % by design)",
         f"{share:.1%}",
         share <= 0.1,
-        {"by_measure": by_measure},
+        {"by_measure": by_measure, "tokens_outside_in_attention_or_pooling": shares["token_id"].n_unique()},
     )
 
 
@@ -118,12 +120,11 @@ def time_check(encoder: Encoder, token_id: int) -> Check:
     started = time.perf_counter()
     found, cpu = explained(encoder, [token_id], ExplainSettings())
     wall = time.perf_counter() - started
-    # On a machine that does other work, the CPU seconds of one thread say what a free core would take.
     return Check(
         f"one token, {found.carriers} carriers, default settings",
         "under 60 s on 2 cores",
         f"{wall:.0f} s, {cpu:.0f} CPU s",
-        min(wall, cpu) < 60,
+        wall < 60,
         {"wall_seconds": wall, "cpu_seconds": cpu, "verdict": found.tokens[0].verdict},
     )
 

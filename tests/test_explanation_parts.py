@@ -17,9 +17,10 @@ from stickytoken.explanation.embeddings import EmbeddingMatrix, share_below
 from stickytoken.explanation.observing import distances_to_benign
 from stickytoken.explanation.placing import Part, place_copies
 from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.explanation.tables import AREA_OF, MEASURES_SCHEMA, frame, head_rows, measure_rows
+from stickytoken.explanation.tables import AREA_OF, frame, head_rows, measure_rows
 from stickytoken.explanation.verdict import _CALLED, findings, verdict
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
+from stickytoken.runs.explanation_record import MEASURES_SCHEMA
 from stickytoken.vocabulary import categorize
 
 
@@ -49,6 +50,38 @@ def test_an_ordinary_token_leaves_the_benign_interval_as_often_as_said():
         found = compare(means[:1], means[1:, None], 0.95, 5)
         left += bool(found.outside.any())
     assert 0.03 < left / 2000 < 0.06
+
+
+def test_skewed_shares_leave_their_interval_as_often_as_said():
+    random, left = generator(), {True: 0, False: 0}
+    for _ in range(2000):
+        means = 1 / (1 + np.exp(4 - random.normal(size=(17, 6))))
+        for shares in left:
+            found = compare(means[:1], means[1:, None], 0.95, 6, shares=shares)
+            left[shares] += bool(found.outside.any())
+    assert 0.03 < left[True] / 2000 < 0.06
+    assert left[False] / 2000 > 0.08
+
+
+@given(st.integers(0, 10**6))
+def test_a_share_and_what_it_leaves_are_compared_alike(seed):
+    random = generator(seed)
+    values, benign = random.random((6, 2)), random.random((5, 6, 2))
+    one, other = (
+        compare(values, benign, 0.95, 2, shares=True),
+        compare(1 - values, 1 - benign, 0.95, 2, shares=True),
+    )
+    np.testing.assert_allclose(other.deviations, -one.deviations, atol=1e-9)
+    np.testing.assert_allclose(other.benign_high, 1 - one.benign_low, atol=1e-9)
+    assert (one.outside == other.outside).all()
+    assert ((one.benign_low > 0) & (one.benign_high < 1)).all()
+
+
+def test_shares_of_nothing_and_of_all_are_compared_too():
+    benign = np.zeros((4, 3, 1))
+    assert not compare(np.zeros((3, 1)), benign, 0.95, 1, shares=True).outside[0]
+    assert compare(np.ones((3, 1)), benign, 0.95, 1, shares=True).outside[0]
+    assert not compare(np.ones((3, 1)), benign + 1, 0.95, 1, shares=True).outside[0]
 
 
 def test_one_text_has_no_interval():

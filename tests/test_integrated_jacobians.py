@@ -34,37 +34,22 @@ def found(encoder):
     return JacobianIntegrator(Inspector(encoder)).contributions(ids, range(len(ids)), STEPS)
 
 
-def pooled_vectors(model):
-    """A list that gets what goes into the last normalisation, and how to stop it."""
-    seen = []
-    last = model[-1]
-    return seen, last.register_forward_pre_hook(
-        lambda _, inputs: seen.append(inputs[0]["sentence_embedding"])
-    )
-
-
 def vectors_along(encoder, ids, row_of):
-    """The model's vector before normalisation, with rows of the text's content replaced."""
+    """The model's unit vector, with rows of the text's content replaced."""
     model, features = encoder.model, encoder.features([tuple(ids)])
     embeddings = backbone_of(model).get_input_embeddings()
     handle = embeddings.register_forward_hook(lambda _, __, rows: row_of(rows))
-    pooled = []
-    end = model[-1].register_forward_pre_hook(
-        lambda _, inputs: pooled.append(inputs[0]["sentence_embedding"])
-    )
     try:
         with torch.no_grad():
-            model.eval()(features)
+            return model.eval()(features)["sentence_embedding"][0].double().numpy()
     finally:
         handle.remove()
-        end.remove()
-    return pooled[0][0].double().numpy()
 
 
 def test_the_sum_of_the_parts_is_the_vector(encoder, found):
     assert found.error < 1e-5
     np.testing.assert_allclose(found.vector, encoder.encode([TEXT])[0], atol=1e-6)
-    np.testing.assert_allclose(np.linalg.norm(found.vector), 1, atol=1e-9)
+    np.testing.assert_allclose(np.linalg.norm([found.vector, found.reference], axis=1), 1, atol=1e-9)
 
 
 def test_contributions_are_integrals_of_finite_differences(encoder, found):
@@ -72,7 +57,6 @@ def test_contributions_are_integrals_of_finite_differences(encoder, found):
     model = encoder.model.double()
     try:
         padding = backbone_of(model).get_input_embeddings().weight[model.tokenizer.pad_token_id].detach()
-        length = np.linalg.norm(vectors_along(encoder, ids, lambda rows: rows))
         points, width, step = 60, len(ids), 1e-5
         for token in (0, width - 1):
             total = 0
@@ -88,7 +72,7 @@ def test_contributions_are_integrals_of_finite_differences(encoder, found):
                 high = vectors_along(encoder, ids, moved)
                 low = vectors_along(encoder, ids, lambda rows, moved=moved: moved(rows, step=-step))
                 total = total + (high - low) / (2 * step) / points
-            np.testing.assert_allclose(found.parts[token], total / length, atol=2e-4)
+            np.testing.assert_allclose(found.parts[token], total, atol=2e-4)
     finally:
         encoder.model.float()
 
@@ -106,30 +90,19 @@ def test_one_direction_of_the_vector_is_what_captum_attributes(encoder, found):
     ids = encoder.tokenize([TEXT])[0].ids
     model, features = encoder.model, encoder.features([tuple(ids)])
     direction = torch.tensor(encoder.encode(["a bird walks"])[0])
-    pooled = []
-    handle = model[-1].register_forward_pre_hook(
-        lambda _, inputs: pooled.append(inputs[0]["sentence_embedding"])
-    )
 
     def score(input_ids):
         repeated = {
             key: value.expand(len(input_ids), -1) if torch.is_tensor(value) else value
             for key, value in features.items()
         }
-        model({**repeated, "input_ids": input_ids})
-        return pooled[-1] @ direction
+        return model({**repeated, "input_ids": input_ids})["sentence_embedding"] @ direction
 
     baseline = features["input_ids"].clone()
     baseline[:, 1 : 1 + len(ids)] = model.tokenizer.pad_token_id
-    embeddings = backbone_of(model).get_input_embeddings()
-    try:
-        model.eval()
-        gradients = LayerIntegratedGradients(score, embeddings)
-        by_position = gradients.attribute(features["input_ids"], baselines=baseline, n_steps=100)
-        length = float(pooled[0].new_tensor(vectors_along(encoder, ids, lambda rows: rows)).norm())
-    finally:
-        handle.remove()
-    expected = by_position.sum(dim=-1)[0, 1 : 1 + len(ids)].detach().numpy() / length
+    gradients = LayerIntegratedGradients(score, backbone_of(model.eval()).get_input_embeddings())
+    by_position = gradients.attribute(features["input_ids"], baselines=baseline, n_steps=100)
+    expected = by_position.sum(dim=-1)[0, 1 : 1 + len(ids)].detach().numpy()
     np.testing.assert_allclose(found.parts @ direction.numpy(), expected, atol=1e-4)
 
 

@@ -169,6 +169,9 @@ def test_a_run_of_the_method_std(planted_run):
     page = Page(html)
     found = open_run(planted_run)
     assert f"{found.result.sticky} sticky tokens among" in page.text
+    worst = found.sticky.row(0, named=True)
+    rate = f"{worst['validation_rate']:.0%}"
+    assert f"The worst, {worst['token']!r}, draws {rate} of the unrelated pairs together" in page.text
     assert "does not measure contraction" in page.text
     document = json.loads(stickytoken.report(planted_run, format="json"))
     assert [row["token"] for row in document["flagged"]] == found.sticky["token"].to_list()

@@ -15,7 +15,7 @@ import profiled
 import stickytoken
 from reported import chromium, opened, wait_for_plots, wait_until
 from stickytoken import load_encoder
-from stickytoken.errors import InputError, MissingExtraError
+from stickytoken.errors import InputError, MissingExtraError, RunError
 from stickytoken.reports.content import read_content
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.style import template
@@ -158,6 +158,43 @@ def test_figures_are_saved_as_png_and_svg(folder, tmp_path):
         assert struct.unpack(">I", png[16:20])[0] == 2700
         root = ElementTree.fromstring((tmp_path / "figures" / f"{name}.svg").read_text("utf-8"))
         assert root.tag.endswith("svg")
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_figures_are_replaced_whole_or_not_at_all(folder, tmp_path, monkeypatch):
+    """Nothing is touched before everything is drawn, and a disk that fills up tears no file."""
+    figures = report_figures(read_content(folder))[:1]
+    old = tmp_path / f"{figures[0].name}.png"
+    old.write_bytes(b"old")
+
+    def half(plots, paths, **_):
+        paths[0].write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("plotly.io.write_images", half)
+    with pytest.raises(RunError, match="figures cannot be drawn"):
+        save_figures(figures, tmp_path)
+    assert contents(tmp_path) == {old.name: b"old"}
+
+    def whole(plots, paths, **_):
+        for path in paths:
+            path.write_bytes(b"new")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("plotly.io.write_images", whole)
+    with monkeypatch.context() as patched:
+        patched.setattr("stickytoken.runs.atomic.os.fsync", full)
+        with pytest.raises(RunError, match="no space left to write"):
+            save_figures(figures, tmp_path)
+    assert contents(tmp_path) == {old.name: b"old"}
+    save_figures(figures, tmp_path)
+    assert set(contents(tmp_path).values()) == {b"new"}
+    assert len(contents(tmp_path)) == 2
 
 
 def test_without_a_browser_figures_are_refused_in_one_line(folder, tmp_path, monkeypatch):

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from stickytoken.runs import Run
     from stickytoken.sentences import Sentences
 
-_FOLDER = "explain"
-
 Source = Annotated[
     str, typer.Argument(metavar="RUN|MODEL", help="Run folder, or a model.", show_default=False)
 ]
@@ -76,7 +74,7 @@ def explain(
     confidence: Confidence = 0.95,
     attribution: Attribution = True,
     pairs: Pairs = 1,
-    steps: Steps = 32,
+    steps: Steps = 40,
     sentences: o.SentenceSource = None,
     column: o.Column = None,
     seed: o.Seed = 42,
@@ -143,10 +141,15 @@ def explain(
 
 def _write(found: Explanation, out: Path | None, run: Run | None) -> None:
     """Write the tables where they belong: as asked for, into the run, or nowhere."""
-    place = out or (run.path / _FOLDER if run is not None else None)
+    from stickytoken.runs.explanation_record import EXPLANATIONS_FOLDER
+
+    place = out or (run.path / EXPLANATIONS_FOLDER if run is not None else None)
     if place is not None:
         found.write(place)
         tell(f"tables: {place}/<token id>/")
+    if run is not None:
+        shown = "" if out is None else f" --explain {out}"
+        tell(f"with figures: stickytoken report {run.path}{shown}")
 
 
 def _corpus(sentences: str | None, column: str | None) -> Sentences | None:

@@ -46,6 +46,14 @@ def report(
             show_default=False,
         ),
     ] = None,
+    explanations: Annotated[
+        Path | None,
+        typer.Option(
+            "--explain",
+            help="Folder that explain --out wrote to. Default: explain in the run folder.",
+            show_default=False,
+        ),
+    ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open the HTML file in a browser.")] = False,
 ) -> None:
     """Write what a run found as one HTML file, as Markdown or as JSON. No model is needed.
@@ -61,7 +69,9 @@ def report(
     if html and out is None:
         out = runs[0].expanduser() / REPORT_FILE if len(runs) == 1 else Path(_COMPARISON_FILE)
     with status("writing the report"):
-        text = make_report(*runs, format=output_format.value, out=out, figures=figures)
+        text = make_report(
+            *runs, format=output_format.value, out=out, figures=figures, explanations=explanations
+        )
     if out is None:
         _write(text)
     else:

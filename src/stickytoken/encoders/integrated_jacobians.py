@@ -1,8 +1,18 @@
 """Integrated Jacobians: what each part of a text adds to its vector.
 
-Moeller, Nikolaev, Pado, "An Attribution Method for Siamese Encoders" (EMNLP 2023), section 3. A text's
-vector is the reference's plus an integrated Jacobian times the distance between their embeddings, so it is
-a sum over positions. A product of two such sums is a matrix over pairs of positions.
+Moeller, Nikolaev, Pado, "An Attribution Method for Siamese Encoders" (EMNLP 2023), section 2. For an encoder
+e, texts a, b and references r_a, r_b, with x(t) = r + t (a - r) between the input embeddings,
+
+    e(a) - e(r_a) = sum_i v_i(a),    v_i(a) = J_a[:, i] (a - r_a)_i,    J_a = int_0^1 de/dx (x(t)) dt
+    e(a).e(b) - e(r_a).e(b) - e(a).e(r_b) + e(r_a).e(r_b) = sum_ij v_i(a).v_j(b)
+
+so a text's vector is a sum over positions, and a product of two such sums is a matrix over pairs of them.
+The paper trains models whose reference has the vector 0, so that the terms of the references vanish. A model
+as it is has no such reference; here its terms are kept, as one row and one column of the matrix more.
+
+Here e is the *unit* vector, whose dot product is the cosine: the normalisation is inside what is
+integrated. Dividing by the length at the end, as a constant, would leave the reference as long as it happens
+to be, several times a text in some models, and every cell would first of all take that back.
 """
 
 from __future__ import annotations
@@ -19,11 +29,16 @@ from numpy.typing import NDArray
 from stickytoken.encoders.attention_capture import plain_attention
 from stickytoken.encoders.borrowing import bounded_memory, evaluating
 from stickytoken.encoders.inspection import Inspector, backbone_of, input_embeddings
+from stickytoken.encoders.quadrature import rule_along
 from stickytoken.errors import EncodingError, ModelError
 
 # torch gives its functions no types.
 _forward_mode: Any = torch.autograd.forward_ad
 _TOKENS = 2048
+# A reference shorter than this share of the text's vector has no direction.
+_NO_DIRECTION = 1e-3
+# Looks along the way, which cost a plain pass each, by point of the integral.
+_LOOKS = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +47,7 @@ class Contributions:
 
     Attributes:
         vector: the unit vector, shape (d,).
-        reference: what the reference input has of it, shape (d,).
+        reference: the reference's unit vector, shape (d,); zeros where its vector has no direction.
         parts: what each part of the text adds, shape (parts, d).
     """
 
@@ -46,14 +61,42 @@ class Contributions:
         return float(np.linalg.norm(self.reference + self.parts.sum(axis=0) - self.vector))
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """The straight way from a reference to a text.
+
+    Attributes:
+        features: of the text.
+        reference: embeddings, shape (1, T, D).
+        text: embeddings, shape (1, T, D).
+        length: that vectors are divided by; None divides each by its own.
+    """
+
+    features: dict[str, Any]
+    reference: torch.Tensor
+    text: torch.Tensor
+    length: float | None
+
+    @property
+    def batch(self) -> int:
+        """Places at a time."""
+        return max(1, _TOKENS // self.text.shape[1])
+
+    def at(self, places: NDArray[np.float64]) -> torch.Tensor:
+        """Embeddings at places from 0 to 1, shape (places, T, D)."""
+        along = torch.as_tensor(places, dtype=self.text.dtype, device=self.text.device)
+        return self.reference + along[:, None, None] * (self.text - self.reference)
+
+
 class JacobianIntegrator:
     """Computes contributions of parts of texts.
 
     The reference of a text is as long as it is, with the embedding of the padding token in every place of
-    its content; a model without one gets zeros. Special tokens stay. The length of the vector is divided
-    by at the end, as a constant: the integrals are those of the model's vector before any last
-    normalisation. The reference's vector may therefore be longer than the text's. Directional derivatives are
-    exact, by forward-mode differentiation, one for each part; the integral is a Gauss-Legendre sum.
+    its content; a model without one gets zeros. Special tokens stay. A reference whose vector has no
+    direction (a static model's zeros) cannot be normalised: then the text's length is divided by at the
+    end, and the reference adds nothing. Directional derivatives are exact, by forward-mode
+    differentiation, one for each part. The integral is a Gauss-Legendre sum in panels: a vector may turn
+    within a hundredth of the way, where attention moves to other tokens, so the way is looked along first.
 
     Args:
         inspector: of the model.
@@ -87,7 +130,8 @@ class JacobianIntegrator:
 
         Raises:
             EncodingError: the text has no usable vector.
-            ModelError: the model has an operation without a forward-mode derivative.
+            ModelError: the model has an operation without a forward-mode derivative, or vectors on the way
+                from the reference that are not finite.
         """
         ids = tuple(content)
         start = len(self.encoder.template.before)
@@ -100,51 +144,78 @@ class JacobianIntegrator:
             directions = torch.zeros(members.shape[1], *text.shape[1:], dtype=text.dtype, device=text.device)
             difference = (text - reference)[0, start : start + len(ids)]
             directions[:, start : start + len(ids)] = members.T[:, :, None] * difference
-            ends = self._vectors(features, torch.cat([text, reference])).double()
-            parts = self._integrate(features, reference, text, directions, steps)
-        norm = float(ends[0].norm())
-        if not np.isfinite(norm) or norm == 0:
-            raise EncodingError(f"{self.encoder.name}: a text to be explained has no usable vector")
-        found = [np.asarray((each / norm).cpu().numpy(), dtype=np.float64) for each in (*ends, parts)]
+            vector, without = self._vectors(features, torch.cat([text, reference])).double()
+            length = float(vector.norm())
+            if not np.isfinite(length) or length == 0:
+                raise EncodingError(f"{self.encoder.name}: a text to be explained has no usable vector")
+            directed = float(without.norm()) > _NO_DIRECTION * length
+            way = _Way(features, reference, text, None if directed else length)
+            parts = self._integrate(way, directions, steps, len(vector))
+        if not bool(parts.isfinite().all()):
+            raise ModelError(
+                f"{self.encoder.name}: vectors on the way from the reference to a text are not finite"
+            )
+        ends = (vector / length, without / without.norm() if directed else torch.zeros_like(without))
+        found = [np.asarray(each.cpu().numpy(), dtype=np.float64) for each in (*ends, parts)]
         return Contributions(found[0], found[1], found[2])
 
-    def _integrate(
-        self,
-        features: dict[str, Any],
-        reference: torch.Tensor,
-        text: torch.Tensor,
-        directions: torch.Tensor,
-        steps: int,
-    ) -> torch.Tensor:
-        nodes, weights = np.polynomial.legendre.leggauss(steps)
+    def _integrate(self, way: _Way, directions: torch.Tensor, steps: int, width: int) -> torch.Tensor:
+        """Integrals along the directions, shape (parts, width).
+
+        Args:
+            way: from the reference to the text.
+            directions: one a part, shape (parts, T, D).
+            steps: points of the integral.
+            width: of the vectors.
+        """
+        places, weights = rule_along(self._travelled(way, _LOOKS * steps), steps)
         points = [(node, part) for node in range(steps) for part in range(len(directions))]
-        size = max(1, _TOKENS // text.shape[1])
-        total: torch.Tensor | None = None
-        for begin in range(0, len(points), size):
-            node, part = np.array(points[begin : begin + size]).T
-            along = torch.as_tensor((nodes[node] + 1) / 2, dtype=text.dtype, device=text.device)
-            place = reference + along[:, None, None] * (text - reference)
-            slopes = self._slopes(features, place, directions[torch.as_tensor(part)]).double()
-            weighted = slopes * torch.as_tensor(weights[node] / 2, device=text.device)[:, None]
-            if total is None:
-                total = weighted.new_zeros((len(directions), weighted.shape[1]))
-            total.index_add_(0, torch.as_tensor(part, device=text.device), weighted)
-        if total is None:
+        if not points:
             raise EncodingError(f"{self.encoder.name}: a text to be explained has no tokens")
+        device = way.text.device
+        total = torch.zeros((len(directions), width), dtype=torch.float64, device=device)
+        for begin in range(0, len(points), way.batch):
+            node, part = np.array(points[begin : begin + way.batch]).T
+            slopes = self._slopes(way, places[node], directions[torch.as_tensor(part)])
+            weighted = slopes * torch.as_tensor(weights[node], device=device)[:, None]
+            total.index_add_(0, torch.as_tensor(part, device=device), weighted)
         return total
 
-    def _slopes(self, features: dict[str, Any], place: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
-        """Directional derivatives of the vectors, shape (points, d)."""
+    def _travelled(self, way: _Way, looks: int) -> NDArray[np.float64]:
+        """How far the divided vectors have come at equally spaced places, shape (looks + 1,)."""
+        places = np.linspace(0, 1, looks + 1)
+        seen = torch.cat(
+            [
+                self._vectors(way.features, way.at(places[begin : begin + way.batch])).double()
+                for begin in range(0, len(places), way.batch)
+            ]
+        )
+        lengths = seen.norm(dim=1, keepdim=True) if way.length is None else way.length
+        legs = (seen / lengths).diff(dim=0).norm(dim=1).cpu().numpy()
+        return np.concatenate([[0.0], np.cumsum(legs)])
+
+    def _slopes(self, way: _Way, places: NDArray[np.float64], direction: torch.Tensor) -> torch.Tensor:
+        """Directional derivatives of the divided vectors, shape (points, d)."""
         try:
             with _forward_mode.dual_level():
-                vectors = self._vectors(features, _forward_mode.make_dual(place, direction))
+                dual = _forward_mode.make_dual(way.at(places), direction)
+                vectors = self._vectors(way.features, dual)
                 found = _forward_mode.unpack_dual(vectors)
-                return torch.zeros_like(found.primal) if found.tangent is None else found.tangent
         except NotImplementedError as error:
             reason = " ".join(str(error).split())[:200]
             raise ModelError(
                 f"{self.encoder.name}: no forward-mode derivative of one of its operations ({reason})"
             ) from error
+        vector: torch.Tensor = found.primal.double()
+        if found.tangent is None:
+            return torch.zeros_like(vector)
+        slope: torch.Tensor = found.tangent.double()
+        if way.length is not None:
+            return slope / way.length
+        # The derivative of v / |v| is what is across v of that of v, over |v|.
+        norms: torch.Tensor = vector.norm(dim=1, keepdim=True)
+        units = vector / norms
+        return (slope - units * (units * slope).sum(dim=1, keepdim=True)) / norms
 
     def _vectors(self, features: dict[str, Any], rows: torch.Tensor) -> torch.Tensor:
         """Vectors before any last normalisation, of token embeddings of shape (n, T, D)."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from stickytoken.encoders.inspection import Inspector
 from stickytoken.explanation.attributing import Attributed
@@ -19,34 +18,22 @@ from stickytoken.explanation.result import Explanation, TokenExplanation
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.explanation.source import run_verdicts
 from stickytoken.explanation.tables import (
-    ATTRIBUTION_SCHEMA,
-    HEADS_SCHEMA,
-    MEASURES_SCHEMA,
-    PAIRS_SCHEMA,
     frame,
     head_rows,
     measure_rows,
     pair_tables,
 )
 from stickytoken.explanation.verdict import findings, verdict
+from stickytoken.runs.explanation_record import (
+    ATTRIBUTION_SCHEMA,
+    BENIGN_SCHEMA,
+    HEADS_SCHEMA,
+    MEASURES_SCHEMA,
+    NEIGHBOURS_SCHEMA,
+    PAIRS_SCHEMA,
+)
 from stickytoken.runs.run import Run
 from stickytoken.vocabulary import Vocabulary
-
-_NEIGHBOURS_SCHEMA = {
-    "token_id": pl.Int64,
-    "rank": pl.Int64,
-    "neighbour_id": pl.Int64,
-    "neighbour": pl.String,
-    "cosine": pl.Float64,
-}
-_BENIGN_SCHEMA = {
-    "token_id": pl.Int64,
-    "benign_id": pl.Int64,
-    "benign": pl.String,
-    "category": pl.String,
-    "characters": pl.Int64,
-    "attributed": pl.Boolean,
-}
 
 
 @dataclass(frozen=True)
@@ -116,8 +103,8 @@ def assemble(
         heads=frame(tables["heads"], HEADS_SCHEMA),
         pairs=frame(tables["pairs"], PAIRS_SCHEMA),
         attribution=frame(tables["cells"], ATTRIBUTION_SCHEMA),
-        benign=frame(_benign_rows(job, names, attributed), _BENIGN_SCHEMA),
-        neighbours=frame(_neighbour_rows(job, names, matrix), _NEIGHBOURS_SCHEMA),
+        benign=frame(_benign_rows(job, names, attributed), BENIGN_SCHEMA),
+        neighbours=frame(_neighbour_rows(job, names, matrix), NEIGHBOURS_SCHEMA),
         vocabulary={} if matrix is None else matrix.geometry(),
         notes=tuple(notes),
         settings=job.settings,

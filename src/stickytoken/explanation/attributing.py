@@ -72,7 +72,9 @@ def attribute(
     settings: ExplainSettings,
     progress: ProgressCallback,
 ) -> Attributed:
-    """Attribute similarities to unrelated anchors to the copies, the carrier and the reference.
+    """Attribute similarities to unrelated anchors to the copies and to the carrier.
+
+    What the reference adds is the same for all tokens at the same places, and so is no measure of one.
 
     Args:
         inspector: of the model.
@@ -128,7 +130,6 @@ def _toward(found: Contributions, carrier: PlacedCarrier, anchors: Vector) -> di
     return {
         "attributed_to_copies": float(by_part[int(Part.COPIES)]),
         "attributed_to_carrier": float(by_part.get(int(Part.CARRIER), 0.0)),
-        "attributed_to_reference": float((anchors @ found.reference).mean()),
     }
 
 

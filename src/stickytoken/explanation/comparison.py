@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 
 Vector = NDArray[np.float64]
 
 # Values that agree to this are the same: below it is the noise of arithmetic.
 _ROUNDING = 1e-6
+# Shares nearer to 0 or 1 are taken for this one: log-odds have an end there.
+_LEAST_SHARE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,8 @@ class Comparison:
         benign_mean: mean over benign tokens.
         benign_low: lower end of the interval in which one more benign token would lie.
         benign_high: upper end.
-        deviations: standard deviations of the benign tokens that the value lies above their mean.
+        deviations: standard deviations of the benign tokens that the value lies above their mean; of
+            shares, on the scale of log-odds.
         outside: whether the value lies outside the benign interval.
     """
 
@@ -39,18 +42,22 @@ class Comparison:
     outside: NDArray[np.bool_]
 
 
-def compare(values: Vector, benign: Vector, confidence: float, family: int) -> Comparison:
+def compare(
+    values: Vector, benign: Vector, confidence: float, family: int, *, shares: bool = False
+) -> Comparison:
     """Compare a token with benign ones.
 
     The benign interval is Student's for one more observation, m -+ t s sqrt(1 + 1/k), of the k benign
     tokens' means. It holds for all comparisons of a family at once (Bonferroni), so that an ordinary
-    token has about a chance of 1 - confidence to leave it anywhere.
+    token has about a chance of 1 - confidence to leave it anywhere. Shares of tokens are skewed, the more
+    the nearer they are to 0: their interval is Student's on the log-odds of the means.
 
     Args:
         values: of the token, carriers along the first axis, shape (n, ...).
         benign: of the benign tokens, shape (k, n, ...).
         confidence: coverage.
         family: number of comparisons that are looked at together.
+        shares: whether values are shares, from 0 to 1.
     """
     value = values.mean(axis=0)
     n, k = len(values), len(benign)
@@ -59,23 +66,31 @@ def compare(values: Vector, benign: Vector, confidence: float, family: int) -> C
         error = values.std(axis=0, ddof=1) / np.sqrt(n)
         half = stats.t.ppf((1 + confidence) / 2, n - 1) * error
     means = benign.mean(axis=1)
-    centre, spread = means.mean(axis=0), means.std(axis=0, ddof=1)
+    own, others = (_log_odds(value), _log_odds(means)) if shares else (value, means)
+    centre, spread = others.mean(axis=0), others.std(axis=0, ddof=1)
     quantile = stats.t.ppf(1 - (1 - confidence) / (2 * family), k - 1)
     noise = _ROUNDING * (1 + np.abs(centre))
     reach = np.maximum(quantile * spread * np.sqrt(1 + 1 / k), noise)
     deviations = np.divide(
-        value - centre, spread, out=np.full_like(value, np.nan), where=np.asarray(spread > noise)
+        own - centre, spread, out=np.full_like(value, np.nan), where=np.asarray(spread > noise)
     )
+    ends = centre - reach, centre + reach
+    low, high = (special.expit(end) for end in ends) if shares else ends
     return Comparison(
         value=value,
         low=value - half,
         high=value + half,
-        benign_mean=centre,
-        benign_low=centre - reach,
-        benign_high=centre + reach,
+        benign_mean=means.mean(axis=0),
+        benign_low=low,
+        benign_high=high,
         deviations=deviations,
-        outside=np.abs(value - centre) > reach,
+        outside=np.abs(own - centre) > reach,
     )
+
+
+def _log_odds(shares: Vector) -> Vector:
+    found: Vector = special.logit(np.clip(shares, _LEAST_SHARE, 1 - _LEAST_SHARE))
+    return found
 
 
 def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, float]:

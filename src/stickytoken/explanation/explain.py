@@ -111,8 +111,8 @@ def _explained(job: Job, progress: ProgressCallback) -> Explanation:
                 progress,
             )
             notes.append(
-                f"attributions miss at most {attributed.error:.2g} of a unit vector "
-                f"({job.settings.steps} points an integral)"
+                f"attributions miss at most {attributed.error:.2g} of a unit vector ({job.settings.steps} "
+                "points an integral)"
             )
         except ModelError as error:
             notes.append(f"no attribution: {error}")

@@ -91,8 +91,8 @@ def _users(encoder: Encoder, settings: ExplainSettings, texts: Sequence[str]) ->
         if not encoder.fits(carrier.with_copies(0)):
             raise InputError(
                 f"the text {carrier.text[:_SHOWN]!r} has {len(carrier.template)} tokens with "
-                f"{settings.copies} copies in, more than {encoder.name} reads "
-                f"({encoder.identity.max_length} with its special tokens): shorten it or use fewer copies"
+                f"{settings.copies} copies in, more than {encoder.name} reads ({encoder.identity.max_length} "
+                "with its special tokens): shorten it or use fewer copies"
             )
     return placed
 

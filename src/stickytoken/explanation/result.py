@@ -16,10 +16,13 @@ from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.explanation.verdict import Finding
 from stickytoken.runs.atomic import write_atomically
 from stickytoken.runs.environment import package_versions
+from stickytoken.runs.explanation_record import (
+    EXPLANATION_FILE,
+    EXPLANATION_SCHEMA_VERSION,
+    TABLE_SCHEMAS,
+)
 
-EXPLANATION_SCHEMA_VERSION = 1
-EXPLANATION_FILE = "explanation.json"
-TABLES = ("measures", "heads", "pairs", "attribution", "benign", "neighbours")
+TABLES = tuple(TABLE_SCHEMAS)
 
 
 @dataclass(frozen=True, slots=True)

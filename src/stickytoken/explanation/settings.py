@@ -36,10 +36,10 @@ class ExplainSettings:
     benign: int = 16
     confidence: float = 0.95
     attribution: bool = True
-    attribution_carriers: int = 5
+    attribution_carriers: int = 4
     attribution_benign: int = 6
     pairs: int = 1
-    steps: int = 32
+    steps: int = 40
     neighbours: int = 8
     directions: int = 512
     seed: int = 42

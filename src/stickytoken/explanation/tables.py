@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from stickytoken.explanation.attributing import PairMatrix
 from stickytoken.explanation.comparison import Comparison, compare, distribution_distances
 from stickytoken.explanation.placing import Part
+from stickytoken.runs.explanation_record import NUMBERS
 
 Vector = NDArray[np.float64]
 
@@ -27,7 +28,7 @@ AREAS = {
         "carrier_euclidean_drift",
     ),
     "pooling": ("pooling_share", "pooling_norm_share", "pooling_toward_mean", "vector_toward_mean"),
-    "attribution": ("attributed_to_copies", "attributed_to_carrier", "attributed_to_reference"),
+    "attribution": ("attributed_to_copies", "attributed_to_carrier"),
     "embedding": (
         "embedding_norm",
         "embedding_distance_to_mean",
@@ -38,59 +39,11 @@ AREAS = {
     "similarity": ("lift_sentences",),
 }
 AREA_OF = {measure: area for area, measures in AREAS.items() for measure in measures}
+# Measures that lie between 0 and 1 for every text.
+SHARES = ("attention_received", "attention_from_others", "pooling_norm_share")
 # Layers of attention are counted from 1; 0 are the embeddings.
 _FIRST_LAYER = {"attention_received": 1, "attention_from_others": 1}
 
-_NUMBERS = ("value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations")
-MEASURES_SCHEMA = {
-    "token_id": pl.Int64,
-    "token": pl.String,
-    "area": pl.String,
-    "measure": pl.String,
-    "layer": pl.Int64,
-    **dict.fromkeys(_NUMBERS, pl.Float64),
-    "outside": pl.Boolean,
-    "share_below": pl.Float64,
-    "benign_tokens": pl.Int64,
-    "carriers": pl.Int64,
-}
-HEADS_SCHEMA = {
-    "token_id": pl.Int64,
-    "token": pl.String,
-    "layer": pl.Int64,
-    "head": pl.Int64,
-    **dict.fromkeys(_NUMBERS, pl.Float64),
-    "outside": pl.Boolean,
-    **dict.fromkeys(("wasserstein", "wasserstein_benign", "kl", "kl_benign"), pl.Float64),
-}
-ATTRIBUTION_SCHEMA = {
-    "token_id": pl.Int64,
-    "pair": pl.Int64,
-    "row": pl.Int64,
-    "row_token": pl.String,
-    "row_part": pl.String,
-    "column": pl.Int64,
-    "column_token": pl.String,
-    "value": pl.Float64,
-}
-PAIRS_SCHEMA = {
-    "token_id": pl.Int64,
-    "pair": pl.Int64,
-    "carrier": pl.String,
-    "anchor": pl.String,
-    **dict.fromkeys(
-        (
-            "similarity_before",
-            "similarity",
-            "sum",
-            "completeness_error",
-            "from_copies",
-            "from_carrier",
-            "from_reference",
-        ),
-        pl.Float64,
-    ),
-}
 REFERENCE = "(reference)"
 
 
@@ -115,7 +68,7 @@ def measure_rows(
     others = benign if layered else benign[:, :, None]
     area = AREA_OF[name]
     family = columns.shape[1] if layered else len(AREAS[area])
-    found = compare(columns, others, confidence, family)
+    found = compare(columns, others, confidence, family, shares=name in SHARES)
     first = _FIRST_LAYER.get(name, 0)
     return [
         {
@@ -140,8 +93,9 @@ def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str
         confidence: of the intervals, over all heads at once.
     """
     _, layers, count = heads.shape
-    by_head = compare(heads.reshape(len(heads), -1), _flat(benign), confidence, layers * count)
-    by_layer = compare(heads.mean(axis=2), benign.mean(axis=3), confidence, layers)
+    flat = heads.reshape(len(heads), -1)
+    by_head = compare(flat, _flat(benign), confidence, layers * count, shares=True)
+    by_layer = compare(heads.mean(axis=2), benign.mean(axis=3), confidence, layers, shares=True)
     rows = []
     for layer in range(layers):
         whole = _distances(heads[:, layer].mean(axis=1), benign[:, :, layer].mean(axis=2))
@@ -207,7 +161,7 @@ def _flat(benign: Vector) -> Vector:
 
 
 def _row(found: Comparison, place: int) -> dict[str, Any]:
-    numbers = {name: _number(getattr(found, name)[place]) for name in _NUMBERS}
+    numbers = {name: _number(getattr(found, name)[place]) for name in NUMBERS}
     known = numbers["value"] is not None and numbers["benign_mean"] is not None
     return {**numbers, "outside": bool(found.outside[place]) if known else None}
 

@@ -29,7 +29,6 @@ _CALLED = {
     "vector_toward_mean": "cosine of the sentence vector to the vocabulary's mean direction",
     "attributed_to_copies": "what the copies add to similarities with unrelated texts",
     "attributed_to_carrier": "what the carrier adds to similarities with unrelated texts",
-    "attributed_to_reference": "what the reference input adds to similarities with unrelated texts",
 }
 # The effect first, then what may cause it in the order of the model.
 _ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")

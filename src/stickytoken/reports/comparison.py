@@ -151,8 +151,7 @@ def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
             _in_words(comparison),
             "A row is a token that some run calls sticky; a mark is a run, filled where it calls the token "
             "sticky. The scale is in standard deviations of each model's own similarities, so that models "
-            "can "
-            "be compared. Runs of the method std have no such scale and stand in the table only.",
+            "can be compared. Runs of the method std have no such scale and stand in the table only.",
             compared_table(tokens, names),
         ),
         ReportFigure(
@@ -164,9 +163,8 @@ def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
                 for name, size, _, share, _ in tail_rows
             )
             or "No run has lifts of all its tokens.",
-            "The share of the tokens that lift further than the value below. A line that ends further "
-            "right has "
-            "worse tokens; one that lies higher has more of them.",
+            "The share of the tokens that lift further than the value below. A line that ends further right "
+            "has worse tokens; one that lies higher has more of them.",
             DataTable(("run", "tokens", "beyond 0.2 sd", "beyond 0.5 sd", "beyond 0.8 sd"), tail_rows),
         ),
     ]
@@ -301,6 +299,6 @@ def _in_words(comparison: Comparison) -> str:
     ]
     shared = sum(all(verdict == "sticky" for verdict in each.verdicts) for each in comparison.tokens)
     return (
-        f"{len(comparison.tokens)} tokens are sticky in some run: {', '.join(counts)}; "
-        f"{shared} in all of them."
+        f"{len(comparison.tokens)} tokens are sticky in some run: {', '.join(counts)}; {shared} in all of "
+        "them."
     )

@@ -10,8 +10,14 @@ from pathlib import Path
 import polars as pl
 
 from stickytoken.detection.numbers import real_number
-from stickytoken.errors import RunError
+from stickytoken.errors import InputError, RunError
 from stickytoken.runs.evidence import RunEvidence, read_evidence
+from stickytoken.runs.explanation_files import (
+    StoredExplanation,
+    explanation_folders,
+    read_explanation,
+)
+from stickytoken.runs.explanation_record import EXPLANATIONS_FOLDER
 from stickytoken.runs.impact_results import Impact, impacts_in
 from stickytoken.runs.methods import METHODS
 from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
@@ -27,8 +33,7 @@ UNFINISHED = (
 )
 WITHOUT_EVIDENCE = (
     "This run holds no symptom curves, pairs or map. The same `stickytoken detect` command adds them and "
-    "computes "
-    "nothing else again."
+    "computes nothing else again."
 )
 
 
@@ -46,6 +51,7 @@ class RunContent:
         evidence: curves, pairs and the map; None where they were not kept.
         measured: tokens by stage whose results are committed, of an unfinished run.
         missing: sentences that say what is not there and how to get it.
+        explanations: of tokens; empty where the run is not finished.
     """
 
     path: Path
@@ -57,6 +63,7 @@ class RunContent:
     evidence: RunEvidence | None
     measured: dict[str, int]
     missing: tuple[str, ...]
+    explanations: tuple[StoredExplanation, ...] = ()
 
     @property
     def flagged(self) -> pl.DataFrame:
@@ -104,11 +111,17 @@ class RunContent:
         return impacts_in(self.path)
 
 
-def read_content(path: str | Path) -> RunContent:
+def read_content(path: str | Path, explanations: Path | None = None) -> RunContent:
     """Read a run folder, finished or not.
 
+    Args:
+        path: the run folder.
+        explanations: a folder that `explain` wrote to; None takes the run's own, if there is one.
+
     Raises:
-        RunError: the folder is no run, is damaged, or of a newer schema.
+        InputError: the folder of explanations holds none.
+        RunError: the folder is no run, is damaged, or of a newer schema; or explanations that were asked for
+            are.
     """
     folder = RunFolder(Path(path).expanduser())
     if not folder.exists():
@@ -119,8 +132,8 @@ def read_content(path: str | Path) -> RunContent:
         if (folder.path / VOCABULARY_FILE).is_file()
         else None
     )
-    plan = folder.read_plan(METHODS[record.method].plan_record)
     if record.result is None:
+        plan = folder.read_plan(METHODS[record.method].plan_record)
         return RunContent(
             folder.path,
             record,
@@ -134,9 +147,45 @@ def read_content(path: str | Path) -> RunContent:
         )
     run = open_run(folder.path)
     evidence = read_evidence(folder)
-    missing = () if evidence is not None else (WITHOUT_EVIDENCE,)
     tokens = classified(run.tokens, vocabulary)
-    return RunContent(folder.path, record, run, run.plan, tokens, vocabulary, evidence, {}, missing)
+    found, unread = _explanations(run, explanations)
+    missing = (*(() if evidence is not None else (WITHOUT_EVIDENCE,)), *unread)
+    return RunContent(
+        folder.path, record, run, run.plan, tokens, vocabulary, evidence, {}, missing, tuple(found)
+    )
+
+
+def _explanations(run: Run, asked: Path | None) -> tuple[list[StoredExplanation], list[str]]:
+    """Explanations, and what is wrong with those that cannot be shown.
+
+    Those that were asked for are read or refused; those that happen to lie in the run folder must not
+    keep anyone from the rest of its report.
+    """
+    place = run.path / EXPLANATIONS_FOLDER if asked is None else asked
+    folders = explanation_folders(place)
+    if asked is not None and not folders:
+        raise InputError(f"{asked} holds no explanation: pass the folder that explain --out wrote to")
+    names = dict(run.tokens.select("token_id", "token").iter_rows())
+    found: list[StoredExplanation] = []
+    unread: list[str] = []
+    for folder in folders:
+        try:
+            found.append(_of_this_model(read_explanation(folder), names))
+        except RunError as error:
+            if asked is not None:
+                raise
+            unread.append(f"An explanation is not shown: {error}.")
+    return found, unread
+
+
+def _of_this_model(found: StoredExplanation, names: dict[int, str | None]) -> StoredExplanation:
+    token_id, token = found.token.token_id, found.token.token
+    if names.get(token_id, token) != token:
+        raise RunError(
+            f"{found.path} explains the token {token!r}, and the run's token {token_id} is "
+            f"{names[token_id]!r}: it is of another model"
+        )
+    return found
 
 
 def classified(tokens: pl.DataFrame, vocabulary: pl.DataFrame | None) -> pl.DataFrame:

@@ -33,7 +33,18 @@ def headline(content: RunContent) -> str:
         )
     if content.is_profile:
         return profile_headline(content.run)
-    return f"{content.record.model.name}: {std_headline(content.run)}"
+    return f"{content.record.model.name}: {std_headline(content.run)}{_worst_rate(content, content.run)}"
+
+
+def _worst_rate(content: RunContent, run: Run) -> str:
+    """How bad it is, as far as a method without severity says."""
+    if content.sticky.is_empty():
+        return ""
+    row, needed = content.sticky.row(0, named=True), run.result_of(StdResultRecord).rate_threshold
+    return (
+        f" The worst, {row['token']!r}, draws {row['validation_rate']:.0%} of the unrelated pairs together; "
+        f"beyond {needed:.0%} a candidate is sticky."
+    )
 
 
 def tone(content: RunContent) -> str:
@@ -92,8 +103,7 @@ def notes(content: RunContent) -> list[str]:
     if len(content.tokens) < content.record.model.available:
         told = [
             f"only {len(content.tokens):,} of {content.record.model.available:,} available tokens were "
-            "looked at: "
-            "there may be others",
+            "looked at: there may be others",
             *told,
         ]
     return [*told, *content.missing, *content.unread_impacts, *impact_notes(content.impacts)]
@@ -165,23 +175,17 @@ def how(content: RunContent) -> str:
     if content.is_profile:
         return (
             "Copies of every token were put into short texts (carriers), at their beginning, their end and "
-            "between "
-            f"their words, {copies} at a time. Each text "
-            "was "
-            "compared with sentences and vocabulary entries (anchors) before and after. All tokens got a few "
-            "texts, those with the highest lift or pull more, and the last of them "
-            f"{content.setting('confirming_texts'):g} texts of their own, on which their numbers rest "
-            "alone. What is "
-            "ordinary was learned from the vocabulary itself, and false discoveries are controlled over all "
-            "tokens."
+            f"between their words, {copies} at a time. Each text was compared with sentences and vocabulary "
+            "entries (anchors) before and after. All tokens got a few texts, those with the highest lift or "
+            f"pull more, and the last of them {content.setting('confirming_texts'):g} texts of their own, on "
+            "which their numbers rest alone. What is ordinary was learned from the vocabulary itself, and "
+            "false discoveries are controlled over all tokens."
         )
     return (
-        "The method of Chen et al. (ACL 2025): every token was scored on a few sentence pairs, with "
-        f"1 to {copies} copies at the beginning, the end and between the words. The best "
-        f"{content.setting('candidate_share'):.2%} were validated on "
-        f"{content.setting('validation_pairs'):g} pairs below "
-        "the mean "
-        "similarity, and outliers among these are called sticky."
+        "The method of Chen et al. (ACL 2025): every token was scored on a few sentence pairs, with 1 to "
+        f"{copies} copies at the beginning, the end and between the words. The best "
+        f"{content.setting('candidate_share'):.2%} were validated on {content.setting('validation_pairs'):g} "
+        "pairs below the mean similarity, and outliers among these are called sticky."
     )
 
 

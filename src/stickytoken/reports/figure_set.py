@@ -57,10 +57,8 @@ def _lifts(content: RunContent, run: Run) -> ReportFigure:
         describe_distribution(content.tokens, "lift", "lift"),
         "How far copies of a token raise the similarity of unrelated texts. The grey bars count all tokens; "
         "their axis is logarithmic, so that a single token is visible. “Ordinary” is the typical token. "
-        "Beyond "
-        "“matters” a lift is large enough to be called sticky, if it is also too rare to be chance and "
-        "acts on "
-        "most texts.",
+        "Beyond “matters” a lift is large enough to be called sticky, if it is also too rare to be chance "
+        "and acts on most texts.",
         distribution_table(content.tokens, "lift"),
     )
 
@@ -72,8 +70,7 @@ def _scores(content: RunContent, result: StdResultRecord) -> ReportFigure:
         distribution(content.tokens, "sticky_score", "sticky score", {"candidates": result.score_threshold}),
         describe_distribution(content.tokens, "sticky_score", "sticky score"),
         "The score of the paper's first stage, on a few sentence pairs. Tokens to the right of the dotted "
-        "line "
-        "were validated; the others have no verdict.",
+        "line were validated; the others have no verdict.",
         distribution_table(content.tokens, "sticky_score"),
     )
 
@@ -85,8 +82,7 @@ def _rates(content: RunContent, result: StdResultRecord) -> ReportFigure:
         distribution(content.tokens, "validation_rate", "validation rate", {"sticky": result.rate_threshold}),
         describe_distribution(content.tokens, "validation_rate", "validation rate"),
         "The share of unrelated pairs that a candidate pulls together. Beyond the dotted line, an outlier "
-        "rule "
-        "over the candidates, a token is called sticky.",
+        "rule over the candidates, a token is called sticky.",
         distribution_table(content.tokens, "validation_rate"),
     )
 
@@ -122,11 +118,9 @@ def _curves(content: RunContent, run: Run) -> list[ReportFigure]:
             plot,
             describe_curves(curves, controls, u),
             "Copies of a token are put behind a text. A sticky token raises the similarity of unrelated "
-            "texts and "
-            "lowers that of related ones: both go toward one value, and meaning is lost. Dotted: the "
-            "model's mean similarity u. Ordinary tokens (green, dashed; the band is their range) lower the "
-            "related ones too, "
-            "as any padding does, but do not lift the unrelated ones as far.",
+            "texts and lowers that of related ones: both go toward one value, and meaning is lost. Dotted: "
+            "the model's mean similarity u. Ordinary tokens (green, dashed; the band is their range) lower "
+            "the related ones too, as any padding does, but do not lift the unrelated ones as far.",
             curves_table(curves, controls),
             stacked(plot, 2, 820) if curves else {},
         )
@@ -138,19 +132,15 @@ def _scatter(content: RunContent) -> ReportFigure:
         x, y, names = "lift", "contraction", ("lift", "contraction")
         reading = (
             "Lift says how far unrelated texts come together, contraction how much of the difference between "
-            "similarities is gone (0: none, 1: all). Among ordinary tokens the two go "
-            "against each other: a word that is near to many texts lifts and contracts little, noise "
-            "contracts and "
-            "does not lift. A sticky token lifts far more than others of its contraction; the verdict "
-            "tests both "
-            "together."
+            "similarities is gone (0: none, 1: all). Among ordinary tokens the two go against each other: a "
+            "word that is near to many texts lifts and contracts little, noise contracts and does not lift. "
+            "A sticky token lifts far more than others of its contraction; the verdict tests both together."
         )
     else:
         x, y, names = "validation_rate", "lift", ("validation rate", "lift")
         reading = (
             "Candidates only. The validation rate counts how many unrelated pairs come together, the lift "
-            "how "
-            "far. This method does not measure contraction."
+            "how far. This method does not measure contraction."
         )
     return ReportFigure(
         "lift-contraction" if content.is_profile else "rate-lift",
@@ -171,9 +161,8 @@ def _composition(content: RunContent) -> ReportFigure:
         plot,
         describe_composition(parts),
         "Grey: all tokens that the run looked at. Orange: the sticky ones. Where orange exceeds grey, that "
-        "group "
-        "is over-represented. Position is the place in the vocabulary by id: many tokenizers put special and "
-        "unused entries first or last, and frequent words before rare ones.",
+        "group is over-represented. Position is the place in the vocabulary by id: many tokenizers put "
+        "special and unused entries first or last, and frequent words before rare ones.",
         composition_table(parts),
         stacked(plot, len(parts), 1180),
     )
@@ -203,10 +192,9 @@ def _map(content: RunContent) -> list[ReportFigure]:
             describe_scatter(placed, "to_mean", "component", axes),
             f"Every token encoded as an input of its own: {int(placed['drawn'].sum()):,} random ones and all "
             "flagged ones. To the right lie tokens whose vector is close to the mean of the vocabulary, to "
-            "which "
-            "sticky tokens pull other texts; alone, a sticky token may look like any other. Up and down is "
-            "the direction in which the rest of the vectors varies most"
-            f"{share}: a map in two dimensions shows little of a space of many.",
+            "which sticky tokens pull other texts; alone, a sticky token may look like any other. Up and "
+            f"down is the direction in which the rest of the vectors varies most{share}: a map in two "
+            "dimensions shows little of a space of many.",
             scatter_table(placed, "to_mean", "component", axes),
         )
     ]

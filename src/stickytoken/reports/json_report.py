@@ -7,8 +7,10 @@ from typing import Any
 
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import RunContent
+from stickytoken.reports.explained import ExplainedToken, explained
 from stickytoken.reports.facts import computed, headline, how, notes, tone
 from stickytoken.reports.figure_set import curves_of, report_figures
+from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.flagged_table import flagged_rows
 from stickytoken.reports.glossary import glossary
 
@@ -28,18 +30,33 @@ def run_document(content: RunContent) -> dict[str, Any]:
         "flagged": flagged_rows(content),
         "curves": [asdict(curve) for curve in curves],
         "ordinary_curves": [asdict(curve) for curve in ordinary],
-        "figures": [
-            {
-                "name": figure.name,
-                "title": figure.title,
-                "alt": figure.alt,
-                "reading": figure.reading,
-                "columns": list(figure.table.columns),
-                "rows": [list(row) for row in figure.table.rows],
-            }
-            for figure in report_figures(content)
-        ],
+        "figures": [_figure(figure) for figure in report_figures(content)],
+        "explanations": [_explained(each) for each in explained(content)],
         "how": how(content),
         "computed": computed(content),
         "glossary": glossary(content.record.method),
+    }
+
+
+def _figure(figure: ReportFigure) -> dict[str, Any]:
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "alt": figure.alt,
+        "reading": figure.reading,
+        "columns": list(figure.table.columns),
+        "rows": [list(row) for row in figure.table.rows],
+    }
+
+
+def _explained(found: ExplainedToken) -> dict[str, Any]:
+    return {
+        "token_id": found.token_id,
+        "token": found.token,
+        "run_verdict": found.run_verdict,
+        "verdict": found.verdict,
+        "findings": list(found.findings),
+        "basis": found.basis,
+        "notes": list(found.notes),
+        "figures": [_figure(figure) for figure in found.figures],
     }

@@ -8,6 +8,7 @@ from typing import Any
 from stickytoken.reports.cards import Card, cards
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.escaping import number, plain, spaced
+from stickytoken.reports.explained import ExplainedToken, explained
 from stickytoken.reports.facts import computed, headline, how, key_facts, notes
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.flagged_table import COLUMNS, flagged_rows
@@ -32,6 +33,8 @@ def run_markdown(content: RunContent) -> str:
             if figure.in_markdown:
                 rows = [[number(value) for value in row] for row in figure.table.rows]
                 parts.append(table(figure.table.columns, rows))
+        if tokens := explained(content):
+            parts += ["## Why tokens stick", *(part for each in tokens for part in _explained(each))]
         columns = COLUMNS[record.method]
         rows = [[number(row[each.key], each.digits) for each in columns] for row in flagged_rows(content)]
         parts += ["## All flagged tokens", table([each.title for each in columns], rows) if rows else "None."]
@@ -59,6 +62,19 @@ def _bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
+def _explained(found: ExplainedToken) -> list[str]:
+    parts = [
+        f"### {markdown(found.token)}",
+        markdown(found.verdict),
+        _bullets(markdown(line) for line in found.findings),
+        markdown(found.basis),
+        _bullets(f"Note: {markdown(note)}" for note in found.notes),
+    ]
+    for figure in found.figures:
+        parts += [f"#### {markdown(figure.title)}", markdown(figure.alt), markdown(figure.reading)]
+    return parts
+
+
 def _card(card: Card) -> str:
     row: dict[str, Any] = card.row
     grade = row.get("severity") if row["verdict"] == "sticky" else None
@@ -73,7 +89,6 @@ def _card(card: Card) -> str:
         which = "typical" if pair.which == "typical" else "rises most"
         lines.append(
             f"  - {which}: “{markdown(pair.anchor)}” and “{markdown(pair.carrier)}” with {pair.copies} "
-            "copies: "
-            f"similarity {markdown(number(pair.before, 3))} becomes {markdown(number(pair.after, 3))}"
+            f"copies: similarity {markdown(number(pair.before, 3))} becomes {markdown(number(pair.after, 3))}"
         )
     return "\n".join(lines)

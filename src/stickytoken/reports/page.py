@@ -13,6 +13,7 @@ from markupsafe import Markup
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.escaping import finalized, json_for_html, number, plain, spaced
+from stickytoken.reports.explained import explained
 from stickytoken.reports.facts import computed, headline, how, key_facts, notes, tone
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.figure import ReportFigure
@@ -27,10 +28,12 @@ _MOST_ROWS = 1000
 
 def run_page(content: RunContent) -> str:
     """The report of one run."""
-    rows = flagged_rows(content)
+    rows, overview, tokens = flagged_rows(content), report_figures(content), explained(content)
     return render(
         "run.html.j2",
-        report_figures(content),
+        [*overview, *(figure for each in tokens for figure in each.figures)],
+        overview=overview,
+        explained=tokens,
         title=content.record.model.name,
         content=content,
         record=content.record,

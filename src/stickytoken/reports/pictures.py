@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO
 
 from stickytoken.errors import InputError, MissingExtraError, RunError
 from stickytoken.reports.figures.figure import ReportFigure
+from stickytoken.runs.atomic import write_atomically
 
 _WIDTH = 900
 # Dots of a PNG by dot of the screen: sharp at the width of a column in print.
@@ -19,7 +22,8 @@ _FORMATS = ("png", "svg")
 def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     """Draw every figure as PNG and as SVG, on white.
 
-    A browser draws them: kaleido starts Chrome or Chromium without a window.
+    A browser draws them: kaleido starts Chrome or Chromium without a window. Each file is written whole or
+    not at all, and none before all of them are drawn: what was there before stays until then.
 
     Raises:
         MissingExtraError: kaleido is not installed.
@@ -35,9 +39,12 @@ def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     except OSError as error:
         raise RunError(f"{folder} cannot be made: {error.strerror or error}") from error
     plots = [_on_white(figure) for figure in figures for _ in _FORMATS]
-    paths = [folder / f"{figure.name}.{kind}" for figure in figures for kind in _FORMATS]
-    _draw(plots, paths)
-    return paths
+    names = [f"{figure.name}.{kind}" for figure in figures for kind in _FORMATS]
+    with TemporaryDirectory() as drawn:
+        _draw(plots, [Path(drawn) / name for name in names])
+        for name in names:
+            _move(Path(drawn) / name, folder / name)
+    return [folder / name for name in names]
 
 
 def _on_white(figure: ReportFigure) -> Any:
@@ -58,10 +65,19 @@ def _draw(plots: list[Any], paths: list[Path]) -> None:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
             f"figures are drawn by Chrome or Chromium, and none could be used ({reason}): install one, or "
-            "set "
-            "BROWSER_PATH to its program; the HTML report needs none"
+            "set BROWSER_PATH to its program; the HTML report needs none"
         ) from error
     except OSError as error:
-        raise RunError(f"{paths[0].parent} cannot be written: {error.strerror or error}") from error
-    if missing := [path.name for path in paths if not path.is_file()]:
-        raise RunError(f"{paths[0].parent} has no {missing[0]}: the browser drew no such figure")
+        raise RunError(f"figures cannot be drawn in {paths[0].parent}: {error.strerror or error}") from error
+    if missing := [path.name for path in paths if not path.is_file() or not path.stat().st_size]:
+        raise RunError(f"the browser did not draw {missing[0]}: run the same command again")
+
+
+def _move(drawn: Path, path: Path) -> None:
+    """Put a drawn file in its place; its folder may be on another disk."""
+
+    def write(stream: BinaryIO) -> None:
+        with drawn.open("rb") as content:
+            shutil.copyfileobj(content, stream)
+
+    write_atomically(path, write)

@@ -16,6 +16,7 @@ from stickytoken.reports.comparison_report import (
     comparison_page,
 )
 from stickytoken.reports.content import RunContent, read_content
+from stickytoken.reports.explained import explained
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.json_report import run_document
@@ -41,6 +42,7 @@ def report(
     format: str = Format.HTML,  # noqa: A002 - the name of the option
     out: str | Path | None = None,
     figures: str | Path | None = None,
+    explanations: str | Path | None = None,
 ) -> str:
     """Report a run, or compare several. No model is needed.
 
@@ -50,12 +52,14 @@ def report(
         out: write it to this file too; its folder must exist.
         figures: save the figures as PNG and SVG into this folder; needs the extra ``figures`` and Chrome or
             Chromium.
+        explanations: a folder that `explain` wrote to; those in the run folder are shown without it.
 
     Returns:
         The report.
 
     Raises:
-        InputError: no run, an unknown format, or no browser for the figures.
+        InputError: no run, an unknown format, no browser for the figures, a folder without explanations, or
+            explanations of several runs.
         MissingExtraError: figures without the extra.
         RunError: a folder that is no run or is damaged, or a file that cannot be written.
     """
@@ -63,7 +67,10 @@ def report(
         raise InputError(f"format {format!r} is unknown: use one of {', '.join(Format)}")
     if not runs:
         raise InputError("there is no run to report: pass a run folder")
-    contents = [read_content(run.path if isinstance(run, Run) else run) for run in runs]
+    if explanations is not None and len(runs) > 1:
+        raise InputError(f"explanations are of one run, and {len(runs)} are compared: leave one out")
+    why = None if explanations is None else Path(explanations).expanduser()
+    contents = [read_content(run.path if isinstance(run, Run) else run, why) for run in runs]
     text = _written(contents, Format(format))
     if out is not None:
         write_report(text, Path(out).expanduser())
@@ -114,5 +121,6 @@ def _json(document: object) -> str:
 
 def _figures(contents: Sequence[RunContent]) -> list[ReportFigure]:
     if len(contents) == 1:
-        return report_figures(contents[0])
+        of_tokens = [figure for each in explained(contents[0]) for figure in each.figures]
+        return [*report_figures(contents[0]), *of_tokens]
     return comparison_figures(compare(contents))

@@ -47,7 +47,7 @@ def compared_tokens(tokens: Sequence[ComparedToken], names: Sequence[str]) -> go
             y=[row for row, _ in rows],
             mode="markers",
             customdata=[[texts[row], label(each.verdicts[place] or "not judged")] for row, each in rows],
-            hovertemplate=f"%{{customdata[0]}}: %{{x:.2f}} sd, "
+            hovertemplate="%{customdata[0]}: %{x:.2f} sd, "
             f"%{{customdata[1]}}<extra>{label(name)}</extra>",
             marker={
                 "color": SERIES[place % len(SERIES)],

@@ -105,8 +105,8 @@ def describe_distribution(tokens: pl.DataFrame, column: str, name: str) -> str:
         float(np.quantile(measured[column].to_numpy(), level)) for level in (0.05, 0.5, 0.95)
     )
     text = (
-        f"Histogram of the {name} of {len(measured):,} tokens: median {middle:.4f}, "
-        f"nine in ten between {low:.4f} and {high:.4f}."
+        f"Histogram of the {name} of {len(measured):,} tokens: median {middle:.4f}, nine in ten between "
+        f"{low:.4f} and {high:.4f}."
     )
     for verdict in ("sticky", "topical"):
         flagged = measured.filter(verdict=verdict)

@@ -2,9 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
+
+from stickytoken.reports.figures.style import CONTROL_BAND
+
+
+def draw_band(
+    figure: go.Figure, places: Sequence[float], low: Sequence[float], high: Sequence[float], column: int
+) -> None:
+    """The range of ordinary tokens in a panel, from left to right above and back below.
+
+    Args:
+        figure: from `make_subplots`.
+        places: on the horizontal axis, in order.
+        low: lower end at each.
+        high: upper end at each.
+        column: of the panel, from 1 on.
+    """
+    figure.add_scatter(
+        x=[*places, *reversed(places)],
+        y=[*high, *reversed(low)],
+        mode="lines",
+        fill="toself",
+        fillcolor=CONTROL_BAND,
+        line={"width": 0},
+        hoverinfo="skip",
+        showlegend=False,
+        row=1,
+        col=column,
+    )
 
 
 def stacked(figure: go.Figure, panels: int, height: int) -> dict[str, Any]:

@@ -15,6 +15,9 @@ STICKY = "#D55E00"
 TOPICAL = "#0072B2"
 CONTROL = "#009E73"
 ORDINARY = "#808080"
+CONTROL_BAND = "rgba(0,158,115,0.15)"
+# From less to more than nothing; light in the middle in both themes, so that words on it stay readable.
+DIVERGING = [[0, TOPICAL], [0.5, "#f7f7f7"], [1, STICKY]]
 COLORS: Mapping[str, str] = MappingProxyType({"sticky": STICKY, "topical": TOPICAL, "benign": ORDINARY})
 # Shapes say the same as colours.
 SYMBOLS: Mapping[str, str] = MappingProxyType(

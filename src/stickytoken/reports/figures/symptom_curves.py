@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from stickytoken.reports.figures.figure import DataTable
+from stickytoken.reports.figures.panels import draw_band
 from stickytoken.reports.figures.style import (
     CONTROL,
     DASHES,
@@ -115,18 +116,8 @@ def _draw_controls(figure: go.Figure, controls: list[Curve], side: str, column: 
     if not rows:
         return
     places, table = _spread_out(controls[0].copies), np.array(rows)
-    figure.add_scatter(
-        x=[*places, *reversed(places)],
-        y=[*table.max(axis=0).round(5).tolist(), *table.min(axis=0)[::-1].round(5).tolist()],
-        mode="lines",
-        fill="toself",
-        fillcolor="rgba(0,158,115,0.15)",
-        line={"width": 0},
-        hoverinfo="skip",
-        showlegend=False,
-        row=1,
-        col=column,
-    )
+    lows, highs = table.min(axis=0).round(5).tolist(), table.max(axis=0).round(5).tolist()
+    draw_band(figure, places, lows, highs, column)
     figure.add_scatter(
         x=places,
         y=table.mean(axis=0).round(5).tolist(),

@@ -1,0 +1,38 @@
+"""Points and weights of an integral along a way on which something turns sharply. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+
+_PANEL_POINTS = 4
+
+
+def rule_along(travelled: Vector, points: int) -> tuple[Vector, Vector]:
+    """Gauss-Legendre points in panels that are short where much happens.
+
+    Half of what a panel holds is way, half what is travelled on it, so that all panels hold the same.
+    Few points are one panel.
+
+    Args:
+        travelled: how far the values have come at equally spaced places from 0 to 1, shape (n,), from 0 on
+            and never falling.
+        points: how many to place.
+
+    Returns:
+        Places in (0, 1) in order, and weights that sum to 1, both of shape (points,).
+    """
+    panels = max(1, points // _PANEL_POINTS)
+    places = np.linspace(0, 1, len(travelled))
+    whole = float(travelled[-1])
+    held = places if whole == 0 else (places + travelled / whole) / 2
+    edges = np.interp(np.linspace(0, 1, panels + 1), held, places)
+    sizes = np.full(panels, points // panels) + (np.arange(panels) < points % panels)
+    found, weights = [], []
+    for low, high, size in zip(edges[:-1], edges[1:], sizes, strict=True):
+        nodes, shares = np.polynomial.legendre.leggauss(int(size))
+        found.append(low + (high - low) * (nodes + 1) / 2)
+        weights.append((high - low) * shares / 2)
+    return np.concatenate(found), np.concatenate(weights)

@@ -1,0 +1,237 @@
+"""Explanations of tokens as a section of the report: verdicts, findings, figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from stickytoken.reports.content import RunContent
+from stickytoken.reports.escaping import number, plain
+from stickytoken.reports.figures.attribution_matrix import (
+    attribution_matrix,
+    attribution_table,
+    describe_attribution,
+)
+from stickytoken.reports.figures.embedding_place import describe_place, embedding_place, place_table
+from stickytoken.reports.figures.figure import ReportFigure
+from stickytoken.reports.figures.head_map import describe_heads, head_map, heads_table
+from stickytoken.reports.figures.interval_rows import describe_rows, interval_rows, rows_table
+from stickytoken.reports.figures.layer_curves import describe_layers, layer_curves, layers_table
+from stickytoken.reports.figures.panels import stacked
+from stickytoken.runs.explanation_files import StoredExplanation
+
+# Of more tokens the words are shown and no figures: the page must open on a phone.
+MOST_DRAWN = 4
+_ATTENTION = MappingProxyType(
+    {
+        "attention_received": "from all positions",
+        "attention_from_others": "from all but the copies",
+    }
+)
+_DRIFT = MappingProxyType(
+    {
+        "carrier_cosine_drift": "carrier's tokens: drift",
+        "copies_cosine_distance": "copies: distance to benign",
+    }
+)
+_POOLING = MappingProxyType(
+    {
+        "pooling_share": "copies' share of the vector",
+        "pooling_norm_share": "copies' share of the lengths",
+        "pooling_toward_mean": "copies, along the mean",
+        "vector_toward_mean": "whole vector, along the mean",
+    }
+)
+_EMBEDDING = MappingProxyType(
+    {
+        "embedding_norm": "length",
+        "embedding_distance_to_mean": "distance to the mean",
+        "embedding_cosine_to_mean": "cosine to the mean",
+        "embedding_distance_to_unused": "distance to unused",
+        "embedding_cosine_to_unused": "cosine to unused",
+    }
+)
+
+
+@dataclass(frozen=True)
+class ExplainedToken:
+    """One token of the section.
+
+    Attributes:
+        token_id: its id.
+        token: the vocabulary string.
+        run_verdict: of the run.
+        verdict: of the explanation, in words.
+        findings: measures outside the benign interval, a line each.
+        basis: what it rests on, in words.
+        notes: what could not be measured.
+        figures: none beyond the first few tokens.
+    """
+
+    token_id: int
+    token: str
+    run_verdict: str | None
+    verdict: str
+    findings: tuple[str, ...]
+    basis: str
+    notes: tuple[str, ...]
+    figures: tuple[ReportFigure, ...]
+
+
+def explained(content: RunContent) -> list[ExplainedToken]:
+    """The explained tokens, those that the run flags first, worst first."""
+    order = (
+        {token_id: place for place, token_id in enumerate(content.flagged["token_id"])} if content.run else {}
+    )
+    ranked = sorted(
+        content.explanations,
+        key=lambda each: (order.get(each.token.token_id, len(order)), each.token.token_id),
+    )
+    return [
+        ExplainedToken(
+            token_id=each.token.token_id,
+            token=each.token.token,
+            run_verdict=each.token.run_verdict,
+            verdict=each.token.verdict,
+            findings=tuple(_finding_lines(each)),
+            basis=_basis(each),
+            notes=tuple(each.record.notes),
+            figures=tuple(explanation_figures(each)) if place < MOST_DRAWN else (),
+        )
+        for place, each in enumerate(ranked)
+    ]
+
+
+def explanation_figures(found: StoredExplanation) -> list[ReportFigure]:
+    """All figures of one token; those of what the model does not show say so."""
+    return [
+        _layers(
+            found, "attention", "Attention that the copies receive, by layer", _ATTENTION, _READ_ATTENTION
+        ),
+        _heads(found),
+        _layers(found, "drift", "Drift of the hidden states, by layer", _DRIFT, _READ_DRIFT),
+        _pooling(found),
+        _attribution(found),
+        _embedding(found),
+    ]
+
+
+_READ_ATTENTION = (
+    "Green: benign tokens like this one, and the interval in which one more of them would lie, at all layers "
+    "at once. A filled mark lies outside; the first one is where it begins. Much attention says where layers "
+    "read from, not how much of it reaches the vector."
+)
+_READ_DRIFT = (
+    "First: how far the carrier's own tokens move when copies are there, against the same text without them. "
+    "Second: how far the copies' states lie from those of benign tokens. Layer 0 are the embeddings. In a "
+    "causal model tokens before the copies cannot drift."
+)
+
+
+def _layers(
+    found: StoredExplanation, name: str, title: str, panels: Mapping[str, str], reading: str
+) -> ReportFigure:
+    measures, token = found.tables["measures"], found.token.token
+    plot = layer_curves(measures, panels, token)
+    shown = layers_table(measures, panels)
+    drawn = len({row[0] for row in shown.rows})
+    return ReportFigure(
+        _named(found, name),
+        title,
+        plot,
+        describe_layers(measures, panels, token),
+        reading,
+        shown,
+        stacked(plot, drawn, 360 * drawn) if drawn > 1 else {},
+    )
+
+
+def _heads(found: StoredExplanation) -> ReportFigure:
+    heads = found.tables["heads"]
+    return ReportFigure(
+        _named(found, "heads"),
+        "Attention that the copies receive, by layer and head",
+        head_map(heads),
+        describe_heads(heads),
+        "Orange heads attend more to these copies than to those of benign tokens, blue ones less; a dot "
+        "marks what lies outside the benign interval of all heads at once.",
+        heads_table(heads),
+    )
+
+
+def _pooling(found: StoredExplanation) -> ReportFigure:
+    measures, token = found.tables["measures"], found.token.token
+    pooling = found.record.pooling or "unknown"
+    return ReportFigure(
+        _named(found, "pooling"),
+        "What the copies supply to the sentence vector",
+        interval_rows(measures, _POOLING, token),
+        describe_rows(measures, _POOLING, token),
+        f"Pooling of this model: {pooling}. With mean pooling every position supplies a part; with CLS or "
+        "last-token pooling the copies supply nothing, or all, by construction. Green: the benign interval.",
+        rows_table(measures, _POOLING),
+    )
+
+
+def _attribution(found: StoredExplanation) -> ReportFigure:
+    cells, pairs = found.tables["attribution"], found.tables["pairs"].sort("pair")
+    pair = pairs.row(0, named=True) if len(pairs) else None
+    first = cells.filter(pair=pair["pair"]) if pair else cells.clear()
+    return ReportFigure(
+        _named(found, "attribution"),
+        "One pair's similarity, token by token",
+        attribution_matrix(first),
+        describe_attribution(first, pair),
+        "Integrated Jacobians (Moeller et al. 2023): all cells together are the similarity. Orange cells add "
+        "to it, blue ones take away. Behind the tokens stands the reference, a text of padding, and last "
+        "what each row adds in all: read that, and cells against each other. Neighbouring copies share what "
+        "they do together.",
+        attribution_table(first),
+    )
+
+
+def _embedding(found: StoredExplanation) -> ReportFigure:
+    measures, token = found.tables["measures"], found.token.token
+    matrix = found.record.vocabulary
+    shape = (
+        f" Over the whole vocabulary the mean cosine of two rows is {number(matrix['mean_cosine'], 3)} (0: "
+        f"they point everywhere alike), and the widest direction holds {matrix['first_component_share']:.1%} "
+        "of the variance."
+        if {"mean_cosine", "first_component_share"} <= set(matrix)
+        else ""
+    )
+    return ReportFigure(
+        _named(found, "embedding"),
+        "The row of the embedding matrix",
+        embedding_place(measures, _EMBEDDING, token),
+        describe_place(measures, found.tables["neighbours"], _EMBEDDING, token),
+        "Rows near those of unused entries were hardly trained (Land and Bartolo 2024). An odd row need not "
+        "stick, and a sticky one need not be odd." + shape,
+        place_table(measures, _EMBEDDING),
+    )
+
+
+def _named(found: StoredExplanation, name: str) -> str:
+    return f"explain-{found.token.token_id}-{name}"
+
+
+def _finding_lines(found: StoredExplanation) -> list[str]:
+    lines = []
+    for each in found.token.findings:
+        line = f"{each.called}: {number(each.value, 3)}, benign {number(each.benign_mean, 3)}"
+        if each.deviations is not None:
+            line += f", {number(each.deviations, 1)} sd"
+        if each.begins is not None:
+            line += f", begins in layer {each.begins}"
+        lines.append(line)
+    return lines
+
+
+def _basis(found: StoredExplanation) -> str:
+    record, settings = found.record, found.record.settings
+    return (
+        f"{plain(settings.get('copies'))} copies ({plain(settings.get('placement'))}) in {record.carriers} "
+        f"texts of {record.source}, beside {len(found.tables['benign'])} benign "
+        f"tokens{'' if found.token.same_category else ' of other categories'}."
+    )

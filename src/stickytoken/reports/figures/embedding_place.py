@@ -1,0 +1,87 @@
+"""Where an explained token's row lies among all rows of the embedding matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+
+from stickytoken.reports.figures.figure import DataTable
+from stickytoken.reports.figures.style import ORDINARY, STICKY, empty_figure, label, new_figure
+
+
+def embedding_place(measures: pl.DataFrame, names: Mapping[str, str], token: str) -> go.Figure:
+    """Share of the vocabulary below the token, a line a measure.
+
+    Args:
+        measures: of one token, as `measures.parquet` has them.
+        names: what a measure is called; measures that are not there have no line.
+        token: the vocabulary string.
+    """
+    rows = _known(measures, names)
+    if not rows:
+        return empty_figure("this model does not show its embedding matrix")
+    figure = new_figure(height=140 + 44 * len(rows))
+    titles = [names[row["measure"]] for row in rows]
+    figure.add_scatter(
+        y=[title for title in titles for _ in range(3)],
+        x=[place for _ in titles for place in (0, 100, None)],
+        mode="lines",
+        line={"color": ORDINARY, "width": 4},
+        opacity=0.35,
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    figure.add_scatter(
+        y=titles,
+        x=[100 * row["share_below"] for row in rows],
+        customdata=[[row["value"], row["benign_mean"]] for row in rows],
+        mode="markers",
+        marker={
+            "color": STICKY,
+            "size": 13,
+            "symbol": ["diamond" if row["outside"] else "circle-open" for row in rows],
+        },
+        name=f"{label(token)} (filled: outside the benign interval)",
+        showlegend=True,
+        cliponaxis=False,
+        hovertemplate="%{y}: %{customdata[0]:.4f}, benign %{customdata[1]:.4f}<br>%{x:.1f} % of the "
+        "vocabulary lies below<extra></extra>",
+    )
+    figure.update_xaxes(title_text="% of the available tokens below", range=[-2, 102])
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_layout(hovermode="closest")
+    return figure
+
+
+def describe_place(
+    measures: pl.DataFrame, neighbours: pl.DataFrame, names: Mapping[str, str], token: str
+) -> str:
+    """The row in words, with its nearest rows."""
+    rows = _known(measures, names)
+    if not rows:
+        return "This model does not show its embedding matrix."
+    parts = [
+        f"{names[row['measure']]} {row['value']:.3f}, above {row['share_below']:.1%} of the vocabulary"
+        for row in rows
+    ]
+    near = ", ".join(
+        f"{row['neighbour']} ({row['cosine']:.2f})" for row in neighbours.sort("rank").to_dicts()
+    )
+    return f"{token}: {'; '.join(parts)}." + (f" Nearest rows by cosine: {near}." if near else "")
+
+
+def place_table(measures: pl.DataFrame, names: Mapping[str, str]) -> DataTable:
+    """A row a measure."""
+    columns = ("value", "share_below", "benign_mean", "benign_low", "benign_high", "deviations", "outside")
+    return DataTable(
+        ("measure", *(column.replace("_", " ") for column in columns)),
+        [(names[row["measure"]], *(row[column] for column in columns)) for row in _known(measures, names)],
+    )
+
+
+def _known(measures: pl.DataFrame, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    by_name = {row["measure"]: row for row in measures.drop_nulls(["value", "share_below"]).to_dicts()}
+    return [by_name[name] for name in names if name in by_name]

@@ -1,0 +1,94 @@
+"""Measures of an explained token without layers, each on a line with the benign interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+
+from stickytoken.reports.figures.figure import DataTable
+from stickytoken.reports.figures.style import CONTROL, STICKY, empty_figure, label, new_figure
+
+_COLUMNS = ("value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations", "outside")
+
+
+def interval_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) -> go.Figure:
+    """The token's value with its interval above the benign interval, a line a measure.
+
+    Args:
+        measures: of one token, as `measures.parquet` has them.
+        names: what a measure is called; measures that are not there have no line.
+        token: the vocabulary string.
+    """
+    rows = _known(measures, names)
+    if not rows:
+        return empty_figure("this model does not show it")
+    figure = new_figure(height=150 + 56 * len(rows))
+    titles = [names[row["measure"]] for row in rows]
+    figure.add_bar(
+        y=titles,
+        x=[row["benign_high"] - row["benign_low"] for row in rows],
+        base=[row["benign_low"] for row in rows],
+        orientation="h",
+        width=0.42,
+        marker={"color": CONTROL, "opacity": 0.35},
+        name="benign interval",
+        customdata=[[row["benign_low"], row["benign_high"]] for row in rows],
+        hovertemplate="%{y}<br>benign %{customdata[0]:.4f} to %{customdata[1]:.4f}<extra></extra>",
+    )
+    figure.add_scatter(
+        y=titles,
+        x=[row["benign_mean"] for row in rows],
+        mode="markers",
+        marker={"symbol": "line-ns", "size": 18, "line": {"color": CONTROL, "width": 2.5}},
+        name="benign mean",
+        hovertemplate="%{y}<br>benign mean %{x:.4f}<extra></extra>",
+    )
+    figure.add_scatter(
+        y=titles,
+        x=[row["value"] for row in rows],
+        error_x={
+            "type": "data",
+            "array": [0 if row["high"] is None else row["high"] - row["value"] for row in rows],
+        },
+        mode="markers",
+        marker={
+            "color": STICKY,
+            "size": 12,
+            "symbol": ["diamond" if row["outside"] else "circle-open" for row in rows],
+        },
+        name=f"{label(token)} (filled: outside)",
+        hovertemplate=f"%{{y}}<br>{label(token)}: %{{x:.4f}}<extra></extra>",
+    )
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_layout(hovermode="closest", legend={"y": -0.16, "yanchor": "top"})
+    return figure
+
+
+def describe_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) -> str:
+    """Every measure in words."""
+    rows = _known(measures, names)
+    if not rows:
+        return "This model does not show it."
+    parts = [
+        f"{names[row['measure']]} {row['value']:.3f}, {'outside' if row['outside'] else 'within'} the benign "
+        f"interval of {row['benign_low']:.3f} to {row['benign_high']:.3f}"
+        for row in rows
+    ]
+    return f"{token}: {'; '.join(parts)}."
+
+
+def rows_table(measures: pl.DataFrame, names: Mapping[str, str]) -> DataTable:
+    """A row a measure."""
+    return DataTable(
+        ("measure", *(column.replace("_", " ") for column in _COLUMNS)),
+        [(names[row["measure"]], *(row[column] for column in _COLUMNS)) for row in _known(measures, names)],
+    )
+
+
+def _known(measures: pl.DataFrame, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    found = measures.drop_nulls(["value", "benign_low", "benign_high"]).to_dicts()
+    by_name = {row["measure"]: row for row in found}
+    return [by_name[name] for name in names if name in by_name]
