@@ -127,7 +127,7 @@ def run_mteb(
     counts = {"cut": 0, "texts": 0}
 
     def outcomes(condition: Condition) -> tuple[Outcomes, int]:
-        _load(task)
+        load_data(task)
         model = EditingEncoder(encoder, condition, settings, room)
         score = evaluate(model, task)
         counts.update(cut=model.cut, texts=model.encoded)
@@ -149,7 +149,12 @@ def evaluate(model: Any, task: MtebTask) -> float:
     return score if math.isfinite(score) else math.nan
 
 
-def _load(task: MtebTask) -> None:
+def load_data(task: MtebTask) -> None:
+    """Have the data of a task at hand.
+
+    Raises:
+        UnreachableTaskError: it cannot be loaded.
+    """
     from datasets.exceptions import DatasetsError
 
     if task.task.data_loaded:
