@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 _TOKEN_BUDGET = {"cpu": 1024}
 _ACCELERATOR_TOKEN_BUDGET = 65536
 # Reuse pays where the fixed beginnings are at least this share of all tokens, and for so many rows a prompt.
-_LEAST_SHARE, _LEAST_ROWS = 0.25, 4
+_LEAST_SHARE, _LEAST_ROWS = 0.1, 4
 
 
 class PromptRunner:
