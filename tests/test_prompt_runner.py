@@ -6,6 +6,7 @@ import torch
 
 import tiny
 import tiny_decoders
+from stickytoken.detection.precision import Precision
 from stickytoken.detection.probes import KeyedPaths, ProbeGrid
 from stickytoken.encoders import prefix_reuse, prompt_runner
 from stickytoken.encoders.causal_prompt import CausalPromptEncoder
@@ -13,6 +14,7 @@ from stickytoken.encoders.prefix_reuse import PrefixReuse
 from stickytoken.encoders.prompted_model import Reading
 from stickytoken.encoders.prompts import find_prompt
 from stickytoken.encoders.token_prepending import TokenPrepending
+from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Token
 
 KNOWN = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3")
@@ -193,3 +195,18 @@ def test_a_beginning_is_computed_once_and_again_when_weights_change(monkeypatch)
     plain = CausalPromptEncoder(encoder._model, encoder._user_tokenizer, "x", encoder.reading, reuse=False)
     assert difference(found, plain.encode(tiny.sentences(8))) < 1e-5
     assert np.abs(found - first).max() > 1e-3
+
+
+@pytest.mark.parametrize("precision", [Precision.BFLOAT16, Precision.INT8])
+@pytest.mark.parametrize("span", [None, (1, 3)])
+def test_in_a_lower_precision_vectors_do_not_depend_on_what_was_encoded_before(precision, span):
+    try:
+        encoder = encoder_of("llama", read("ke", span, 3)).at(precision)
+    except InputError as error:
+        pytest.skip(str(error))
+    contents = probes_of(encoder, Placement.SUFFIX, tokens=2)
+    first = encoder.encode_ids(contents)
+    encoder.encode_layers(tiny.sentences(8), [1, 2])
+    encoder.encode(tiny.sentences(3))
+    assert np.array_equal(encoder.encode_ids(contents), first)
+    assert np.array_equal(encoder_of("llama", read("ke", span, 3)).at(precision).encode_ids(contents), first)

@@ -292,8 +292,11 @@ class CausalPromptEncoder:
         return arithmetic(self._prompted.decoder.model, self._precision, self._calibrate)
 
     def _calibrate(self) -> None:
+        # Every token passes every layer, and nothing is kept that was computed in another arithmetic.
+        budget = self._runner.token_budget
+        runner = PromptRunner(self._prompted, self.name, budget, reuse=False, rounding=self._rounding(None))
         with self._borrowed():
-            self._runner.vectors(self._calibration, [self._prompted.number])
+            runner.vectors(self._calibration, [self._prompted.number])
 
     @cached_property
     def _calibration(self) -> list[tuple[int, ...]]:
