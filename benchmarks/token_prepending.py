@@ -30,7 +30,7 @@ from stickytoken.encoders.causal_prompt import CausalPromptEncoder
 from stickytoken.encoders.prompted_model import Reading
 from stickytoken.encoders.prompts import PLACEHOLDER, PROMPTS, SENTENCE, find_prompt
 from stickytoken.encoders.token_prepending import TokenPrepending
-from stickytoken.evaluation import compare_sts, read_sts
+from stickytoken.evaluation import compare, read_similarity
 
 WORDS, SENTENCE_WORDS = 2000, 11  # the full stop is the twelfth token
 LONGER_WORDS = 24  # of the sentences that token prepending is timed on
@@ -148,8 +148,8 @@ class Bench:
         ]
 
     def reuse(self, prompt: str, bar: float) -> list[Check]:
-        """Reuse of the beginning: against our own path without it, and against transformers alone."""
-        plain, reusing = (self.encoder(prompt, prepending=True, reuse=reuse) for reuse in (False, True))
+        """Plain prompts, their beginning reused: against our own path without it, and transformers alone."""
+        plain, reusing = (self.encoder(prompt, prepending=False, reuse=reuse) for reuse in (False, True))
         difference = float(np.abs(plain.encode(self.sentences) - reusing.encode(self.sentences)).max())
         own, reused, library = cpu_seconds(
             lambda: plain.encode(self.sentences),
@@ -167,9 +167,37 @@ class Bench:
                 library / reused,
                 library >= bar * reused,
             ),
-            _check(f"{prompt}: our path without reuse / with it", "tokens saved", own / reused, True),
+            _check(
+                f"{prompt}: our path without reuse / with it",
+                f"tokens: {tokens / (tokens - prompts.fixed):.2f}",
+                own / reused,
+                True,
+            ),
             Check(
                 f"{prompt}: difference of reuse", "at most 1e-5", f"{difference:.1e}", difference <= 1e-5, {}
+            ),
+        ]
+
+    def probes(self) -> list[Check]:
+        """What detection encodes: one to eight copies of a token behind a sentence, as trees."""
+        plain, reusing = (self.encoder("prompteol", prepending=False, reuse=reuse) for reuse in (False, True))
+        carriers = [text.ids for text in plain.tokenize(self.sentences[:4])]
+        contents = [
+            (*carrier, *(token,) * count)
+            for token in range(1, 1 + len(self.sentences) // 16)
+            for carrier in carriers
+            for count in range(1, 9)
+        ]
+        difference = float(np.abs(plain.encode_ids(contents) - reusing.encode_ids(contents)).max())
+        own, reused = cpu_seconds(
+            lambda: plain.encode_ids(contents), lambda: reusing.encode_ids(contents), rounds=self.rounds
+        )
+        return [
+            _check(
+                "prompteol, 1 to 8 copies behind a sentence: without reuse / with it", "", own / reused, True
+            ),
+            Check(
+                "the same: difference of reuse", "at most 1e-5", f"{difference:.1e}", difference <= 1e-5, {}
             ),
         ]
 
@@ -187,8 +215,8 @@ def scores(model: str, folder: Path, prompts: list[str], device: str | None) -> 
         seconds: dict[str, float] = {}
         missing = [task for task in TASKS if not (folder / f"{task}.jsonl").is_file()]
         for task in (task for task in TASKS if task not in missing):
-            for row in compare_sts(encoder, read_sts(folder / f"{task}.jsonl")):
-                found.setdefault((row.encoding, row.layer), []).append(row.spearman)
+            for row in compare(encoder, read_similarity(folder / f"{task}.jsonl")).scores:
+                found.setdefault((row.encoding, row.layer), []).append(row.scores["spearman"])
                 seconds[row.encoding] = seconds.get(row.encoding, 0.0) + row.seconds
         published = next((own for name, own in PUBLISHED.items() if _means(name, model, prompt)), None)
         for (encoding, layer), values in found.items():
@@ -230,7 +258,12 @@ def main() -> None:
     else:
         torch.set_num_threads(1)
         bench = Bench(2, 64, 64, 1) if arguments.quick else Bench(12, 384, 192, arguments.rounds)
-        checks = [*bench.against_vanilla(), *bench.reuse("prompteol", 1.5), *bench.reuse("ke", 3)]
+        checks = [
+            *bench.against_vanilla(),
+            *bench.reuse("prompteol", 1.5),
+            *bench.reuse("ke", 3),
+            *bench.probes(),
+        ]
         checks.append(Check("scores of real weights", "", "not run: no --model", True, {}))
     write(checks, arguments.name, arguments.device or "cpu")
     show(checks, arguments.name)

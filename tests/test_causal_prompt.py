@@ -10,8 +10,7 @@ import transformers
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
-from stickytoken import StickyTokenError, analyze_vocabulary, detect, load_encoder
-from stickytoken.detection.std.settings import StdSettings
+from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.encoders import Encoder
 from stickytoken.encoders.causal_prompt import CausalPromptEncoder
 from stickytoken.encoders.prompted_model import Reading
@@ -19,7 +18,6 @@ from stickytoken.encoders.prompts import find_prompt
 from stickytoken.encoders.token_prepending import TokenPrepending
 from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenWarning
 from stickytoken.insertion import Placement, Token, copies_as_ids
-from stickytoken.sentences.corpus import collect_sentences
 
 SENTENCES = tiny.sentences(6)
 
@@ -265,33 +263,3 @@ def test_half_precision_is_close(folder, encoder, dtype, least):
     cosines = (found * exact).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(exact, axis=1)
     assert cosines.min() > least
     assert half.identity.dtype == dtype
-
-
-# Detection.
-
-
-def test_detection_looks_at_tokens_inside_the_prompt(encoder, tmp_path):
-    settings = StdSettings(
-        sentences=40,
-        pairs=60,
-        scoring_pairs=2,
-        validation_pairs=6,
-        copies=2,
-        candidate_share=0.2,
-        insertion="ids",
-    )
-    run = detect(
-        encoder,
-        sentences=collect_sentences(tiny.sentences(60), "test"),
-        settings=settings,
-        sample=12,
-        out=tmp_path / "run",
-    )
-    assert len(run.tokens) == 12
-    assert run.tokens["sticky_score"].null_count() == 0
-    quotation = encoder.tokenizer.encode_many(["'"])[0]
-    assert quotation
-
-
-def test_errors_are_of_one_kind():
-    assert issubclass(EncodingError, StickyTokenError)

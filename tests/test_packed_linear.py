@@ -10,6 +10,7 @@ import transformers
 import tiny_architectures
 from stickytoken import load_encoder
 from stickytoken.encoders.batching import TOKEN_MULTIPLE, equal_length_batches
+from stickytoken.encoders.gated_block import PackedBlocks
 from stickytoken.encoders.packed_linear import PackedLinears
 
 
@@ -77,6 +78,62 @@ def test_weights_that_were_made_in_inference_mode_are_packed_too():
         model = torch.nn.Sequential(layer())
     plain, packed = outputs(model, torch.randn(5, 24))
     assert torch.allclose(packed, plain, atol=1e-6)
+
+
+def gated(kind="Qwen2", **changes):
+    settings = {
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "vocab_size": 50,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    } | changes
+    config = getattr(transformers, f"{kind}Config")(**settings)
+    torch.manual_seed(0)
+    module = getattr(transformers.models, kind.lower())
+    return getattr(getattr(module, f"modeling_{kind.lower()}"), f"{kind}MLP")(config)
+
+
+@pytest.mark.parametrize("kind", ["Qwen2", "Llama", "Mistral", "Qwen3"])
+@pytest.mark.parametrize("shape", [(1, 24), (65, 24), (3, 7, 24), (0, 24)])
+def test_a_gated_block_gives_what_it_gave(kind, shape):
+    block = torch.nn.Sequential(gated(kind))
+    packed = PackedBlocks(block)
+    assert block[0] in packed._forwards
+    values = 4 * torch.randn(shape)
+    with torch.inference_mode():
+        plain = block(values)
+        with packed.active():
+            found = block(values)
+    assert found.shape == plain.shape
+    assert torch.allclose(found, plain, atol=2e-6)
+
+
+def test_a_gated_block_with_biases_and_changed_weights_gives_what_it_gave():
+    block = torch.nn.Sequential(gated("Llama", mlp_bias=True))
+    packed, values = PackedBlocks(block), torch.randn(70, 24)
+    for _ in range(2):
+        with torch.no_grad():
+            for weight in block.parameters():
+                weight.add_(0.1 * torch.randn_like(weight))
+        with torch.inference_mode():
+            plain = block(values)
+            with packed.active():
+                assert torch.allclose(block(values), plain, atol=2e-6)
+
+
+def test_a_block_with_another_activation_or_that_does_more_is_left_to_its_layers(monkeypatch):
+    other = torch.nn.Sequential(gated(hidden_act="gelu"))
+    assert other[0] not in PackedBlocks(other)._forwards
+    doubled = torch.nn.Sequential(gated())
+    forward = type(doubled[0]).forward
+    monkeypatch.setattr(type(doubled[0]), "forward", lambda self, values: 2 * forward(self, values))
+    packed, values = PackedBlocks(doubled), torch.randn(70, 24)
+    assert doubled[0] not in packed._forwards
+    with torch.inference_mode():
+        plain = doubled(values)
+        with packed.active():
+            assert torch.allclose(doubled(values), plain, atol=2e-6)
 
 
 class Doubled(torch.nn.Module):

@@ -10,6 +10,7 @@ import torch
 import tiny
 import tiny_decoders
 from stickytoken.encoders.causal_prompt import CausalPromptEncoder
+from stickytoken.encoders.prompt_runner import PromptRunner
 from stickytoken.encoders.prompted_model import Reading
 from stickytoken.encoders.prompts import find_prompt
 from stickytoken.encoders.token_prepending import TokenPrepending
@@ -187,13 +188,13 @@ def test_without_memory_for_a_batch_smaller_ones_are_taken(monkeypatch, caplog):
     model, tokenizer = tiny_decoders.decoder("qwen2")
     encoder = CausalPromptEncoder(model, tokenizer, "tiny", read())
     expected = encoder.encode(SENTENCES * 3)
-    forward = CausalPromptEncoder._forward
+    forward = PromptRunner.forward
 
     def scarce(self, rows, *rest):
         if len(rows) > 1:
             raise torch.OutOfMemoryError("out of memory")
         return forward(self, rows, *rest)
 
-    monkeypatch.setattr(CausalPromptEncoder, "_forward", scarce)
+    monkeypatch.setattr(PromptRunner, "forward", scarce)
     assert np.abs(encoder.encode(SENTENCES * 3) - expected).max() < 1e-5
     assert "smaller batches" in caplog.text

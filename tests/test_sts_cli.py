@@ -1,7 +1,6 @@
 """Embed, evaluate and tune on the command line, and what they rest on."""
 
 import json
-from dataclasses import asdict
 
 import numpy as np
 import polars as pl
@@ -13,8 +12,8 @@ import tiny
 import tiny_decoders
 from stickytoken import load_encoder
 from stickytoken.errors import InputError
-from stickytoken.evaluation import compare_sts, read_sts, tune
-from stickytoken.evaluation.sts import cosines, spearman
+from stickytoken.evaluation import compare, read_similarity, tune
+from stickytoken.evaluation.tasks import cosines
 
 SENTENCES = tiny.sentences(24)
 
@@ -50,13 +49,13 @@ def plain_score(encoder, task):
     for first, second in zip(task.first, task.second, strict=True):
         left, right = encoder.encode([first])[0], encoder.encode([second])[0]
         found.append(left @ right / np.linalg.norm(left) / np.linalg.norm(right))
-    return 100 * spearmanr(found, task.scores).statistic
+    return 100 * spearmanr(found, task.gold).statistic
 
 
 def test_token_prepending_stands_beside_the_plain_prompt_at_the_same_layer(folder, task):
     options = {"device": "cpu", "prompt": "prompteol"}
     span = {"token_prepending": True, "start": 1, "exit": 3}
-    pairs = read_sts(task)
+    pairs = read_similarity(task)
     found = document(
         "evaluate",
         folder,
@@ -85,22 +84,22 @@ def test_token_prepending_stands_beside_the_plain_prompt_at_the_same_layer(folde
         plain_score(load_encoder(folder, **options, layer=3), pairs),
         plain_score(load_encoder(folder, **options, **span, layer=3), pairs),
     ]
-    assert [row["spearman"] for row in rows] == pytest.approx(expected, abs=1e-6)
-    assert len({row["spearman"] for row in rows}) > 1
-    assert found["pairs"] == 12
+    assert [row["scores"]["spearman"] for row in rows] == pytest.approx(expected, abs=1e-6)
+    assert len({row["scores"]["spearman"] for row in rows}) > 1
+    assert (found["kind"], found["unit"], found["units"], found["cut"]) == ("sts", "pairs", 12, 0)
 
 
 def test_a_sentence_transformer_is_scored_as_it_is(bert_folder, task):
     (row,) = document("evaluate", bert_folder, "--task", task, "--device", "cpu")["scores"]
     encoder = load_encoder(bert_folder, device="cpu")
     assert row["encoding"] == "as it is"
-    assert row["spearman"] == pytest.approx(plain_score(encoder, read_sts(task)), abs=1e-6)
-    assert [asdict(each)["layer"] for each in compare_sts(encoder, read_sts(task))] == [None]
+    assert row["scores"]["spearman"] == pytest.approx(plain_score(encoder, read_similarity(task)), abs=1e-6)
+    assert [each.layer for each in compare(encoder, read_similarity(task)).scores] == [None]
 
 
 def test_tuning_tries_what_it_says_and_the_best_is_the_best(folder, task):
     encoder = load_encoder(folder, device="cpu", prompt="prompteol")
-    pairs = read_sts(task)
+    pairs = read_similarity(task)
     steps = []
     found = tune(encoder, pairs, progress=lambda done, total: steps.append((done, total)))
     spans = list(dict.fromkeys((own.start, own.exit) for own in found.tried))
@@ -130,12 +129,11 @@ def test_tuning_on_the_command_line_shows_the_curve_and_the_choice(folder, task)
     assert "#" in result.stdout
 
 
-def test_spearman_and_cosines_are_scipy_s_and_constants_are_missing():
+def test_cosines_are_those_of_each_pair():
     generator = np.random.default_rng(1)
     first, second = generator.standard_normal((2, 30, 5)).astype(np.float32)
     expected = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(first, second, strict=True)]
     assert cosines(first, second) == pytest.approx(expected, abs=1e-6)
-    assert spearman(np.ones(30), np.arange(30.0)) is None
 
 
 def test_embed_writes_every_text_in_its_order(folder, tmp_path):
@@ -188,22 +186,22 @@ def test_embed_reads_the_column_of_a_table(bert_folder, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("a.jsonl", '{"sentence1": "a", "sentence2": "b"}\n', "lacks the column 'score'"),
-        ("a.jsonl", '{"sentence1": "a", "sentence2": "b", "score": 1}\n', "has 1 pairs"),
-        ("a.csv", "sentence1,sentence2,score\na,b,1\na,b,1\na,c,1\n", "all scores"),
-        ("a.csv", "sentence1,sentence2,score\na,b,1\na,b,x\na,c,1\n", "pair 2 is no number"),
+        ("a.jsonl", '{"sentence1": "a", "sentence2": "b"}\n', "is of no layout that is known"),
+        ("a.jsonl", '{"sentence1": "a", "sentence2": "b", "score": 1}\n', "at least 3 pairs"),
+        ("a.csv", "sentence1,sentence2,score\na,b,1\na,b,1\na,c,1\n", "different scores"),
+        ("a.csv", "sentence1,sentence2,score\na,b,1\na,b,x\na,c,1\n", "row 2 is .x., not a finite number"),
         (
             "a.jsonl",
             '{"sentence1": "a", "sentence2": "b", "score": 1}\n{"sentence1": "a", "score": 2}\n' * 2,
-            "pair 2 lacks",
+            "row 2 is missing or blank",
         ),
-        ("a.txt", "a\n", "tasks are read from"),
+        ("a.txt", "a\n", "a task is a folder or a"),
     ],
 )
 def test_a_task_that_cannot_be_read_is_one_line(write, folder, name, content, reason):
     path = write(name, content)
     with pytest.raises(InputError, match=reason):
-        read_sts(path)
+        read_similarity(path)
     for command in ("evaluate", "tune"):
         result = planted.command(command, folder, "--task", path)
         assert result.exit_code == 1
@@ -234,29 +232,3 @@ def test_tuning_a_sentence_transformer_or_an_echo_is_refused(folder, bert_folder
         result = planted.command("tune", model, "--task", task, "--device", "cpu", "--prompt", prompt)
         assert result.exit_code == 1
         assert "error: " in result.stderr
-
-
-def test_detect_and_probe_take_the_prompt(folder, sentence_file, tmp_path):
-    result = planted.command(
-        "detect",
-        folder,
-        *planted.SMALL_OPTIONS,
-        "--prompt",
-        "prompteol",
-        "--token-prepending",
-        "--start",
-        1,
-        "--exit",
-        3,
-        "--layer",
-        3,
-        "--sentences",
-        sentence_file,
-        "--sample",
-        8,
-        "--out",
-        tmp_path / "run",
-    )
-    assert result.exit_code == 0, result.stderr
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert "This sentence : <PST>" in record["identity_parts"]["encoder"]["prompt"]

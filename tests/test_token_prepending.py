@@ -10,7 +10,7 @@ import torch
 
 import tiny
 import tiny_decoders
-from stickytoken.encoders import causal_prompt, layer_states
+from stickytoken.encoders import layer_states, prompt_runner
 from stickytoken.encoders.causal_prompt import CausalPromptEncoder
 from stickytoken.encoders.cleaning import clean_sentence
 from stickytoken.encoders.decoder import find_decoder
@@ -48,7 +48,7 @@ def golden_cases(golden):
         yield case, [values["sentences"][each] for each in case["sentence_idx"]], encoder
 
 
-def golden_error(golden, *, layers=False):
+def golden_error(golden):
     """The largest difference from the published embeddings."""
     return max(
         float(np.abs(encoder.encode(sentences) - np.array(case["embedding"], np.float32)).max())
@@ -81,12 +81,12 @@ def test_the_published_states_of_all_layers(golden):
 
 
 def test_the_published_embeddings_with_the_beginning_of_the_prompt_reused(golden, monkeypatch):
-    monkeypatch.setattr(causal_prompt, "_LEAST_SHARE", 0)
+    monkeypatch.setattr(prompt_runner, "_LEAST_SHARE", 0)
     reused = 0
     for case, sentences, encoder in golden_cases(golden):
         repeated = [*sentences, *(f"{number} dogs" for number in range(8))]
         found = encoder.encode(repeated)[: len(sentences)]
-        reused += vars(encoder).get("_reuse_agrees", False)
+        reused += vars(encoder._runner).get("_beginnings_agree", False)
         assert np.abs(found - np.array(case["embedding"], np.float32)).max() < 2e-5
     assert reused == 12
 
@@ -161,7 +161,7 @@ def plain(prompted, content, prompt=0):
 def test_every_architecture_gives_the_reference_in_batches_and_with_reuse(
     parts, prompt, span, layer, monkeypatch
 ):
-    monkeypatch.setattr(causal_prompt, "_LEAST_SHARE", 0)
+    monkeypatch.setattr(prompt_runner, "_LEAST_SHARE", 0)
     encoder = CausalPromptEncoder(*parts, "tiny", read(prompt, span, layer))
     contents = [text.ids for text in encoder.tokenize(SENTENCES)]
     expected = np.stack([plain(encoder._prompted, content) for content in contents])
@@ -169,7 +169,7 @@ def test_every_architecture_gives_the_reference_in_batches_and_with_reuse(
     assert np.abs(encoder.encode(SENTENCES) - expected).max() < 1e-5 * max(1, scale)
     one_by_one = CausalPromptEncoder(*parts, "tiny", read(prompt, span, layer), reuse=False, token_budget=1)
     assert np.abs(one_by_one.encode(SENTENCES) - expected).max() < 1e-5 * max(1, scale)
-    assert vars(encoder)["_reuse_agrees"]
+    assert vars(encoder._runner)["_beginnings_agree"]
 
 
 @pytest.mark.parametrize("right", [False, True])

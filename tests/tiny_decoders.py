@@ -47,9 +47,10 @@ DECODERS = {
 }
 
 
-def decoder(name: str, *, seed: int = 0):
-    """A model of a kind, without a head, and its tokenizer."""
+def decoder(name: str, *, seed: int = 0, **changes: object):
+    """A model of a kind, without a head, and its tokenizer; some settings changed."""
     kind, make_tokenizer, settings = DECODERS[name]
+    settings = settings | changes
     tokenizer = make_tokenizer()
     tokenizer.model_max_length = LONGEST
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos")}

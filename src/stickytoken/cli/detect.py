@@ -6,7 +6,7 @@ from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.engines import chosen_engine
 from stickytoken.cli.errors import reported
-from stickytoken.cli.models import Reading, chosen_encoder
+from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load, spread
 from stickytoken.cli.progress import progress_bar
 from stickytoken.cli.reports import finish_run
 from stickytoken.cli.selection import chosen_tokens
@@ -14,6 +14,7 @@ from stickytoken.cli.settings import chosen_settings
 
 
 @reported
+@spread
 def detect(
     model: o.Model,
     method: o.MethodName = None,
@@ -39,17 +40,9 @@ def detect(
     validation_pairs: o.ValidationPairs = None,
     candidate_share: o.CandidateShare = None,
     outlier_range: o.OutlierRange = None,
-    device: o.Device = None,
-    dtype: o.Dtype = "float32",
-    prompt: o.Prompt = None,
-    prompt_name: o.PromptName = None,
-    token_prepending: o.TokenPrepending = False,
-    start: o.Start = None,
-    exit: o.Exit = None,  # noqa: A002 - the published name
-    layer: o.Layer = None,
-    revision: o.Revision = None,
-    trust_remote_code: o.TrustRemoteCode = False,
-    token_budget: o.TokenBudget = None,
+    *,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
     engine: o.EngineName = o.Engine.LOCAL,
     ray_address: o.RayAddress = None,
     workers: o.Workers = None,
@@ -84,17 +77,7 @@ def detect(
         seed=seed,
     )
     corpus = chosen_sentences(sentences, column, pairs)
-    encoder = chosen_encoder(
-        model,
-        device=device,
-        dtype=dtype,
-        prompt=prompt,
-        prompt_name=prompt_name,
-        reading=Reading(token_prepending, start, exit, layer),
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        token_budget=token_budget,
-    )
+    encoder = load(model, loading, prompting)
     with progress_bar() as progress:
         run = run_detection(
             encoder,

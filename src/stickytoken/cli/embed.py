@@ -9,12 +9,13 @@ import typer
 
 from stickytoken.cli import options as o
 from stickytoken.cli.errors import reported
-from stickytoken.cli.models import Reading, chosen_encoder
+from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load, spread
 from stickytoken.cli.output import print_json, say
 from stickytoken.cli.progress import counted
 
 
 @reported
+@spread
 def embed(
     model: o.Model,
     source: Annotated[
@@ -25,17 +26,9 @@ def embed(
     column: Annotated[
         str | None, typer.Option(help="Column of --input that holds the texts.", show_default=False)
     ] = None,
-    device: o.Device = None,
-    dtype: o.Dtype = "float32",
-    prompt: o.Prompt = None,
-    prompt_name: o.PromptName = None,
-    token_prepending: o.TokenPrepending = False,
-    start: o.Start = None,
-    exit: o.Exit = None,  # noqa: A002 - the published name
-    layer: o.Layer = None,
-    revision: o.Revision = None,
-    trust_remote_code: o.TrustRemoteCode = False,
-    token_budget: o.TokenBudget = None,
+    *,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
     output_format: o.OutputFormat = o.Format.TABLE,
 ) -> None:
     """Write a vector for every text of a file, in its order.
@@ -46,17 +39,7 @@ def embed(
 
     texts = texts_of_file(source, column)
     require_new_file(output)
-    encoder = chosen_encoder(
-        model,
-        device=device,
-        dtype=dtype,
-        prompt=prompt,
-        prompt_name=prompt_name,
-        reading=Reading(token_prepending, start, exit, layer),
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        token_budget=token_budget,
-    )
+    encoder = load(model, loading, prompting)
     with counted("texts") as progress:
         dimension = embed_file(encoder, texts, output, progress)
     if output_format is o.Format.JSON:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from stickytoken.cli.output import status
 from stickytoken.cli.quiet import quiet_libraries
 
 if TYPE_CHECKING:
     from stickytoken.encoders import Encoder
-
-
-class Reading(NamedTuple):
-    """How a language model is read through a prompt; see `stickytoken.load_encoder`."""
-
-    token_prepending: bool = False
-    start: int | None = None
-    exit: int | None = None
-    layer: int | None = None
 
 
 def chosen_encoder(
@@ -30,7 +21,10 @@ def chosen_encoder(
     revision: str | None,
     trust_remote_code: bool,
     token_budget: int | None,
-    reading: Reading | None = None,
+    token_prepending: bool = False,
+    start: int | None = None,
+    exit: int | None = None,  # noqa: A002 - the published name
+    layer: int | None = None,
 ) -> Encoder:
     """Load the model that the options name.
 
@@ -51,5 +45,8 @@ def chosen_encoder(
             revision=revision,
             trust_remote_code=trust_remote_code,
             token_budget=token_budget,
-            **(reading or Reading())._asdict(),
+            token_prepending=token_prepending,
+            start=start,
+            exit=exit,
+            layer=layer,
         )

@@ -11,7 +11,7 @@ from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.errors import reported
 from stickytoken.cli.evidence import print_profiles, print_rates
-from stickytoken.cli.models import Reading, chosen_encoder
+from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load, spread
 from stickytoken.cli.output import print_json
 from stickytoken.cli.progress import progress_bar
 from stickytoken.cli.settings import chosen_settings
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @reported
+@spread
 def probe(
     model: o.Model,
     tokens: Annotated[
@@ -39,17 +40,9 @@ def probe(
     sentence_count: o.SentenceCount = None,
     pair_count: o.PairCount = None,
     validation_pairs: o.ValidationPairs = None,
-    device: o.Device = None,
-    dtype: o.Dtype = "float32",
-    prompt: o.Prompt = None,
-    prompt_name: o.PromptName = None,
-    token_prepending: o.TokenPrepending = False,
-    start: o.Start = None,
-    exit: o.Exit = None,  # noqa: A002 - the published name
-    layer: o.Layer = None,
-    revision: o.Revision = None,
-    trust_remote_code: o.TrustRemoteCode = False,
-    token_budget: o.TokenBudget = None,
+    *,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
     output_format: o.OutputFormat = o.Format.TABLE,
 ) -> None:
     """Show how far named tokens pull unrelated sentences together.
@@ -75,17 +68,7 @@ def probe(
     )
     numbers = [o.token_id(token) for token in tokens] if ids else []
     corpus = chosen_sentences(sentences, column, pairs)
-    encoder = chosen_encoder(
-        model,
-        device=device,
-        dtype=dtype,
-        prompt=prompt,
-        prompt_name=prompt_name,
-        reading=Reading(token_prepending, start, exit, layer),
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        token_budget=token_budget,
-    )
+    encoder = load(model, loading, prompting)
     vocabulary = categorize(encoder.tokenizer)
     wanted = numbers or [find_token(vocabulary, token) for token in tokens]
     with progress_bar() as progress:

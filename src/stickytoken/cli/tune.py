@@ -10,7 +10,7 @@ import typer
 
 from stickytoken.cli import options as o
 from stickytoken.cli.errors import reported
-from stickytoken.cli.models import chosen_encoder
+from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load, spread
 from stickytoken.cli.output import print_json, print_table, say
 from stickytoken.cli.progress import counted
 from stickytoken.errors import InputError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 @reported
+@spread
 def tune(
     model: o.Model,
     task: Annotated[
@@ -33,11 +34,8 @@ def tune(
         str, typer.Option(help="prompteol, cot, ke, metaeol, or a text with {sentence}.")
     ] = "prompteol",
     start: o.Start = None,
-    device: o.Device = None,
-    dtype: o.Dtype = "float32",
-    revision: o.Revision = None,
-    trust_remote_code: o.TrustRemoteCode = False,
-    token_budget: o.TokenBudget = None,
+    *,
+    loading: LoadingOptions,
     output_format: o.OutputFormat = o.Format.TABLE,
 ) -> None:
     """Choose start, exit and layer of token prepending on a development set, and show the curve.
@@ -45,27 +43,18 @@ def tune(
     Example: stickytoken tune ./qwen2 --task stsb-dev.jsonl --prompt prompteol
     """
     from stickytoken.encoders.causal_prompt import CausalPromptEncoder
-    from stickytoken.evaluation import read_sts
+    from stickytoken.evaluation import read_similarity
     from stickytoken.evaluation import tune as run_tuning
 
-    pairs = read_sts(task)
-    encoder = chosen_encoder(
-        model,
-        device=device,
-        dtype=dtype,
-        prompt=prompt,
-        prompt_name=None,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        token_budget=token_budget,
-    )
+    pairs = read_similarity(task)
+    encoder = load(model, loading, PromptingOptions(prompt=prompt))
     if not isinstance(encoder, CausalPromptEncoder):
         raise InputError(f"{model!r} is a SentenceTransformer: token prepending needs a plain language model")
     with counted("settings") as progress:
         found = run_tuning(encoder, pairs, start=start, progress=progress)
     if output_format is o.Format.JSON:
         print_json(
-            {"model": model, "task": str(task), "prompt": prompt, "pairs": len(pairs), **asdict(found)}
+            {"model": model, "task": str(task), "prompt": prompt, "pairs": pairs.units, **asdict(found)}
         )
         return
     _show(model, found, encoder.layers)

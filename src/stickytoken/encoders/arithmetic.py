@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import torch
 
 from stickytoken.detection.precision import Precision
+from stickytoken.encoders.gated_block import PackedBlocks
 from stickytoken.encoders.low_precision import BFloat16Linears, Int8Linears
-from stickytoken.encoders.packed_linear import PackedLinears
 from stickytoken.errors import InputError
 
 Arithmetic: TypeAlias = Callable[[], AbstractContextManager[object]]
@@ -68,7 +68,7 @@ def arithmetic(
     if kind == "cpu":
         if precision is Precision.INT8:
             return Int8Linears(model, calibrate).active
-        return (BFloat16Linears(model) if precision else PackedLinears(model)).active
+        return (BFloat16Linears(model) if precision else PackedBlocks(model)).active
     if precision is None:
         return nullcontext
     if precision is Precision.TF32:

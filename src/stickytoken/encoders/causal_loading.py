@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stickytoken.detection.precision import Precision
+from stickytoken.encoders.devices import require_cuda
 from stickytoken.encoders.load_errors import explained, reported_missing, require_all_weights
 from stickytoken.encoders.prompts import PROMPTS, find_prompt, is_template
-from stickytoken.encoders.protocol import Encoder
 from stickytoken.encoders.resolution import ModelSource, Origin, has_weights
+from stickytoken.encoders.spec import EncoderSpec
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 
 if TYPE_CHECKING:
@@ -74,26 +76,15 @@ def refuse_prompt_options(options: PromptOptions, name: str) -> None:
         )
 
 
-def load_causal(
-    source: ModelSource,
-    options: PromptOptions,
-    *,
-    device: str | None,
-    dtype: str,
-    revision: str | None,
-    trust_remote_code: bool,
-    max_length: int | None,
-    token_budget: int | None,
-) -> Encoder:
+def load_causal(source: ModelSource, options: PromptOptions, spec: EncoderSpec) -> CausalPromptEncoder:
     """Load a language model and read it through a prompt, or a saved `CausalPrompt`.
+
+    The encoder remembers the spec as it turned out.
 
     Raises:
         ModelError: it cannot be loaded, or is no decoder-only model.
         InputError: an option that it cannot meet.
     """
-    import torch
-    from transformers import AutoModel, AutoTokenizer
-
     from stickytoken.encoders.causal_module import reading_for
     from stickytoken.encoders.causal_prompt import CausalPromptEncoder
 
@@ -103,32 +94,57 @@ def load_causal(
     if options.prompt is None:
         raise InputError(f"{source.name!r} is a language model and needs a prompt: {', '.join(PROMPTS)}")
     prompt = find_prompt(options.prompt)
-    if source.origin is not Origin.HUB and not has_weights(Path(source.location)):
-        raise ModelError(f"{source.name!r} holds no weights (*.safetensors or *.bin)")
-    place: dict[str, Any] = {
-        "revision": revision,
-        "trust_remote_code": trust_remote_code,
-        "local_files_only": source.origin is not Origin.HUB,
-    }
-    with explained(source, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(source.location, **place)
-    with explained(source, "model"), reported_missing() as missing, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = AutoModel.from_pretrained(source.location, dtype=getattr(torch, dtype), **place)
-    require_all_weights(missing, source.name)
-    model = model.to(device if device is not None else _best_device()).eval()
+    model, tokenizer = _load_parts(source, spec)
+    precision = Precision.TF32 if spec.dtype == Precision.TF32 else None
+    if precision:
+        require_cuda(model.device.type, source.name)
     reading = reading_for(
         model, source.name, prompt, options.token_prepending, options.start, options.exit, options.layer
     )
-    return CausalPromptEncoder(
+    encoder = CausalPromptEncoder(
         model,
         tokenizer,
         source.name,
         reading,
-        token_budget=token_budget,
-        max_length=max_length,
+        token_budget=spec.token_budget,
+        max_length=spec.max_length,
         normalize=saved is not None and _NORMALIZE in _kinds(source),
+        precision=precision,
     )
+    encoder.spec = replace(spec, device=encoder.device)
+    if saved is None:
+        span = reading.prepending
+        encoder.spec = replace(
+            encoder.spec,
+            prompt=prompt.source,
+            token_prepending=span is not None,
+            start=None if span is None else span.start,
+            exit=None if span is None else span.exit,
+            layer=reading.layer,
+        )
+    return encoder
+
+
+def _load_parts(source: ModelSource, spec: EncoderSpec) -> tuple[Any, Any]:
+    """The model on its device and its tokenizer."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    if source.origin is not Origin.HUB and not has_weights(Path(source.location)):
+        raise ModelError(f"{source.name!r} holds no weights (*.safetensors or *.bin)")
+    place: dict[str, Any] = {
+        "revision": spec.revision,
+        "trust_remote_code": spec.trust_remote_code,
+        "local_files_only": source.origin is not Origin.HUB,
+    }
+    dtype = torch.float32 if spec.dtype == Precision.TF32 else getattr(torch, spec.dtype)
+    with explained(source, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(source.location, **place)
+    with explained(source, "model"), reported_missing() as missing, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModel.from_pretrained(source.location, dtype=dtype, **place)
+    require_all_weights(missing, source.name)
+    return model.to(spec.device if spec.device is not None else _best_device()).eval(), tokenizer
 
 
 def encoder_of_module(

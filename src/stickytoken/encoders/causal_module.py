@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import InputModule
+from sentence_transformers.sentence_transformer.modules import Normalize
 
 from stickytoken.encoders.layer_states import pooled_states
 from stickytoken.encoders.lengths import context_length
@@ -117,7 +119,7 @@ class CausalPrompt(InputModule):
         reading = self.reading
         prepending = reading.prepending
         return {
-            "prompt": reading.prompt.name if reading.prompt.name != "own" else reading.prompt.templates[0],
+            "prompt": reading.prompt.source,
             "token_prepending": prepending is not None,
             "start": None if prepending is None else prepending.start,
             "exit": None if prepending is None else prepending.exit,
@@ -160,6 +162,22 @@ class CausalPrompt(InputModule):
             model_name_or_path, **hub, **(kwargs.get("processor_kwargs") or {})
         )
         return cls(model, tokenizer, **config)
+
+
+def stacked(model: Any, tokenizer: Any, reading: Reading, *, normalize: bool) -> SentenceTransformer:
+    """A SentenceTransformer of a model that is read so, for what takes nothing else."""
+    span = reading.prepending
+    module = CausalPrompt(
+        model,
+        tokenizer,
+        prompt=reading.prompt,
+        token_prepending=span is not None,
+        start=None if span is None else span.start,
+        exit=None if span is None else span.exit,
+        layer=reading.layer,
+    )
+    device = str(module.model.device)
+    return SentenceTransformer(modules=[module, *([Normalize()] if normalize else [])], device=device)
 
 
 def reading_for(

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from stickytoken.detection.precision import Precision
-from stickytoken.encoders.batching import equal_length_batches
+from stickytoken.encoders.arithmetic import ROUNDING, Arithmetic, arithmetic, require_precision
 from stickytoken.encoders.borrowing import bounded_memory, evaluating
+from stickytoken.encoders.calibration import calibration_inputs, require_agreement
 from stickytoken.encoders.fingerprint import config_of, weights_fingerprint
-from stickytoken.encoders.fixed_beginning import FixedBeginnings
-from stickytoken.encoders.layer_states import pooled_states
 from stickytoken.encoders.lengths import context_length
-from stickytoken.encoders.packed_linear import PackedLinears
+from stickytoken.encoders.prompt_runner import PromptRunner
 from stickytoken.encoders.prompt_vocabulary import PromptVocabulary
 from stickytoken.encoders.prompted_model import PromptedModel, PromptRow, Reading
 from stickytoken.encoders.protocol import EncoderIdentity
@@ -32,14 +31,10 @@ from stickytoken.encoders.vector_checks import require_usable, shown
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import TokenizedText
 
-_LOG = logging.getLogger(__name__)
-# On a 12-layer, 384-wide Qwen2 and one core, larger batches take up to a quarter longer: no cache holds them.
-_TOKEN_BUDGET = {"cpu": 1024}
-_ACCELERATOR_TOKEN_BUDGET = 65536
-# Reuse pays where the fixed beginnings are at least this share of all tokens, and for so many rows a prompt.
-_LEAST_SHARE, _LEAST_ROWS = 0.25, 4
-# Difference from the plain path, as a share of a vector's length, up to which reuse counts as equal.
-_REUSE_TOLERANCE = 1e-4
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from stickytoken.encoders.spec import EncoderSpec
 
 # A model has one state, whoever encodes with it: one call at a time.
 _LOCKS: weakref.WeakKeyDictionary[torch.nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
@@ -56,12 +51,14 @@ class CausalPromptEncoder:
         reading: prompt, layers to overwrite, layer to read.
         token_budget: tokens of a batch; None chooses by device.
         max_length: longest prompt in tokens, sentence included; None is the model's own.
-        reuse: compute what prompts begin with once.
+        reuse: compute what prompts and sentences begin with once.
         normalize: give vectors of length 1.
+        precision: of matrix products; None is that of the weights.
 
     Raises:
         ModelError: a model of another kind.
-        InputError: a layer that does not exist, or a longest prompt that cannot be.
+        InputError: a layer that does not exist, a longest prompt that cannot be, or a precision that the
+            device lacks.
     """
 
     def __init__(
@@ -75,8 +72,10 @@ class CausalPromptEncoder:
         max_length: int | None = None,
         reuse: bool = True,
         normalize: bool = False,
+        precision: Precision | None = None,
     ) -> None:
         self.name = name
+        self.spec: EncoderSpec | None = None  # of a model that was loaded by name
         self._normalize = normalize
         self._prompted = PromptedModel(model, tokenizer, name, reading)
         self._model = model
@@ -86,11 +85,13 @@ class CausalPromptEncoder:
             self._prompted.decoder.model, tokenizer, max_length, name, taken=self._prompted.length(0)
         )
         self._asked_length = max_length
-        budget = token_budget or _TOKEN_BUDGET.get(
-            self._prompted.decoder.device.type, _ACCELERATOR_TOKEN_BUDGET
+        if precision is not None:
+            require_precision(self._prompted.decoder.model, precision, name)
+        self._precision = precision
+        self._runner = PromptRunner(
+            self._prompted, name, token_budget, reuse=reuse, rounding=self._rounding(precision)
         )
-        self._token_budget = budget
-        self._wants_reuse = reuse
+        self._lower: dict[Precision, CausalPromptEncoder] = {}
 
     @property
     def reading(self) -> Reading:
@@ -121,7 +122,7 @@ class CausalPromptEncoder:
     def dimension(self) -> int:
         """Components of a vector, read off the vector of one token."""
         with self._borrowed():
-            return int(self._forward([PromptRow(0, (0,))], None, [self._prompted.number]).shape[-1])
+            return int(self._runner.forward([PromptRow(0, (0,))], None, [self._prompted.number]).shape[-1])
 
     @cached_property
     def identity(self) -> EncoderIdentity:
@@ -149,7 +150,7 @@ class CausalPromptEncoder:
             tokenizer=self._entries.fingerprint,
             modules=hashlib.sha256(json.dumps(description, sort_keys=True, default=str).encode()).hexdigest(),
             prompt=json.dumps(templates),
-            dtype=str(self._prompted.decoder.dtype).removeprefix("torch."),
+            dtype=self._precision or str(self._prompted.decoder.dtype).removeprefix("torch."),
             max_length=self._max_length,
             dimension=self.dimension,
         )
@@ -161,14 +162,29 @@ class CausalPromptEncoder:
             self._user_tokenizer,
             self.name,
             reading,
-            token_budget=self._token_budget,
+            token_budget=self._runner.token_budget,
             max_length=self._asked_length,
-            reuse=self._wants_reuse,
+            reuse=self._runner.reuse,
             normalize=self._normalize,
+            precision=self._precision,
         )
-        if self._prompted.decoder.device.type == "cpu":
-            vars(found)["_packed"] = self._packed  # weights are packed once
+        if self._precision is None:
+            vars(found)["_arithmetic"] = self._arithmetic  # weights are packed once
         return found
+
+    def at(self, precision: Precision | None) -> CausalPromptEncoder:
+        """The same encoder in a lower precision; see `Encoder.at`."""
+        if precision is None or precision is self._precision:
+            return self
+        if precision not in self._lower:
+            self._lower[precision] = self._lowered(precision)
+        return self._lower[precision]
+
+    def sentence_transformer(self) -> SentenceTransformer:
+        """The same model, prompt and layers as a SentenceTransformer, for what takes nothing else."""
+        from stickytoken.encoders.causal_module import stacked
+
+        return stacked(self._model, self._user_tokenizer, self.reading, normalize=self._normalize)
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Content ids of each text, as they stand in the prompt.
@@ -177,15 +193,6 @@ class CausalPromptEncoder:
         """
         found: list[TokenizedText] = self._prompted.tokenize(texts)
         return found
-
-    def at(self, precision: Precision | None) -> CausalPromptEncoder:
-        """Itself: a prompted language model has no lower precision; see `Encoder.at`."""
-        if precision is not None:
-            raise InputError(
-                f"{self.name} is read through a prompt and computes in its own precision alone: "
-                f"leave the precision {precision} out"
-            )
-        return self
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Content ids of each text, cleaned, as they stand in the prompt."""
@@ -250,85 +257,55 @@ class CausalPromptEncoder:
     ) -> NDArray[np.float32]:
         if not contents:
             return np.empty((0, len(numbers), self.dimension), np.float32)
-        rows = self._prompted.rows(contents)
+        # Outside of the context: calibration runs the model itself.
+        context = self._arithmetic
+        with self._borrowed(), context():
+            return self._runner.vectors(contents, numbers)
+
+    def _rounding(self, precision: Precision | None) -> float:
+        own = torch.finfo(self._prompted.decoder.dtype).eps
+        return own if precision is None else ROUNDING[precision]
+
+    def _lowered(self, precision: Precision) -> CausalPromptEncoder:
+        require_precision(self._prompted.decoder.model, precision, self.name)
+        lower = copy.copy(self)
+        vars(lower).pop("_arithmetic", None)
+        lower._precision = precision
+        runner = self._runner
+        lower._runner = PromptRunner(
+            self._prompted,
+            self.name,
+            runner.token_budget,
+            reuse=runner.reuse,
+            rounding=self._rounding(precision),
+        )
+        exact, found = (
+            each._forward_all(self._calibration, [self._prompted.number])[:, 0] for each in (self, lower)
+        )
+        # Vectors of one prompt share a direction, which says nothing of whether they can be told apart.
+        center = exact.mean(axis=0, keepdims=True) if len(exact) else 0
+        require_agreement(exact - center, found - center, precision, self.name)
+        return lower
+
+    @cached_property
+    def _arithmetic(self) -> Arithmetic:
+        return arithmetic(self._prompted.decoder.model, self._precision, self._calibrate)
+
+    def _calibrate(self) -> None:
+        # Every token passes every layer, and nothing is kept that was computed in another arithmetic.
+        budget = self._runner.token_budget
+        runner = PromptRunner(self._prompted, self.name, budget, reuse=False, rounding=self._rounding(None))
         with self._borrowed():
-            beginnings = FixedBeginnings(self._prompted, numbers) if self._reuses(rows) else None
-            found = self._forward_batches(rows, beginnings, numbers)
-        # MetaEOL: the plain mean over its prompts.
-        means: NDArray[np.float32] = found.reshape(len(contents), -1, *found.shape[1:]).mean(axis=1)
-        return means
-
-    def _reuses(self, rows: Sequence[PromptRow]) -> bool:
-        prompts = self._prompted.prompts
-        if not self._wants_reuse or len(rows) < _LEAST_ROWS * len(prompts):
-            return False
-        fixed = sum(prompts[row.prompt].fixed for row in rows)
-        whole = sum(prompts[row.prompt].length(len(row.content)) for row in rows)
-        return fixed >= _LEAST_SHARE * whole and self._reuse_agrees
+            runner.vectors(self._calibration, [self._prompted.number])
 
     @cached_property
-    def _reuse_agrees(self) -> bool:
-        """Whether reuse gives the vectors of the plain path: a model may keep more than keys and values."""
-        rows = self._prompted.rows([text.ids for text in self.tokenize(["a", "one two three"])])
-        numbers = [self._prompted.number]
-        plain = self._forward_batches(rows, None, numbers)
-        try:
-            found = self._forward_batches(rows, FixedBeginnings(self._prompted, numbers), numbers)
-        except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
-            _LOG.warning("%s: no reuse of what prompts begin with (%s)", self.name, error)
-            return False
-        precision = torch.finfo(self._prompted.decoder.dtype).eps
-        tolerance = max(_REUSE_TOLERANCE, 4 * precision) * np.linalg.norm(plain, axis=-1).max()
-        return bool(np.abs(found - plain).max() <= tolerance)
-
-    def _forward_batches(
-        self, rows: Sequence[PromptRow], beginnings: FixedBeginnings | None, numbers: Sequence[int]
-    ) -> NDArray[np.float32]:
-        prompts, known = self._prompted.prompts, beginnings is not None
-        lengths = [
-            prompts[row.prompt].length(len(row.content)) - (prompts[row.prompt].fixed if known else 0)
-            for row in rows
-        ]
-        batches = equal_length_batches(lengths, self._token_budget)[::-1]
-        vectors: NDArray[np.float32] | None = None
-        while batches:
-            batch = batches.pop()
-            try:
-                found = self._forward([rows[place] for place in batch], beginnings, numbers)
-            except torch.OutOfMemoryError as error:
-                if len(batch) == 1:
-                    raise EncodingError(
-                        f"{self.name}: {self.device} has no memory for a prompt of {lengths[batch[0]]} "
-                        f"tokens: use shorter sentences, a lower precision or another device"
-                    ) from error
-                self._token_budget = max(1, len(batch) * lengths[batch[0]] // 2)
-                torch.cuda.empty_cache()
-                _LOG.warning("%s: out of memory on %s, going on with smaller batches", self.name, self.device)
-                batches.extend(np.array_split(batch, 2)[::-1])
-                continue
-            if vectors is None:
-                vectors = np.empty((len(rows), *found.shape[1:]), dtype=np.float32)
-            vectors[batch] = found
-        return np.empty((0, len(numbers), 0), np.float32) if vectors is None else vectors
-
-    def _forward(
-        self, rows: Sequence[PromptRow], beginnings: FixedBeginnings | None, numbers: Sequence[int]
-    ) -> NDArray[np.float32]:
-        past = cache = None
-        if beginnings is not None:
-            prompts = torch.tensor([row.prompt for row in rows], device=beginnings.mask.device)
-            past, cache = beginnings.mask[prompts], beginnings.cache(prompts)
-        batch = self._prompted.batch(self._prompted.layout(rows, skipping=beginnings is not None), past)
-        states = pooled_states(self._prompted.decoder, batch, numbers, self.reading.prepending, cache)
-        array: NDArray[np.float32] = states.float().cpu().numpy()
-        return array
-
-    @cached_property
-    def _packed(self) -> PackedLinears:
-        return PackedLinears(self._prompted.decoder.model)
+    def _calibration(self) -> list[tuple[int, ...]]:
+        entries = [entry for entry in self._entries.entries if self._prompted.knows(entry)]
+        inputs = calibration_inputs(entries, sorted(self._entries.special_ids))
+        return [content for content in inputs if self.fits(content)]
 
     def _borrowed(self) -> ExitStack:
-        """The model for one call: alone, in evaluation mode, with packed linear layers on a CPU."""
+        """The model for one call: alone, in evaluation mode."""
         model = self._prompted.decoder.model
         with _LOCKS_GUARD:
             lock = _LOCKS.setdefault(model, threading.RLock())
@@ -337,8 +314,6 @@ class CausalPromptEncoder:
             stack.enter_context(evaluating(model))
             stack.enter_context(torch.inference_mode())
             stack.enter_context(bounded_memory(model))
-            if self._prompted.decoder.device.type == "cpu":
-                stack.enter_context(self._packed.active())
             return stack.pop_all()
 
     def _check_input(self, content: tuple[int, ...], label: Callable[[], str]) -> None:

@@ -34,3 +34,13 @@ def require_device(device: str) -> None:
     # torch reads cpu:1 as cpu, and cuda as the current one of its kind.
     if wanted.type != "cpu" and f"{wanted.type}:{wanted.index or 0}" not in there:
         raise InputError(f"device {device!r} is not there: {advice}")
+
+
+def require_cuda(kind: str, name: str) -> None:
+    """Refuse TF32 for a model that is elsewhere than on CUDA.
+
+    Raises:
+        InputError: names where it is.
+    """
+    if kind != "cuda":
+        raise InputError(f"dtype 'tf32' is arithmetic of CUDA, and {name} is on {kind}: use float32")

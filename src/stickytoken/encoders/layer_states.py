@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -72,37 +72,62 @@ def pooled_states(
     Returns:
         Shape (rows, numbers, d), in the precision of the model, where its last layer computes.
     """
-    options: dict[str, Any] = {"position_ids": batch.positions} if decoder.takes_positions else {}
+    inputs: dict[str, Any] = {
+        "inputs_embeds": batch.embeddings,
+        "attention_mask": batch.mask,
+        "use_cache": cache is not None,
+    }
+    if decoder.takes_positions:
+        inputs["position_ids"] = batch.positions
     if cache is not None:
-        options |= {"past_key_values": cache}
+        inputs["past_key_values"] = cache
     copying = (
         nullcontext()
         if prepending is None or batch.places is None
         else prepended(decoder.layers, prepending, batch.places, batch.last)
     )
-    found: dict[int, torch.Tensor] = {}
-    whole = len(decoder.layers)
-    with copying, _recorded(decoder, batch, numbers, found):
-        try:
-            output = decoder.model(
-                inputs_embeds=batch.embeddings,
-                attention_mask=batch.mask,
-                use_cache=cache is not None,
-                **options,
-            )
-        except _ReachedError:
-            pass
-        else:
-            found[whole] = batch.pool(output.last_hidden_state)
+    with copying:
+        found = states_after(decoder, numbers, inputs, batch.pool)
     device = found[max(numbers)].device
     return torch.stack([found[number].to(device) for number in numbers], dim=1)
 
 
+def states_after(
+    decoder: Decoder,
+    numbers: Sequence[int],
+    inputs: dict[str, Any],
+    keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
+) -> dict[int, torch.Tensor]:
+    """States after some numbers of layers; no layer behind the largest of them runs.
+
+    Args:
+        decoder: the model, in evaluation mode.
+        numbers: numbers of layers, from 1.
+        inputs: of the model.
+        keep: what is kept of the states behind a layer, shape (rows, tokens, d).
+
+    Returns:
+        What is kept, by number.
+    """
+    found: dict[int, torch.Tensor] = {}
+    with _recorded(decoder, numbers, keep, found):
+        try:
+            output = decoder.model(**inputs)
+        except _ReachedError:
+            pass
+        else:
+            found[len(decoder.layers)] = keep(output.last_hidden_state)
+    return found
+
+
 @contextmanager
 def _recorded(
-    decoder: Decoder, batch: PromptBatch, numbers: Sequence[int], found: dict[int, torch.Tensor]
+    decoder: Decoder,
+    numbers: Sequence[int],
+    keep: Callable[[torch.Tensor], torch.Tensor],
+    found: dict[int, torch.Tensor],
 ) -> Iterator[None]:
-    """Pool states behind layers as they are computed, in calls of this thread; stop after the last one."""
+    """Keep states behind layers as they are computed, in calls of this thread; stop after the last one."""
     owner, top, whole = threading.get_ident(), max(numbers), len(decoder.layers)
 
     def hook(number: int) -> Any:
@@ -110,7 +135,7 @@ def _recorded(
             del module, args
             if threading.get_ident() != owner:
                 return
-            found[number] = batch.pool(output[0] if isinstance(output, tuple) else output)
+            found[number] = keep(output[0] if isinstance(output, tuple) else output)
             if number == top:
                 raise _ReachedError
 

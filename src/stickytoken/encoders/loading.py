@@ -16,7 +16,7 @@ from stickytoken.encoders.causal_loading import (
     loads_as_causal,
     refuse_prompt_options,
 )
-from stickytoken.encoders.devices import require_device
+from stickytoken.encoders.devices import require_cuda, require_device
 from stickytoken.encoders.lengths import require_length
 from stickytoken.encoders.load_errors import explained, reported_missing, require_all_weights
 from stickytoken.encoders.precision import require_running, set_precision
@@ -119,24 +119,11 @@ def load_encoder(  # noqa: PLR0913 - the front door
     if not loads_as_causal(source, options):
         refuse_prompt_options(options, name)
         return _load_plain(source, spec, prompt_name)
-    if dtype == Precision.TF32:
-        raise InputError(
-            f"dtype 'tf32' is not there for {name!r}, which is read through a prompt: use float32"
-        )
     if prompt_name is not None:
         raise InputError(
             f"{name!r} is read through a prompt and has none named {prompt_name!r}: leave it out"
         )
-    return load_causal(
-        source,
-        options,
-        device=device,
-        dtype=dtype,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        max_length=max_length,
-        token_budget=token_budget,
-    )
+    return load_causal(source, options, spec)
 
 
 def _of_loaded(
@@ -161,8 +148,8 @@ def _load_plain(source: ModelSource, spec: EncoderSpec, prompt_name: str | None)
     precision = Precision.TF32 if spec.dtype == Precision.TF32 else None
     weights = "float32" if precision else spec.dtype
     loaded = _load_sentence_transformer(source, spec.device, weights, spec.revision, spec.trust_remote_code)
-    if precision and loaded.device.type != "cuda":
-        raise InputError(f"dtype 'tf32' is arithmetic of CUDA, and {name} is on {loaded.device}: use float32")
+    if precision:
+        require_cuda(loaded.device.type, name)
     encoder = SentenceTransformerEncoder(
         loaded,
         name,
@@ -197,6 +184,10 @@ def load_from_spec(spec: EncoderSpec, device: str) -> Encoder:
         trust_remote_code=spec.trust_remote_code,
         max_length=spec.max_length,
         token_budget=spec.token_budget,
+        token_prepending=spec.token_prepending,
+        start=spec.start,
+        exit=spec.exit,
+        layer=spec.layer,
     )
 
 

@@ -65,7 +65,7 @@ class PackedLinears(ReplacedForwards):
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__({place.module: _PackedLinear(place) for place in linear_places(model)})
+        super().__init__({place.module: PackedLinear(place) for place in linear_places(model)})
 
 
 def linear_places(model: torch.nn.Module) -> list[LinearPlace]:
@@ -131,20 +131,25 @@ class PackedForward(ABC):
 
     def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """The layer's output, shape (..., features)."""
+        self.refresh()
+        flat, rows = flattened(hidden_states)
+        found = self.multiply(flat, self.bias)
+        return found[:rows].reshape(*hidden_states.shape[:-1], self._layer.out_features)
+
+    def refresh(self) -> None:
+        """Pack the weights if they are others than those that are packed."""
         weight = self._layer.weight.detach()
         # Weights that were made in inference mode have no version.
         version = (0 if weight.is_inference() else self._layer.weight._version, weight.data_ptr())
         if version != self._version:
             self.pack(weight)
             self._version = version
-        flat = hidden_states.reshape(-1, hidden_states.shape[-1])
-        rows = flat.shape[0]
-        # oneDNN keeps a kernel with its buffers for every number of rows: few numbers, little memory.
-        if missing := -rows % TOKEN_MULTIPLE:
-            flat = torch.nn.functional.pad(flat, (0, 0, 0, missing))
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        """The layer's bias, shape (features,)."""
         bias: torch.Tensor | None = self._layer.bias
-        found = self.multiply(flat, None if bias is None else bias.detach())
-        return found[:rows].reshape(*hidden_states.shape[:-1], self._layer.out_features)
+        return None if bias is None else bias.detach()
 
     @abstractmethod
     def pack(self, weight: torch.Tensor) -> None:
@@ -163,13 +168,35 @@ class PackedForward(ABC):
         """
 
 
-class _PackedLinear(PackedForward):
+def flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """States as rows, filled up to a multiple of `TOKEN_MULTIPLE`, and how many of them are theirs.
+
+    oneDNN keeps a kernel with its buffers for every number of rows: few numbers, little memory.
+    """
+    flat = hidden_states.reshape(-1, hidden_states.shape[-1])
+    rows = flat.shape[0]
+    missing = -rows % TOKEN_MULTIPLE
+    return (torch.nn.functional.pad(flat, (0, 0, 0, missing)) if missing else flat), rows
+
+
+class PackedLinear(PackedForward):
     """In float32."""
 
     def pack(self, weight: torch.Tensor) -> None:
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight)
+        """Take the weights, shape (features, inputs)."""
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight)
 
-    def multiply(self, flat: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        name, kind = self._activation
-        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(flat, self._weight, bias, name, [], kind)
+    def multiply(
+        self, flat: torch.Tensor, bias: torch.Tensor | None, activation: str | None = None
+    ) -> torch.Tensor:
+        """The product; ``activation`` is oneDNN's name of one that follows in place of the layer's own."""
+        name, kind = self._activation if activation is None else (activation, "")
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(flat, self._packed, bias, name, [], kind)
+        return found
+
+    def times(self, flat: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """The product with the weights, bias applied, times another matrix of its shape, entry by entry."""
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(
+            flat, other, self._packed, self.bias, "mul"
+        )
         return found

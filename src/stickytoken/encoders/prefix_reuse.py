@@ -7,19 +7,15 @@ common serve them all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders.prefix_tree import Branch, grow, levels, new_tokens
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-
-    from stickytoken.encoders.template import InputTemplate
 
 # Whether a model takes one mask, one with a sliding window, or one for each kind of layer.
 _ONE, _WINDOW, _BY_KIND = "one", "window", "by kind"
@@ -32,6 +28,8 @@ _MASKS = {
     "gemma2": _BY_KIND,
 }
 _ATTENTION = ("sdpa", "eager")
+# Difference from the plain path, as a share of a vector's length, up to which reuse counts as equal.
+_TOLERANCE = 1e-4
 # Reuse pays where it leaves at most this share of the tokens.
 _WORTHWHILE = 0.8
 
@@ -47,50 +45,73 @@ class _Batch(NamedTuple):
     ends: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class TreeModel:
+    """A causal model that is read where inputs end.
+
+    Attributes:
+        backbone: the transformers model, of a kind that `known_kind` knows.
+        before: special tokens, or a prompt's, in front of each content.
+        after: those behind it.
+        states: from the backbone's input to its states, shape (rows, tokens, d).
+        finish: from states where inputs end, shape (n, 1, d), to their vectors, shape (n, components).
+    """
+
+    backbone: Any
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    states: Callable[[dict[str, Any]], torch.Tensor]
+    finish: Callable[[torch.Tensor], torch.Tensor]
+
+
+def known_kind(backbone: Any) -> bool:
+    """Whether it is known which masks a model takes, and that it looks back only."""
+    config = backbone.config
+    return (
+        config.model_type in _MASKS
+        and getattr(config, "_attn_implementation", None) in _ATTENTION
+        and not getattr(config, "use_bidirectional_attention", False)
+    )
+
+
+def agree(found: NDArray[np.float32], plain: NDArray[np.float32], rounding: float) -> bool:
+    """Whether vectors are those of the plain path.
+
+    Args:
+        found: shape (n, d).
+        plain: of the same inputs.
+        rounding: distance of neighbouring numbers around 1 in the model's arithmetic.
+    """
+    tolerance = max(_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=-1).max()
+    return bool(np.abs(found - plain).max() <= tolerance)
+
+
 class PrefixReuse:
     """Computes inputs as trees.
 
     Args:
-        model: as `applies_to` allows it.
-        template: special tokens around each input.
+        model: what is read, and how.
         token_budget: tokens of a batch, shared ones included.
     """
 
-    def __init__(self, model: SentenceTransformer, template: InputTemplate, token_budget: int) -> None:
+    def __init__(self, model: TreeModel, token_budget: int) -> None:
         self._model = model
-        self._backbone: Any = model[0].model
-        self._template = template
         self._token_budget = token_budget
 
-    @staticmethod
-    def applies_to(model: SentenceTransformer, template: InputTemplate) -> bool:
-        """Whether the model is a known causal one whose vector is its state at the last token."""
-        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    def trees(self, contents: Sequence[tuple[int, ...]], known: int = 0) -> list[Branch] | None:
+        """The inputs as trees; None where they have too little in common.
 
-        if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):
-            return False
-        config = model[0].model.config
-        text = model[0].modality_config.get("text", {})
-        return (
-            config.model_type in _MASKS
-            and getattr(config, "_attn_implementation", None) in _ATTENTION
-            and not getattr(config, "use_bidirectional_attention", False)
-            and model[1].pooling_mode in ("lasttoken", ("lasttoken",), ["lasttoken"])
-            and text.get("method") == "forward"
-            and text.get("method_output_name") in ("last_hidden_state", ["last_hidden_state"])
-            and template.token_types is None
-            and not template.flat
-            and (model[1].include_prompt or "prompt_length" not in dict(template.features))
-        )
-
-    def trees(self, contents: Sequence[tuple[int, ...]]) -> list[Branch] | None:
-        """The inputs as trees; None where they have too little in common."""
-        inputs = [(*self._template.before, *content) for content in contents]
+        Args:
+            contents: of the inputs.
+            known: tokens that the other path does not compute for every input.
+        """
+        before, after = self._model.before, self._model.after
+        inputs = [(*before, *content) for content in contents]
         if not all(inputs):
             return None
-        roots, after = grow(inputs), len(self._template.after)
-        whole = sum(len(content) + self._template.overhead for content in contents)
-        return roots if new_tokens(roots) + after * len(contents) <= _WORTHWHILE * whole else None
+        roots = grow(inputs)
+        plain = sum(map(len, inputs)) + (len(after) - known) * len(inputs)
+        return roots if new_tokens(roots) + len(after) * len(inputs) <= _WORTHWHILE * plain else None
 
     def vectors(self, roots: Sequence[Branch], count: int) -> NDArray[np.float32]:
         """Vectors of the inputs in the trees, shape (count, d). Needs inference mode."""
@@ -99,7 +120,7 @@ class PrefixReuse:
         for group in _groups(roots, self._token_budget):
             kept: dict[int, KeysAndValues] = {}
             for level in levels(group):
-                for batch in _batches(level, len(self._template.after), self._token_budget):
+                for batch in _batches(level, len(self._model.after), self._token_budget):
                     rows, vectors = self._run(batch, kept)
                     if found is None:
                         found = np.empty((count, vectors.shape[1]), dtype=np.float32)
@@ -110,7 +131,8 @@ class PrefixReuse:
         """Run branches of one shape; keep keys and values of those that others leave."""
         from transformers import DynamicCache
 
-        device, after = self._model.device, self._template.after
+        backbone, after = self._model.backbone, self._model.after
+        device = backbone.get_input_embeddings().weight.device
         fans = len(batch.ends) if after else 0
         rows = [[*branch.tokens, *after * fans] for branch in batch.branches]
         ids = torch.tensor(rows, dtype=torch.long, device=device)
@@ -119,12 +141,14 @@ class PrefixReuse:
             for layer, (keys, values) in enumerate(_gather(batch, kept)):
                 cache.update(keys, values, layer)
         places, mask = _places(batch, len(after))
-        output = self._backbone(
-            input_ids=ids,
-            attention_mask=self._masks(places.to(device), mask.to(device)),
-            position_ids=places[None, batch.shared :].to(device),
-            past_key_values=cache,
-            use_cache=True,
+        states = self._model.states(
+            {
+                "input_ids": ids,
+                "attention_mask": self._masks(places.to(device), mask.to(device)),
+                "position_ids": places[None, batch.shared :].to(device),
+                "past_key_values": cache,
+                "use_cache": True,
+            }
         )
         layers: Any = cache.layers
         for row, branch in enumerate(batch.branches):
@@ -133,30 +157,22 @@ class PrefixReuse:
                     (layer.keys[row, :, : branch.length], layer.values[row, :, : branch.length])
                     for layer in layers
                 ]
-        return self._pool(output.last_hidden_state, batch, len(after))
+        return self._pool(states, batch, len(after))
 
     def _pool(self, states: torch.Tensor, batch: _Batch, after: int) -> tuple[list[int], NDArray[np.float32]]:
-        """Send the states where inputs end through the rest of the modules."""
+        """Make vectors of the states where inputs end."""
         last = [
             batch.size + (fan + 1) * after - 1 if after else end - batch.shared - 1
             for fan, end in enumerate(batch.ends)
         ]
-        picked = states[:, last].flatten(0, 1)[:, None]
-        features: dict[str, Any] = dict(self._template.features)
-        features["token_embeddings"] = picked
-        features["attention_mask"] = torch.ones(picked.shape[:2], dtype=torch.long, device=picked.device)
-        for module in list(self._model)[1:]:
-            features = module(features)
-        vectors = features["sentence_embedding"].float()
-        if self._model.truncate_dim is not None:
-            vectors = vectors[:, : self._model.truncate_dim]
+        vectors = self._model.finish(states[:, last].flatten(0, 1)[:, None]).float()
         # A place on a branch may end one input; branches of a batch end at the same places.
         rows = [row for branch in batch.branches for _, row in sorted(branch.ends)]
         return rows, vectors.cpu().numpy()
 
     def _masks(self, places: torch.Tensor, seen: torch.Tensor) -> Any:
         """What the model adds to its attention: 0 where a token sees another, else almost -infinity."""
-        config, dtype = self._backbone.config, self._backbone.dtype
+        config, dtype = self._model.backbone.config, self._model.backbone.dtype
         window = getattr(config, "sliding_window", None)
         near = seen
         if window is not None:

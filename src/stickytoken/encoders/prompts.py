@@ -32,6 +32,11 @@ class Prompt:
     templates: tuple[str, ...]
 
     @property
+    def source(self) -> str:
+        """What `find_prompt` makes this prompt of: its name, or the template."""
+        return self.name if self.name in PROMPTS else self.templates[0]
+
+    @property
     def echoes(self) -> bool:
         """Whether the sentence stands there twice, and the vector is the mean over the second copy."""
         return self.templates[0].count(SENTENCE) > 1

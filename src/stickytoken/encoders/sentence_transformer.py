@@ -18,10 +18,11 @@ from stickytoken.detection.precision import Precision
 from stickytoken.encoders.arithmetic import ROUNDING, Arithmetic, arithmetic, require_precision
 from stickytoken.encoders.batch_runner import BatchRunner
 from stickytoken.encoders.borrowing import bounded_memory, evaluating
-from stickytoken.encoders.calibration import calibration_inputs
+from stickytoken.encoders.calibration import calibration_inputs, require_agreement
 from stickytoken.encoders.fingerprint import modules_fingerprint, weights_fingerprint
+from stickytoken.encoders.last_token_pooling import reads_last_token, tree_model
 from stickytoken.encoders.lengths import maximum_length, set_maximum_length
-from stickytoken.encoders.prefix_reuse import PrefixReuse
+from stickytoken.encoders.prefix_reuse import PrefixReuse, agree
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.template import InputTemplate, read_template
 from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
@@ -35,11 +36,6 @@ if TYPE_CHECKING:
     from stickytoken.encoders.spec import EncoderSpec
 
 _LOG = logging.getLogger(__name__)
-
-# Difference from the plain path, as a share of a vector's length, up to which reuse counts as equal.
-_REUSE_TOLERANCE = 1e-4
-# Mean cosine between the vectors of a lower precision and the model's own, below which it is of no use.
-_LEAST_AGREEMENT = 0.95
 
 
 class SentenceTransformerEncoder:
@@ -189,23 +185,8 @@ class SentenceTransformerEncoder:
         lower._precision = precision
         for derived in ("_reuse", "_reuse_agrees", "_arithmetic"):
             vars(lower).pop(derived, None)
-        inputs = self._calibration
-        if not inputs:
-            raise InputError(
-                f"{self.name} reads too few tokens to compare {precision} with its own precision: "
-                "leave it out"
-            )
-        exact, found = self._forward_all(inputs), lower._forward_all(inputs)
-        lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(found, axis=1)
-        agreement = float(
-            np.mean((exact * found).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny))
-        )
-        # The comparison is false where a vector is not finite.
-        if not agreement >= _LEAST_AGREEMENT:
-            raise InputError(
-                f"{precision} changes the vectors of {self.name} too much (mean cosine {agreement:.2f} with "
-                "its own): use another precision, or leave it out"
-            )
+        exact, found = self._forward_all(self._calibration), lower._forward_all(self._calibration)
+        require_agreement(exact, found, precision, self.name)
         return lower
 
     @cached_property
@@ -226,8 +207,9 @@ class SentenceTransformerEncoder:
     @cached_property
     def _reuse(self) -> PrefixReuse | None:
         """Reuse of common beginnings, where the kind of model allows it."""
-        applies = self._wants_reuse and PrefixReuse.applies_to(self._model, self._template)
-        return PrefixReuse(self._model, self._template, self._runner.token_budget) if applies else None
+        if not self._wants_reuse or not reads_last_token(self._model, self._template):
+            return None
+        return PrefixReuse(tree_model(self._model, self._template), self._runner.token_budget)
 
     @cached_property
     def _reuse_agrees(self) -> bool:
@@ -253,8 +235,7 @@ class SentenceTransformerEncoder:
         found, plain = self._reuse.vectors(roots, len(samples)), self._forward_batches(samples)
         own = torch.finfo(next(self._model.parameters()).dtype).eps
         rounding = own if self._precision is None else ROUNDING[self._precision]
-        tolerance = max(_REUSE_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=1).max()
-        return bool(np.abs(found - plain).max() <= tolerance)
+        return agree(found, plain, rounding)
 
     def _forward_all(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
         with (

@@ -12,7 +12,9 @@ class EncoderSpec:
     Attributes:
         model: an absolute folder, or a name.
         device: where it was loaded; None before it is.
-        prompt: the prompt itself; a prompt's name is resolved.
+        prompt: the prompt itself; a prompt's name is resolved. None for a saved `CausalPrompt`, which has its
+            own.
+        token_prepending: with a language model's prompt; start, exit and layer are resolved too.
     """
 
     model: str
@@ -23,3 +25,7 @@ class EncoderSpec:
     trust_remote_code: bool
     max_length: int | None
     token_budget: int | None
+    token_prepending: bool = False
+    start: int | None = None
+    exit: int | None = None
+    layer: int | None = None

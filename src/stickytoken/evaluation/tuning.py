@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.causal_prompt import CausalPromptEncoder
 from stickytoken.encoders.token_prepending import TokenPrepending
 from stickytoken.errors import InputError
-from stickytoken.evaluation.sts import StsTask, cosines, spearman
+from stickytoken.evaluation.tasks import SimilarityTask, cosines
 
 _CHUNK = 256
 _MOST_EXITS = 12
@@ -58,7 +58,7 @@ class Tuning:
 
 def tune(
     encoder: CausalPromptEncoder,
-    task: StsTask,
+    task: SimilarityTask,
     *,
     start: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -109,21 +109,26 @@ def _exits(start: int, layers: int) -> list[int]:
     return sorted({round(place) for place in places})
 
 
-def _layers_scored(encoder: CausalPromptEncoder, task: StsTask, span: TokenPrepending | None) -> list[Tried]:
+def _layers_scored(
+    encoder: CausalPromptEncoder, task: SimilarityTask, span: TokenPrepending | None
+) -> list[Tried]:
     own = encoder.reread(replace(encoder.reading, prepending=span))
     numbers = range(1, encoder.layers + 1)
     found = _similarities(own, task, numbers)
     start, stop = (None, None) if span is None else (span.start, span.exit)
+    scores = 100 * task.scores("spearman", found.T[:, :, None])
     return [
-        Tried(start, stop, number, spearman(found[:, place], task.scores))
-        for place, number in enumerate(numbers)
+        Tried(start, stop, number, None if np.isnan(score) else float(score))
+        for number, score in zip(numbers, scores, strict=True)
     ]
 
 
-def _similarities(encoder: CausalPromptEncoder, task: StsTask, numbers: Sequence[int]) -> NDArray[np.float64]:
+def _similarities(
+    encoder: CausalPromptEncoder, task: SimilarityTask, numbers: Sequence[int]
+) -> NDArray[np.float64]:
     """Cosine of every pair at every layer, shape (pairs, layers); vectors of a few pairs at a time."""
     parts = []
-    for place in range(0, len(task), _CHUNK):
+    for place in range(0, task.units, _CHUNK):
         first, second = task.first[place : place + _CHUNK], task.second[place : place + _CHUNK]
         vectors = encoder.encode_layers([*first, *second], numbers)
         parts.append(cosines(vectors[: len(first)], vectors[len(first) :]))

@@ -127,7 +127,7 @@ def run_mteb(
     counts = {"cut": 0, "texts": 0}
 
     def outcomes(group: Sequence[Condition]) -> GroupOutcomes:
-        _load(task)
+        load_data(task)
         values: list[NDArray[np.float64]] = []
         scores: dict[int | None, float] = {}
         encoded_texts = 0
@@ -164,7 +164,12 @@ def evaluate(model: Any, task: MtebTask) -> float:
     return score if math.isfinite(score) else math.nan
 
 
-def _load(task: MtebTask) -> None:
+def load_data(task: MtebTask) -> None:
+    """Have the data of a task at hand.
+
+    Raises:
+        UnreachableTaskError: it cannot be loaded.
+    """
     from datasets.exceptions import DatasetsError
 
     if task.task.data_loaded:

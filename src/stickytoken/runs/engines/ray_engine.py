@@ -55,15 +55,14 @@ def ray_engine(
 
     Raises:
         MissingExtraError: Ray is not installed.
-        InputError: the encoder was made of a model object or a prompt, or the cluster has less than is
-            asked for.
+        InputError: the encoder was made of a model object, or the cluster has less than is asked for.
         RunError: nobody answers at the address.
     """
     spec: EncoderSpec | None = getattr(encoder, "spec", None)
     if spec is None:
         raise InputError(
-            f"{encoder.name} was made from a model object or is read through a prompt, which workers cannot "
-            "load by themselves: save a model, and pass its folder or name to load_encoder"
+            f"{encoder.name} was made from a model object, which workers cannot load by themselves: "
+            "save it, and pass its folder or name to load_encoder"
         )
     if workers is not None and workers < 1:
         raise InputError(f"{workers} workers cannot compute anything: ask for at least one")

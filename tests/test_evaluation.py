@@ -1,0 +1,231 @@
+"""Clean scores of tasks of every layout, and of MTEB: token prepending beside the plain prompt."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score, ndcg_score, v_measure_score
+
+import impact_files as files
+import planted
+import tiny
+import tiny_decoders
+from stickytoken import load_encoder
+from stickytoken.errors import InputError
+from stickytoken.evaluation import compare, find_task, read_similarity
+
+OPTIONS = "--device cpu --prompt prompteol --token-prepending --start 1 --exit 3 --layer 3".split()
+READINGS = (
+    {"layer": -1},
+    {"layer": 3},
+    {"layer": 3, "token_prepending": True, "start": 1, "exit": 3},
+)
+MAKERS = {
+    "sts": files.sts,
+    "pair-classification": files.pair_classification,
+    "clustering": files.clustering,
+    "classification": files.classification,
+    "reranking": files.reranking,
+    "retrieval": lambda folder: files.beir(folder / "beir"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_decoders.saved_decoder(tmp_path_factory.mktemp("qwen2") / "tiny-qwen2")
+
+
+@pytest.fixture(scope="module")
+def encoders(folder):
+    return [load_encoder(folder, device="cpu", prompt="prompteol", **options) for options in READINGS]
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def units(encoder, texts):
+    vectors = encoder.encode(texts).astype(np.float64)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+# The main score of each layout, with scikit-learn and nothing of ours.
+
+
+def pair_score(encoder, path):
+    rows = rows_of(path)
+    first, second = (units(encoder, [row[side] for row in rows]) for side in ("sentence1", "sentence2"))
+    return average_precision_score([row["label"] for row in rows], (first * second).sum(1))
+
+
+def clustering_score(encoder, path):
+    rows = rows_of(path)
+    labels = [row["label"] for row in rows]
+    found = KMeans(len(set(labels)), n_init=10, random_state=42).fit_predict(
+        units(encoder, [row["text"] for row in rows])
+    )
+    return v_measure_score(labels, found)
+
+
+def classification_score(encoder, path):
+    rows = rows_of(path)
+    train, test = ([row for row in rows if row["split"] == split] for split in ("train", "test"))
+    model = LogisticRegression(max_iter=1000, random_state=42)
+    model.fit(units(encoder, [row["text"] for row in train]), [row["label"] for row in train])
+    return model.score(units(encoder, [row["text"] for row in test]), [row["label"] for row in test])
+
+
+def reranking_score(encoder, path):
+    found = []
+    for row in rows_of(path):
+        candidates = [*row["positive"], *row["negative"]]
+        scores = units(encoder, candidates) @ units(encoder, [row["query"]])[0]
+        found.append(average_precision_score([each in row["positive"] for each in candidates], scores))
+    return np.mean(found)
+
+
+def retrieval_score(encoder, path):
+    documents, queries = rows_of(path / "corpus.jsonl"), rows_of(path / "queries.jsonl")
+    scores = (
+        units(encoder, [row["text"] for row in queries])
+        @ units(encoder, [row["text"] for row in documents]).T
+    )
+    relevance = np.zeros_like(scores)
+    for line in (path / "qrels" / "test.tsv").read_text().splitlines()[1:]:
+        query, document, score = line.split("\t")
+        relevance[int(query[1:]), int(document[1:])] = int(score)
+    return ndcg_score(relevance, scores, k=10)
+
+
+ORACLES = {
+    "pair-classification": pair_score,
+    "clustering": clustering_score,
+    "classification": classification_score,
+    "reranking": reranking_score,
+    "retrieval": retrieval_score,
+}
+
+
+@pytest.mark.parametrize("layout", MAKERS)
+def test_every_layout_is_scored_with_and_without_token_prepending(folder, layout, tmp_path):
+    path = MAKERS[layout](tmp_path)
+    result = planted.command("evaluate", folder, "--task", path, *OPTIONS, "-f", "json")
+    found = planted.document(result)
+    assert found["kind"] == layout
+    rows = [(row["encoding"], row["start"], row["exit"], row["layer"]) for row in found["scores"]]
+    assert rows == [
+        ("plain prompt", None, None, 4),
+        ("plain prompt", None, None, 3),
+        ("token prepending", 1, 3, 3),
+    ]
+    metrics = [tuple(row["scores"]) for row in found["scores"]]
+    assert len(set(metrics)) == 1
+    table = planted.command("evaluate", folder, "--task", path, *OPTIONS)
+    assert all(metric in table.stdout for metric in metrics[0])
+
+
+@pytest.mark.parametrize("layout", ORACLES)
+def test_scores_are_those_of_scikit_learn(encoders, layout, tmp_path):
+    path = MAKERS[layout](tmp_path)
+    task, _ = find_task(path)
+    for encoder, row in zip(encoders, compare(encoders[-1], task).scores, strict=True):
+        expected = 100 * ORACLES[layout](encoder, path)
+        # Trec's gain is the score itself, as scikit-learn's.
+        assert row.scores[task.metrics[0]] == pytest.approx(expected, abs=1e-4)
+
+
+def test_texts_beyond_the_context_are_cut_alike_and_counted(folder, write):
+    encoder = load_encoder(
+        folder,
+        device="cpu",
+        prompt="prompteol",
+        token_prepending=True,
+        start=1,
+        exit=3,
+        layer=3,
+        max_length=90,
+    )
+    long = "the river sings " * 30
+    rows = [
+        {"sentence1": first, "sentence2": f"{long}{place}", "score": place}
+        for place, first in enumerate(tiny.sentences(6))
+    ]
+    task, _ = find_task(write("long.jsonl", "\n".join(map(json.dumps, rows))))
+    found = compare(encoder, task)
+    assert found.cut == 6
+    assert len(found.scores) == 3
+    # What is left of them is the same, and so are the cosines' second sides.
+    assert found.scores[0].scores["spearman"] is not None
+
+
+def test_a_metric_that_is_not_defined_is_null(folder, write):
+    rows = [{"sentence1": "a bird", "sentence2": "a bird", "score": place} for place in range(4)]
+    path = write("alike.jsonl", "\n".join(map(json.dumps, rows)))
+    found = planted.document(planted.command("evaluate", folder, "--task", path, *OPTIONS, "-f", "json"))
+    assert [row["scores"] for row in found["scores"]] == [{"spearman": None, "pearson": None}] * 3
+
+
+# MTEB.
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_task_of_mteb_is_scored_as_mteb_scores_the_saved_model(encoders, tmp_path, monkeypatch):
+    mteb = pytest.importorskip("mteb")
+    from mteb import mocks
+    from sentence_transformers import SentenceTransformer
+
+    tasks = {"MockSTSTask": mocks.MockSTSTask, "MockRetrievalTask": mocks.MockRetrievalTask}
+    known = mteb.get_task
+    monkeypatch.setattr(
+        mteb, "get_task", lambda name, *a, **k: tasks[name]() if name in tasks else known(name)
+    )
+    for name, kind in tasks.items():
+        task, notes = find_task(name)
+        assert notes == []
+        found = compare(encoders[-1], task)
+        for place, (encoder, row) in enumerate(zip(encoders, found.scores, strict=True)):
+            saved = tmp_path / f"{name}-{place}"
+            encoder.sentence_transformer().save(str(saved), create_model_card=False)
+            model = SentenceTransformer(str(saved), device="cpu", trust_remote_code=True)
+            result = mteb.evaluate(model, kind(), cache=None, co2_tracker=False, show_progress_bar=False)
+            expected = 100 * result.task_results[0].get_score()
+            assert row.scores == {"main_score": pytest.approx(expected, abs=1e-4)}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_of_sentence_transformers_is_scored_by_mteb_as_it_is(encoder, monkeypatch):
+    mteb = pytest.importorskip("mteb")
+    from mteb import mocks
+
+    monkeypatch.setattr(mteb, "get_task", lambda name: mocks.MockSTSTask())
+    task, _ = find_task("MockSTSTask")
+    (row,) = compare(encoder, task).scores
+    assert row.encoding == "as it is"
+    assert -100 <= row.scores["main_score"] <= 100
+
+
+# What cannot be scored.
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("missing.jsonl", "no task file or folder"),
+        ("no/such/folder", "no task file or folder"),
+        ("NoSuchTaskAnywhere", "neither a file or folder nor a task of MTEB"),
+    ],
+)
+def test_a_task_that_is_not_there_is_one_line(folder, source, reason):
+    planted.refused("evaluate", folder, "--task", source, "--device", "cpu", saying=reason)
+
+
+def test_tuning_takes_pairs_with_scores_alone(folder, tmp_path):
+    path = files.clustering(tmp_path)
+    with pytest.raises(InputError, match="is a task of clustering: pass pairs"):
+        read_similarity(path)
+    planted.refused("tune", folder, "--task", path, "--device", "cpu", saying="task of clustering")
+    planted.refused(
+        "tune", folder, "--task", tmp_path / "none.jsonl", "--device", "cpu", saying="no task file"
+    )
