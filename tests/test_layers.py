@@ -20,11 +20,12 @@ LAYERS = [
     {"sentences", "encoders", "token_kind"},
     {"runs"},
     {"explanation", "reports", "evaluation", "impact"},
+    {"demo"},
     {"cli"},
     {"__main__"},
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
-HEAVY = ("torch", "transformers", "sentence_transformers", "polars", "datasets", "plotly", "jinja2")
+HEAVY = ("torch", "transformers", "sentence_transformers", "polars", "datasets", "plotly", "jinja2", "gradio")
 MODULE_LINES = 400
 FUNCTION_LINES = 50
 
@@ -295,6 +296,7 @@ def test_what_is_loaded_is_noticed():
         ("embed",),
         ("evaluate",),
         ("tune",),
+        ("demo",),
     ],
 )
 def test_help_loads_no_heavy_library(command):
