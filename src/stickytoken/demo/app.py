@@ -22,6 +22,22 @@ from stickytoken.visible_text import visible
 _FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
 _MONO = ["ui-monospace", "SF Mono", "Menlo", "Consolas", "Noto Sans Mono", "monospace"]
 
+# Words of at least 4.5 to 1 on their ground, in both schemes.
+_COLORS = {
+    "button_primary_background_fill": "#00609a",
+    "button_primary_background_fill_dark": "#00609a",
+    "button_primary_background_fill_hover": "#004a78",
+    "button_primary_background_fill_hover_dark": "#004a78",
+    "button_primary_text_color": "#ffffff",
+    "button_primary_text_color_dark": "#ffffff",
+    "block_info_text_color": "#57606f",
+    "block_info_text_color_dark": "#a3adbb",
+    "block_label_text_color": "#3b4350",
+    "block_label_text_color_dark": "#d0d6de",
+    "block_title_text_color": "#3b4350",
+    "block_title_text_color_dark": "#d0d6de",
+}
+
 
 @dataclass(frozen=True)
 class App:
@@ -67,11 +83,11 @@ def make_app(context: Context, shared: bool = False) -> App:
 
 
 def _looks() -> dict[str, Any]:
-    themes = json.dumps({name: template(name) for name in ("light", "dark")})  # type: ignore[arg-type]
+    themes = json.dumps({name: template(name) for name in ("light", "dark")})
     script = packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes)
     return {
         # System fonts: nothing is fetched for looks.
-        "theme": gr.themes.Default(font=_FONTS, font_mono=_MONO),
+        "theme": gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**_COLORS),
         "css": packaged("pieces.css") + packaged("app.css", "stickytoken.demo"),
         "head": f"<script>{script}</script>",
     }

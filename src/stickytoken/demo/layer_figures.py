@@ -80,12 +80,12 @@ def deviation_figure(measures: pl.DataFrame, token: str) -> ReportFigure:
     figure.update_xaxes(title_text="standard deviations of the benign tokens", zeroline=False)
     figure.update_yaxes(categoryorder="array", categoryarray=[_words(row) for row in rows])
     figure.update_layout(hovermode="closest")
-    outside = sum(bool(row["outside"]) for row in rows)
+    count = sum(bool(row["outside"]) for row in rows)
     return ReportFigure(
         "deviations",
         "All measures",
         figure,
-        f"{outside} of {len(rows)} measures of {token} lie outside the interval of the benign tokens."
+        f"{count} of {len(rows)} measures of {token} lie outside the interval of the benign tokens."
         + (f" The furthest: {_words(rows[-1])}, {rows[-1]['deviations']:+.1f} sd." if rows else ""),
         "Each at the layer where it is furthest. One measure that is barely outside is no finding; several "
         "far outside, with a rise of the similarities, are.",

@@ -72,8 +72,9 @@ class Explain:
         with self._lock:
             if self._example is None:
                 name = self._context.name_of(self.token_id)
-                asked = (name, Placement.SUFFIX.value, _COPIES, _CARRIERS, _BENIGN, False)
-                self._example = self.explained(*asked, progress)
+                self._example = self.explained(
+                    name, Placement.SUFFIX.value, _COPIES, _CARRIERS, _BENIGN, False, progress
+                )
             return self._example
 
 
@@ -117,7 +118,7 @@ def explain_tab(context: Context) -> Any:
 
     @one_line_errors
     def respond(*asked: Any, progress: gr.Progress = gr.Progress()) -> list[Any]:  # noqa: B008 - how gradio asks for it
-        return tab.explained(*asked, told(progress))
+        return tab.explained(*asked, progress=told(progress))
 
     @one_line_errors
     def opened(progress: gr.Progress = gr.Progress()) -> list[Any]:  # noqa: B008 - how gradio asks for it
@@ -127,7 +128,7 @@ def explain_tab(context: Context) -> Any:
     inputs = [token, placement, copies, carriers, benign, attribution]
     gr.on([button.click, token.submit], respond, inputs, outputs, **full)
 
-    def connect(own_tab: Any, already: Any) -> None:
+    def connect(own_tab: Any) -> None:
         own_tab.select(opened, None, outputs, **full)
 
     return connect
