@@ -12,6 +12,8 @@ from stickytoken.reports.figures.panels import stacked
 from stickytoken.reports.figures.style import CONTROL, ORDINARY, STICKY, label, new_figure
 from stickytoken.reports.figures.symptom_curves import spread_out
 
+# Numbers of copies that are written under the curve, beside the one that was asked for.
+_TICKS = (0, 1, 2, 4, 8, 16, 32)
 _BAND = "rgba(0,158,115,0.15)"
 
 
@@ -50,7 +52,10 @@ def similarity_curve(
         )
     figure.add_vline(x=places[counts.index(asked)], line={"color": ORDINARY, "width": 1})
     figure.update_xaxes(
-        title_text="copies in sentence B", tickvals=places, ticktext=[str(n) for n in counts], zeroline=False
+        title_text="copies in sentence B",
+        tickvals=places,
+        ticktext=[str(n) if n in (*_TICKS, asked) else "" for n in counts],
+        zeroline=False,
     )
     figure.update_yaxes(title_text="cosine similarity to sentence A", zeroline=False)
     figure.update_layout(legend={"y": -0.22, "yanchor": "top"}, margin={"t": 12}, hovermode="closest")
@@ -141,7 +146,8 @@ def pair_heatmap(answer: Answer, token: str, benign: str | None) -> ReportFigure
                 for row, (name, text) in enumerate(zip(names, answer.trial.texts, strict=True))
             ],
         ),
-        stacked(plot, len(panels), 350 * len(panels)),
+        # Every cell has its number, and a narrow screen has no room for the scale.
+        stacked(plot, len(panels), 350 * len(panels)) | {"coloraxis.showscale": False},
     )
 
 

@@ -154,6 +154,6 @@ def _table(content: RunContent, rows: Any) -> dict[str, Any]:
 def _counted(rows: int) -> str:
     listed = f", of which the first {TABLE_ROWS} are listed: narrow the search" if rows > TABLE_ROWS else ""
     return message(
-        f"{rows:,} {'token' if rows == 1 else 'tokens'}{listed}. Severity and sd say how large a lift is; the "
-        "verdict, whether it is also too rare to be chance and acts on most texts."
+        f"{rows:,} {'token' if rows == 1 else 'tokens'}{listed}. Severity and sd say how large a lift is; "
+        "the verdict, whether it is also too rare to be chance and acts on most texts."
     )

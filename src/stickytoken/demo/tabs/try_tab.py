@@ -86,8 +86,12 @@ def try_tab(context: Context) -> None:
     first = tab.answer(example.anchor, example.carrier, name, Placement.SUFFIX.value, example.copies)
     said, curve, heatmap = tab.shown(first, example.why)
     with gr.Row():
-        anchor = gr.Textbox(example.anchor, lines=2, max_lines=6, label="Sentence A, which stays as it is")
-        carrier = gr.Textbox(example.carrier, lines=2, max_lines=6, label="Sentence B, which gets the copies")
+        anchor = gr.Textbox(
+            example.anchor, lines=2, max_lines=6, label="Sentence A, which stays as it is", min_width=280
+        )
+        carrier = gr.Textbox(
+            example.carrier, lines=2, max_lines=6, label="Sentence B, which gets the copies", min_width=280
+        )
     with gr.Row():
         token = gr.Textbox(name, label="Token", info=NAMING, min_width=180)
         listed = [
