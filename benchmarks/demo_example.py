@@ -26,12 +26,16 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="finished run of the packaged model, with its evidence")
     run = open_run(parser.parse_args().run)
     if run.evidence is None:
-        raise SystemExit(f"the run in {run.path} keeps no curves, pairs and map: run detect without --no-report")
+        raise SystemExit(
+            f"the run in {run.path} keeps no curves, pairs and map: run detect without --no-report"
+        )
     EXAMPLE.mkdir(parents=True, exist_ok=True)
     for name in _COPIED:
         shutil.copyfile(run.path / name, EXAMPLE / name)
     for name in _PACKED:
-        pl.read_parquet(run.path / name).write_parquet(EXAMPLE / name, compression="zstd", compression_level=22)
+        pl.read_parquet(run.path / name).write_parquet(
+            EXAMPLE / name, compression="zstd", compression_level=22
+        )
 
 
 if __name__ == "__main__":

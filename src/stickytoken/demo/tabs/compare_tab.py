@@ -52,8 +52,8 @@ def compare_tab(context: Context) -> None:
         gr.HTML(message(TWO_NEEDED.format(count="one" if labels else "none")), elem_id="compare-answer")
         return
     with gr.Row():
-        first = gr.Dropdown(labels, value=labels[0], label="Run", interactive=True)
-        second = gr.Dropdown(labels, value=labels[1], label="Beside run", interactive=True)
+        first = gr.Dropdown(labels, value=labels[0], label="Run", interactive=True, min_width=280)
+        second = gr.Dropdown(labels, value=labels[1], label="Beside run", interactive=True, min_width=280)
     try:
         said, figures = compared(context, labels[0], labels[1])
     except StickyTokenError as error:

@@ -108,7 +108,7 @@ def explain_tab(context: Context) -> Any:
             value=False,
             label="Attribution",
             info="which tokens make up the similarity; slow",
-            min_width=150,
+            min_width=280,
         )
     button = gr.Button("Explain", variant="primary")
     said = gr.HTML("", elem_id="explain-answer", min_height=80)

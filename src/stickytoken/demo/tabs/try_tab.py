@@ -93,7 +93,7 @@ def try_tab(context: Context) -> None:
             example.carrier, lines=2, max_lines=6, label="Sentence B, which gets the copies", min_width=280
         )
     with gr.Row():
-        token = gr.Textbox(name, label="Token", info=NAMING, min_width=180)
+        token = gr.Textbox(name, label="Token", info=NAMING, elem_id="try-token", min_width=180)
         listed = [
             (f"{context.shown_name(token_id)}: {verdict}", token_id)
             for token_id, verdict in listed_tokens(context.content)
