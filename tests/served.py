@@ -70,20 +70,29 @@ def serving(context):
 
 
 @contextmanager
-def browsing(url, **options):
-    """A page of the app, with everything that a visitor should not hear of.
-
-    Args:
-        url: of the app.
-        options: of the browser's context.
-    """
+def started_browser():
+    """A headless Chromium; the test is skipped where there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = chromium()
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        page = browser.new_context(**options).new_page()
-        yield page, visited(page, url)
+        yield browser
         browser.close()
+
+
+@contextmanager
+def browsing(browser, url, **options):
+    """A page of the app, with everything that a visitor should not hear of.
+
+    Args:
+        browser: that it is opened in.
+        url: of the app.
+        options: of the browser's context.
+    """
+    context = browser.new_context(**options)
+    page = context.new_page()
+    yield page, visited(page, url)
+    context.close()
 
 
 def visited(page, url):

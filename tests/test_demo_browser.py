@@ -11,13 +11,30 @@ import pytest
 
 import profiled
 import tiny
-from served import ATTACKS, SHOWN, browsing, context_of, hostile_model, open_tab, serving, visited
+from served import (
+    ATTACKS,
+    SHOWN,
+    browsing,
+    context_of,
+    hostile_model,
+    open_tab,
+    serving,
+    started_browser,
+    visited,
+)
 from stickytoken import load_encoder
 
 pytest.importorskip("gradio", reason="gradio is not installed")
 
 TOKEN = re.compile("^Token")
 WIDE = {"viewport": {"width": 1400, "height": 900}}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium."""
+    with started_browser() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +89,8 @@ def drawn(page, scope, count):
 # Try.
 
 
-def test_it_opens_on_a_worked_example(app):
-    with browsing(app, **WIDE) as (page, heard):
+def test_it_opens_on_a_worked_example(browser, app):
+    with browsing(browser, app, **WIDE) as (page, heard):
         assert SHOWN[0] in page.inner_text("#try-answer")
         assert "benign" in page.inner_text("#try-answer")
         drawn(page, "body", 2)
@@ -84,13 +101,13 @@ def test_it_opens_on_a_worked_example(app):
         assert heard == []
 
 
-def test_another_token_is_tried_by_name_by_id_and_from_the_list(app):
-    with browsing(app, **WIDE) as (page, heard):
+def test_another_token_is_tried_by_name_by_id_and_from_the_list(browser, app):
+    with browsing(browser, app, **WIDE) as (page, heard):
         panel = open_tab(page, "Try")
         token = panel.get_by_role("textbox", name=TOKEN)
-        token.fill("bada")
+        token.fill("baba")
         token.press("Enter")
-        page.wait_for_function("document.querySelector('#try-answer .token').textContent === 'bada'")
+        page.wait_for_function("document.querySelector('#try-answer .token').textContent === 'baba'")
         said = page.inner_text("#try-answer .lead")
         token_id = said.split("(id ")[1].split(",")[0].split(")")[0]
         token.fill("!")
@@ -98,7 +115,7 @@ def test_another_token_is_tried_by_name_by_id_and_from_the_list(app):
         page.wait_for_function("document.querySelector('#try-answer .token').textContent === '!'")
         token.fill(f"#{token_id}")
         token.press("Enter")
-        page.wait_for_function("document.querySelector('#try-answer .token').textContent === 'bada'")
+        page.wait_for_function("document.querySelector('#try-answer .token').textContent === 'baba'")
         panel.get_by_label("From the run's list").click()
         page.get_by_role("option").filter(has_text=SHOWN[1]).click()
         page.wait_for_function(
@@ -107,11 +124,11 @@ def test_another_token_is_tried_by_name_by_id_and_from_the_list(app):
         assert heard == []
 
 
-def test_sentences_placement_and_copies_change_the_answer(app):
-    with browsing(app, **WIDE) as (page, heard):
+def test_sentences_placement_and_copies_change_the_answer(browser, app):
+    with browsing(browser, app, **WIDE) as (page, heard):
         panel = open_tab(page, "Try")
-        panel.get_by_label("Sentence A").fill("bada bade")
-        panel.get_by_label("Sentence B").fill("moto mota")
+        panel.get_by_label("Sentence A").fill("baba bama")
+        panel.get_by_label("Sentence B").fill("laga lara")
         panel.get_by_text("in front", exact=True).click()
         page.wait_for_function("document.querySelector('#try-answer .lead').textContent.includes('in front')")
         slider = panel.get_by_role("slider", name="Copies")
@@ -123,7 +140,7 @@ def test_sentences_placement_and_copies_change_the_answer(app):
             "before => document.querySelector('#try-answer .headline').textContent !== before", arg=before
         )
         assert page.inner_text("#try-answer .headline").startswith("9 copies")
-        assert "bada bade" in page.inner_text("#try-sentences")
+        assert "baba bama" in page.inner_text("#try-sentences")
         assert heard == []
 
 
@@ -141,8 +158,8 @@ def test_sentences_placement_and_copies_change_the_answer(app):
         ("Sentence B", " ", "sentence B is empty"),
     ],
 )
-def test_bad_input_is_one_line_in_the_page(app, label, text, reason):
-    with browsing(app, **WIDE) as (page, heard):
+def test_bad_input_is_one_line_in_the_page(browser, app, label, text, reason):
+    with browsing(browser, app, **WIDE) as (page, heard):
         panel = open_tab(page, "Try")
         panel.get_by_role("textbox", name=re.compile(f"^{label}")).fill(text)
         panel.get_by_role("button", name="Show what happens").click()
@@ -153,8 +170,8 @@ def test_bad_input_is_one_line_in_the_page(app, label, text, reason):
         assert heard == []
 
 
-def test_a_model_without_a_run_can_be_tried(bert_app):
-    with browsing(bert_app, **WIDE) as (page, heard):
+def test_a_model_without_a_run_can_be_tried(browser, bert_app):
+    with browsing(browser, bert_app, **WIDE) as (page, heard):
         assert "No run of this model is open" in page.inner_text("#try-answer")
         open_tab(page, "Explore")
         page.get_by_text("There is no run to look through").wait_for()
@@ -172,46 +189,46 @@ def rows(page):
     return [text.strip() for text in cells.all_inner_texts() if text.strip()]
 
 
-def test_the_table_is_filtered_and_a_token_shows_its_evidence(app):
-    with browsing(app, **WIDE) as (page, heard):
+def test_the_table_is_filtered_and_a_token_shows_its_evidence(browser, app):
+    with browsing(browser, app, **WIDE) as (page, heard):
         panel = open_tab(page, "Explore")
         page.wait_for_selector("#explore-evidence .card")
         assert page.inner_text("#explore-evidence .card .token >> nth=0") == SHOWN[0]
         assert "pair" in page.inner_text("#explore-evidence").lower()
         everything = page.inner_text("#explore-count")
-        panel.get_by_label("Search").fill("bada")
+        panel.get_by_label("Search").fill("baba")
         page.wait_for_function(
             "before => document.querySelector('#explore-count').innerText !== before", arg=everything
         )
         page.wait_for_function(
             "document.querySelectorAll('#explore-table [role=gridcell].first-column').length <= 4"
         )
-        assert "bada" in " ".join(rows(page))
-        page.locator("#explore-table").get_by_text("bada", exact=True).first.click()
+        assert "baba" in " ".join(rows(page))
+        page.locator("#explore-table").get_by_text("baba", exact=True).first.click()
         page.wait_for_function(
-            "document.querySelector('#explore-evidence .card .token').textContent === 'bada'"
+            "document.querySelector('#explore-evidence .card .token').textContent === 'baba'"
         )
         assert heard == []
 
 
-def test_a_token_is_chosen_by_keyboard(app):
-    with browsing(app, **WIDE) as (page, heard):
+def test_a_token_is_chosen_by_keyboard(browser, app):
+    with browsing(browser, app, **WIDE) as (page, heard):
         panel = open_tab(page, "Explore")
         choice = panel.get_by_label("Token to look at")
         choice.focus()
         choice.press("Control+a")
-        page.keyboard.type("moto")
-        page.get_by_role("option").filter(has_text="moto").wait_for()
+        page.keyboard.type("laga")
+        page.get_by_role("option").filter(has_text="laga").wait_for()
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")
         page.wait_for_function(
-            "document.querySelector('#explore-evidence .card .token').textContent === 'moto'"
+            "document.querySelector('#explore-evidence .card .token').textContent === 'laga'"
         )
         assert heard == []
 
 
-def test_a_run_that_is_not_finished_is_shown_as_far_as_it_got(app):
-    with browsing(app, **WIDE) as (page, heard):
+def test_a_run_that_is_not_finished_is_shown_as_far_as_it_got(browser, app):
+    with browsing(browser, app, **WIDE) as (page, heard):
         assert "1 folder could not be read as a run" in page.inner_text("#welcome")
         assert "newer" in page.locator("#welcome").text_content()
         panel = open_tab(page, "Explore")
@@ -226,8 +243,8 @@ def test_a_run_that_is_not_finished_is_shown_as_far_as_it_got(app):
 # Explain.
 
 
-def test_a_token_is_explained_layer_by_layer(bert_app):
-    with browsing(bert_app, **WIDE) as (page, heard):
+def test_a_token_is_explained_layer_by_layer(browser, bert_app):
+    with browsing(browser, bert_app, **WIDE) as (page, heard):
         panel = open_tab(page, "Explain")
         page.wait_for_selector("#explain-answer .headline", timeout=60_000)
         panel.get_by_role("textbox", name=TOKEN).fill("river")
@@ -242,8 +259,8 @@ def test_a_token_is_explained_layer_by_layer(bert_app):
         assert heard == []
 
 
-def test_a_model_without_attention_is_explained_without_it(app):
-    with browsing(app, **WIDE) as (page, heard):
+def test_a_model_without_attention_is_explained_without_it(browser, app):
+    with browsing(browser, app, **WIDE) as (page, heard):
         panel = open_tab(page, "Explain")
         page.wait_for_selector("#explain-answer .headline", timeout=60_000)
         assert "it has no attention and no layers" in page.inner_text("#explain-answer")
@@ -258,8 +275,8 @@ def test_a_model_without_attention_is_explained_without_it(app):
 # Compare.
 
 
-def test_two_runs_are_compared(app):
-    with browsing(app, **WIDE) as (page, heard):
+def test_two_runs_are_compared(browser, app):
+    with browsing(browser, app, **WIDE) as (page, heard):
         panel = open_tab(page, "Compare")
         page.wait_for_selector("#compare-answer table")
         assert "Agreement" in page.inner_text("#compare-answer") or "half" in page.inner_text(
@@ -278,8 +295,8 @@ def test_two_runs_are_compared(app):
 # All of it.
 
 
-def test_hostile_text_is_text_everywhere(app):
-    with browsing(app, **WIDE) as (page, heard):
+def test_hostile_text_is_text_everywhere(browser, app):
+    with browsing(browser, app, **WIDE) as (page, heard):
         for tab in ("Try", "Explore", "Explain", "Compare"):
             open_tab(page, tab)
             if tab == "Explain":
@@ -302,9 +319,9 @@ def test_the_policy_allows_no_other_host(app):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_on_a_phone_nothing_is_wider_than_the_screen(app, scheme):
+def test_on_a_phone_nothing_is_wider_than_the_screen(browser, app, scheme):
     options = {"viewport": {"width": 390, "height": 844}, "color_scheme": scheme}
-    with browsing(app, **options) as (page, heard):
+    with browsing(browser, app, **options) as (page, heard):
         for tab in ("Try", "Explore", "Explain", "Compare"):
             button = page.get_by_role("tab", name=tab, exact=True)
             if not button.is_visible():
@@ -319,8 +336,8 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(app, scheme):
         assert heard == []
 
 
-def test_everything_can_be_reached_and_named_by_keyboard(app):
-    with browsing(app, **WIDE) as (page, heard):
+def test_everything_can_be_reached_and_named_by_keyboard(browser, app):
+    with browsing(browser, app, **WIDE) as (page, heard):
         unnamed = page.evaluate(
             "[...document.querySelectorAll('input, textarea, select, button')].filter(each => "
             "each.offsetParent && !each.labels?.length && !each.getAttribute('aria-label') && "
@@ -337,15 +354,15 @@ def test_everything_can_be_reached_and_named_by_keyboard(app):
         assert heard == []
 
 
-def test_two_visitors_do_not_disturb_each_other(app):
-    with browsing(app, **WIDE) as (page, heard):
-        other = page.context.browser.new_context(**WIDE).new_page()
+def test_two_visitors_do_not_disturb_each_other(browser, app):
+    with browsing(browser, app, **WIDE) as (page, heard):
+        other = browser.new_context(**WIDE).new_page()
         others_heard = visited(other, app)
-        for visitor, name in ((page, "bada"), (other, "moto")):
+        for visitor, name in ((page, "baba"), (other, "laga")):
             visitor.locator("#try-token").get_by_role("textbox").fill(name)
         for visitor in (page, other):
             visitor.get_by_role("button", name="Show what happens").click()
-        for visitor, name in ((page, "bada"), (other, "moto")):
+        for visitor, name in ((page, "baba"), (other, "laga")):
             visitor.wait_for_function(
                 "name => document.querySelector('#try-answer .token').textContent === name", arg=name
             )
