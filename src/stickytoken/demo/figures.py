@@ -99,38 +99,7 @@ def pair_heatmap(answer: Answer, token: str, benign: str | None) -> ReportFigure
     if answer.with_benign is not None and benign is not None:
         panels.append((f"{copies} × {label(benign)} (benign)", answer.with_benign))
     names = list(answer.trial.names)
-    plot = make_subplots(
-        rows=1,
-        cols=len(panels),
-        shared_yaxes=True,
-        horizontal_spacing=0.03,
-        subplot_titles=[title for title, _ in panels],
-        figure=new_figure(height=410),
-    )
-    for column, (_, values) in enumerate(panels, start=1):
-        plot.add_heatmap(
-            z=np.round(values, 3).tolist(),
-            x=names,
-            y=names,
-            coloraxis="coloraxis",
-            texttemplate="%{z:.2f}",
-            textfont={"size": 11},
-            hovertemplate="copies in %{y}, compared with %{x}: %{z:.3f}<extra></extra>",
-            row=1,
-            col=column,
-        )
-    plot.update_yaxes(autorange="reversed", showgrid=False)
-    plot.update_xaxes(showgrid=False)
-    plot.update_yaxes(title_text="sentence with the copies", col=1)
-    plot.update_layout(
-        coloraxis={
-            "colorscale": "Cividis",
-            "cmin": min(0.0, *(float(values.min()) for _, values in panels)),
-            "cmax": 1,
-            "colorbar": {"title": {"text": "cosine"}, "thickness": 12, "len": 0.9},
-        },
-        margin={"t": 40},
-    )
+    plot = _draw_pairs(panels, names)
     return ReportFigure(
         "pair-heatmap",
         "All pairs",
@@ -202,3 +171,39 @@ def _draw_benign(figure: go.Figure, answer: Answer, places: list[float], tokens:
         name=f"{tokens} benign tokens: mean and range",
         hovertemplate="benign tokens<br>%{customdata} copies: %{y:.3f}<extra></extra>",
     )
+
+
+def _draw_pairs(panels: list[tuple[str, Matrix]], names: list[str]) -> go.Figure:
+    plot = make_subplots(
+        rows=1,
+        cols=len(panels),
+        shared_yaxes=True,
+        horizontal_spacing=0.03,
+        subplot_titles=[title for title, _ in panels],
+        figure=new_figure(height=410),
+    )
+    for column, (_, values) in enumerate(panels, start=1):
+        plot.add_heatmap(
+            z=np.round(values, 3).tolist(),
+            x=names,
+            y=names,
+            coloraxis="coloraxis",
+            texttemplate="%{z:.2f}",
+            textfont={"size": 11},
+            hovertemplate="copies in %{y}, compared with %{x}: %{z:.3f}<extra></extra>",
+            row=1,
+            col=column,
+        )
+    plot.update_yaxes(autorange="reversed", showgrid=False)
+    plot.update_xaxes(showgrid=False)
+    plot.update_yaxes(title_text="sentence with the copies", col=1)
+    plot.update_layout(
+        coloraxis={
+            "colorscale": "Cividis",
+            "cmin": min(0.0, *(float(values.min()) for _, values in panels)),
+            "cmax": 1,
+            "colorbar": {"title": {"text": "cosine"}, "thickness": 12, "len": 0.9},
+        },
+        margin={"t": 40},
+    )
+    return plot

@@ -85,9 +85,43 @@ def explain_tab(context: Context) -> Any:
         A function that connects the tab itself, whose first opening computes the worked example.
     """
     tab = Explain(context)
+    inputs = _inputs(context.name_of(tab.token_id))
+    button = gr.Button("Explain", variant="primary")
+    said = gr.HTML("", elem_id="explain-answer", min_height=80)
+    slots = [FigureSlot(None, title) for title in ("Layer by layer", "All measures", "Attention heads")]
+    details = gr.HTML("", elem_id="explain-tables")
+    outputs = [said, *(part for slot in slots for part in slot.outputs), details]
+
+    @one_line_errors
+    def respond(
+        name: str,
+        place: str,
+        count: float,
+        texts: float,
+        others: float,
+        attributed: bool,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
+    ) -> list[Any]:
+        return tab.explained(name, place, count, texts, others, attributed, told(progress))
+
+    @one_line_errors
+    def opened(progress: gr.Progress = gr.Progress()) -> list[Any]:  # noqa: B008 - how gradio asks for it
+        return tab.example(told(progress))
+
+    full = ON_MODEL | {"show_progress": "full", "show_progress_on": [said]}
+    gr.on([button.click, inputs[0].submit], respond, inputs, outputs, **full)
+
+    def connect(own_tab: Any) -> None:
+        own_tab.select(opened, None, outputs, **full)
+
+    return connect
+
+
+def _inputs(name: str) -> list[Any]:
+    """What a visitor sets, in the order of `Explain.explained`."""
     with gr.Row():
         token = gr.Textbox(
-            context.name_of(tab.token_id),
+            name,
             label="Token",
             info=NAMING,
             min_width=180,
@@ -110,28 +144,7 @@ def explain_tab(context: Context) -> Any:
             info="which tokens make up the similarity; slow",
             min_width=280,
         )
-    button = gr.Button("Explain", variant="primary")
-    said = gr.HTML("", elem_id="explain-answer", min_height=80)
-    slots = [FigureSlot(None, title) for title in ("Layer by layer", "All measures", "Attention heads")]
-    details = gr.HTML("", elem_id="explain-tables")
-    outputs = [said, *(part for slot in slots for part in slot.outputs), details]
-
-    @one_line_errors
-    def respond(*asked: Any, progress: gr.Progress = gr.Progress()) -> list[Any]:  # noqa: B008 - how gradio asks for it
-        return tab.explained(*asked, progress=told(progress))
-
-    @one_line_errors
-    def opened(progress: gr.Progress = gr.Progress()) -> list[Any]:  # noqa: B008 - how gradio asks for it
-        return tab.example(told(progress))
-
-    full = ON_MODEL | {"show_progress": "full", "show_progress_on": [said]}
-    inputs = [token, placement, copies, carriers, benign, attribution]
-    gr.on([button.click, token.submit], respond, inputs, outputs, **full)
-
-    def connect(own_tab: Any) -> None:
-        own_tab.select(opened, None, outputs, **full)
-
-    return connect
+    return [token, placement, copies, carriers, benign, attribution]
 
 
 def told(progress: gr.Progress | None) -> ProgressCallback:

@@ -142,7 +142,9 @@ def _connect(
 
     choice = run.input(opened, run, [*filters, about, count, table, token], **ON_TABLES)
     choice.then(looked_at, [run, token], shown, **ON_MODEL)
-    gr.on([each.input for each in filters], narrowed, [run, *filters], [count, table, token], **ON_TABLES)
+    # A text that is pasted is a change and no input.
+    triggers = [filters[0].change, *(each.input for each in filters[1:])]
+    gr.on(triggers, narrowed, [run, *filters], [count, table, token], **ON_TABLES)
     table.select(selected, run, token, **ON_TABLES).then(looked_at, [run, token], shown, **ON_MODEL)
     token.input(looked_at, [run, token], shown, **ON_MODEL)
 

@@ -85,6 +85,31 @@ def try_tab(context: Context) -> None:
     name = context.name_of(example.token_id)
     first = tab.answer(example.anchor, example.carrier, name, Placement.SUFFIX.value, example.copies)
     said, curve, heatmap = tab.shown(first, example.why)
+    inputs, chosen = _inputs(context, example, name)
+    button = gr.Button("Show what happens", variant="primary")
+    answer = gr.HTML(said, elem_id="try-answer")
+    slots = (FigureSlot(curve, curve.title), FigureSlot(heatmap, heatmap.title))
+    texts = gr.HTML(_sentences(first), elem_id="try-sentences")
+
+    @one_line_errors
+    def respond(*asked: Any) -> list[Any]:
+        found = tab.answer(*asked)
+        line, *figures = tab.shown(found)
+        return [line, *(part for figure in figures for part in shown_in_slot(figure)), _sentences(found)]
+
+    def named(token_id: int | None) -> Any:
+        return gr.skip() if token_id is None else context.name_of(token_id)
+
+    anchor, carrier, token, placement, copies = inputs
+    outputs = [answer, *(part for slot in slots for part in slot.outputs), texts]
+    picked = chosen.input(named, chosen, token, queue=False, show_progress="hidden", api_visibility="private")
+    submitted = [token.submit, anchor.submit, carrier.submit]
+    gr.on([button.click, *submitted, placement.input, copies.release], respond, inputs, outputs, **ON_MODEL)
+    picked.then(respond, inputs, outputs, **ON_MODEL)
+
+
+def _inputs(context: Context, example: Example, name: str) -> tuple[list[Any], Any]:
+    """What a visitor sets, in the order of `Try.answer`; and the list of the run's tokens."""
     with gr.Row():
         anchor = gr.Textbox(
             example.anchor, lines=2, max_lines=6, label="Sentence A, which stays as it is", min_width=280
@@ -108,33 +133,7 @@ def try_tab(context: Context) -> None:
         )
         placement = gr.Radio(PLACES, value=Placement.SUFFIX.value, label="Where the copies go", min_width=220)
         copies = gr.Slider(1, COPIES, value=example.copies, step=1, label="Copies", min_width=180)
-    button = gr.Button("Show what happens", variant="primary")
-    answer = gr.HTML(said, elem_id="try-answer")
-    slots = (FigureSlot(curve, curve.title), FigureSlot(heatmap, heatmap.title))
-    texts = gr.HTML(_sentences(first), elem_id="try-sentences")
-
-    @one_line_errors
-    def respond(*asked: Any) -> list[Any]:
-        found = tab.answer(*asked)
-        line, *figures = tab.shown(found)
-        return [line, *(part for figure in figures for part in shown_in_slot(figure)), _sentences(found)]
-
-    def named(token_id: int | None) -> Any:
-        return gr.skip() if token_id is None else context.name_of(token_id)
-
-    inputs = [anchor, carrier, token, placement, copies]
-    outputs = [answer, *(part for slot in slots for part in slot.outputs), texts]
-    picked = chosen.input(named, chosen, token, queue=False, show_progress="hidden", api_visibility="private")
-    triggers = [
-        button.click,
-        token.submit,
-        anchor.submit,
-        carrier.submit,
-        placement.input,
-        copies.release,
-    ]
-    gr.on(triggers, respond, inputs, outputs, **ON_MODEL)
-    picked.then(respond, inputs, outputs, **ON_MODEL)
+    return [anchor, carrier, token, placement, copies], chosen
 
 
 def _sentences(answer: Answer) -> str:
