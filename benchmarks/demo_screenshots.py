@@ -65,7 +65,7 @@ def main() -> None:
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-            wide = browser.new_page(viewport={"width": 1400, "height": 1000}, color_scheme="light")
+            wide = browser.new_page(viewport={"width": 1400, "height": 1640}, color_scheme="light")
             take(wide, served.url, _TABS, "demo-{tab}.png", arguments.folder)
             phone = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
             take(phone, served.url, _TABS[:1], "demo-{tab}-phone.png", arguments.folder)
