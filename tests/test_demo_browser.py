@@ -79,6 +79,16 @@ def alert(page):
     return toast.first.inner_text()
 
 
+def choose(page, field, text):
+    """Choose an entry of a list by keyboard."""
+    field.focus()
+    field.press("Control+a")
+    page.keyboard.type(text)
+    page.get_by_role("option").filter(has_text=text).first.wait_for()
+    field.press("ArrowDown")
+    field.press("Enter")
+
+
 def drawn(page, scope, count):
     page.wait_for_function(
         "([scope, count]) => document.querySelectorAll(`${scope} .js-plotly-plot .main-svg`).length >= count",
@@ -204,7 +214,7 @@ def test_the_table_is_filtered_and_a_token_shows_its_evidence(browser, app):
             "document.querySelectorAll('#explore-table [role=gridcell].first-column').length <= 4"
         )
         assert "baba" in " ".join(rows(page))
-        page.locator("#explore-table").get_by_text("baba", exact=True).first.click()
+        page.locator("#explore-table [role=gridcell]").get_by_text("baba", exact=True).first.click()
         page.wait_for_function(
             "document.querySelector('#explore-evidence .card .token').textContent === 'baba'"
         )
@@ -232,8 +242,7 @@ def test_a_run_that_is_not_finished_is_shown_as_far_as_it_got(browser, app):
         assert "1 folder could not be read as a run" in page.inner_text("#welcome")
         assert "newer" in page.locator("#welcome").text_content()
         panel = open_tab(page, "Explore")
-        panel.get_by_label("Run", exact=True).click()
-        page.get_by_role("option").filter(has_text="half (not finished)").click()
+        choose(page, panel.get_by_label("Run", exact=True), "half (not finished)")
         page.wait_for_function("document.querySelector('#explore-about').innerText.includes('not finished')")
         assert "continues it" in page.inner_text("#explore-about")
         assert "0 tokens" in page.inner_text("#explore-count")
@@ -282,12 +291,10 @@ def test_two_runs_are_compared(browser, app):
         assert "Agreement" in page.inner_text("#compare-answer") or "half" in page.inner_text(
             "#compare-answer"
         )
-        panel.get_by_label("Beside run").click()
-        page.get_by_role("option").filter(has_text="second").click()
+        choose(page, panel.get_by_label("Beside run"), "second")
         page.wait_for_function("document.querySelector('#compare-answer').innerText.includes('second')")
         panel.get_by_role("heading", name="Sticky tokens, run by run").wait_for()
-        panel.get_by_label("Run", exact=True).click()
-        page.get_by_role("option").filter(has_text="second").click()
+        choose(page, panel.get_by_label("Run", exact=True), "second")
         assert "choose two" in alert(page)
         assert heard == []
 
