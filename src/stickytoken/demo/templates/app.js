@@ -4,15 +4,15 @@
   const themes = __THEMES__;
   const narrow = matchMedia("(max-width: 640px)");
   const scheme = () => (document.body.classList.contains("dark") ? "dark" : "light");
-  const dressed = new WeakMap();
 
   function dress(plot) {
     const layout = plot.layout;
     if (!layout || !layout.meta || !window.Plotly) return;
     const wanted = `${scheme()} ${narrow.matches}`;
-    if (dressed.get(plot) === wanted) return;
-    const first = !dressed.has(plot);
-    dressed.set(plot, wanted);
+    // Noted in the layout: a new answer brings a new one, in the same place or in another.
+    if (layout.meta.dressed === wanted) return;
+    const first = !layout.meta.dressed;
+    layout.meta.dressed = wanted;
     plot.setAttribute("role", "img");
     plot.setAttribute("aria-label", layout.meta.alt);
     const changes = { template: themes[scheme()] };
