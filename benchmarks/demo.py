@@ -76,7 +76,7 @@ def answer(page: Page, token: str) -> float:
     page.wait_for_function(
         "name => document.querySelector('#try-answer .token')?.textContent === name"
         # The heat-map, the last thing on the page, has the token over a panel.
-        " && [...document.querySelectorAll('.annotation-text')].some(each => each.textContent.includes(name))",
+        " && [...document.querySelectorAll('.annotation-text')].some(e => e.textContent.includes(name))",
         arg=token,
     )
     return time.perf_counter() - started
