@@ -22,11 +22,12 @@ LAYERS = [
     {"explanation", "reports", "impacts"},
     # Clean scores come from the task readers of the measurement of impact.
     {"evaluation"},
+    {"demo"},
     {"cli"},
     {"__main__"},
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
-HEAVY = ("torch", "transformers", "sentence_transformers", "polars", "datasets", "plotly", "jinja2")
+HEAVY = ("torch", "transformers", "sentence_transformers", "polars", "datasets", "plotly", "jinja2", "gradio")
 MODULE_LINES = 400
 FUNCTION_LINES = 50
 
@@ -305,6 +306,7 @@ def test_what_is_loaded_is_noticed():
         ("embed",),
         ("evaluate",),
         ("tune",),
+        ("demo",),
     ],
 )
 def test_help_loads_no_heavy_library(command):

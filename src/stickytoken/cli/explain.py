@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,14 +11,13 @@ from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.errors import reported
 from stickytoken.cli.explanations import print_explanation
-from stickytoken.cli.models import chosen_encoder
+from stickytoken.cli.models import encoder_of_run
 from stickytoken.cli.output import print_json, tell
 from stickytoken.cli.progress import progress_bar
-from stickytoken.errors import InputError, ModelError
+from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 
 if TYPE_CHECKING:
-    from stickytoken.encoders import Encoder
     from stickytoken.explanation import Explanation
     from stickytoken.runs import Run
     from stickytoken.sentences import Sentences
@@ -110,9 +109,9 @@ def explain(
     _require_text(text)
     corpus = _corpus(sentences, column)
     run = _run_of(source, model)
-    encoder = _encoder_of(
+    encoder = encoder_of_run(
         source,
-        run,
+        None if run is None else run.record,
         model,
         device=device,
         dtype=dtype,
@@ -173,20 +172,6 @@ def _run_of(source: str, model: str | None) -> Run | None:
     if model is not None:
         raise InputError(f"{source} is no run folder, so --model says nothing: leave it out")
     return None
-
-
-def _encoder_of(source: str, run: Run | None, model: str | None, **options: Any) -> Encoder:
-    """The model named, or the run's with the run's prompt and precision."""
-    recorded = {} if run is None else run.record.identity_parts.get("encoder", {})
-    if options["prompt"] is None and options["prompt_name"] is None:
-        options["prompt"] = recorded.get("prompt")
-    options["dtype"] = options["dtype"] or recorded.get("dtype", "float32")
-    if run is None:
-        return chosen_encoder(source, **options)
-    try:
-        return chosen_encoder(model or run.record.model.name, **options)
-    except ModelError as error:
-        raise ModelError(f"the model of {run.path}: {error} (--model says where it lies now)") from error
 
 
 def _require_text(texts: list[str] | None) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from stickytoken.cli.demo import demo
 from stickytoken.cli.detect import detect
 from stickytoken.cli.embed import embed
 from stickytoken.cli.evaluate import evaluate
@@ -26,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-for command in (tokens, detect, probe, show, report, explain, impact, embed, evaluate, tune):
+for command in (tokens, detect, probe, show, report, explain, impact, demo, embed, evaluate, tune):
     app.command()(command)
 
 

@@ -55,8 +55,17 @@ def cards(content: RunContent) -> list[Card]:
     return [Card(row, strip, pairs.get(row["token_id"], ())) for row, strip in zip(rows, strips, strict=True)]
 
 
+def card_of(content: RunContent, token_id: int) -> Card | None:
+    """The card of any token; None where the run did not look at it."""
+    rows = rows_of(content, content.tokens.filter(token_id=token_id))
+    if not rows:
+        return None
+    return Card(rows[0], _strips(content, rows)[0], _pairs(content).get(token_id, ()))
+
+
 def _strips(content: RunContent, rows: list[dict[str, Any]]) -> list[dict[str, float] | None]:
-    if not content.is_profile or not rows:
+    unknown = not content.is_profile or any(row["lift_low"] is None for row in rows)
+    if unknown or not rows:
         return [None] * len(rows)
     ordinary = float(content.record.result.ordinary_lift) if content.record.result else 0.0  # type: ignore[union-attr]
     low = min(0.0, ordinary, *(row["lift_low"] for row in rows))

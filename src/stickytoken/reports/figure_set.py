@@ -35,7 +35,7 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     """All figures that the run has data for; none where it is not finished."""
     if content.run is None:
         return []
-    found = [*_distributions(content, content.run), *_curves(content, content.run), _scatter(content)]
+    found = [*_distributions(content, content.run), *curve_figures(content, content.run), _scatter(content)]
     return [*found, _composition(content), *_map(content), *impact_figures(content.impacts)]
 
 
@@ -105,7 +105,8 @@ def curves_of(content: RunContent) -> tuple[list[Curve], list[Curve]]:
     return found
 
 
-def _curves(content: RunContent, run: Run) -> list[ReportFigure]:
+def curve_figures(content: RunContent, run: Run) -> list[ReportFigure]:
+    """The symptom curves of a run's evidence; none where it holds none."""
     if content.evidence is None:
         return []
     curves, controls = curves_of(content)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.escaping import finalized, json_for_html, number, plain, spaced
+from stickytoken.reports.escaping import json_for_html
 from stickytoken.reports.explained import explained
 from stickytoken.reports.facts import computed, headline, how, key_facts, notes, tone
 from stickytoken.reports.figure_set import report_figures
@@ -21,6 +18,7 @@ from stickytoken.reports.figures.style import template
 from stickytoken.reports.flagged_table import COLUMNS, flagged_rows
 from stickytoken.reports.glossary import glossary
 from stickytoken.reports.plotly_bundle import plotly_bundle, script_digest
+from stickytoken.reports.templating import environment, packaged
 
 # More rows would make the file slow to open; tokens.parquet has all of them.
 _MOST_ROWS = 1000
@@ -60,7 +58,7 @@ def render(name: str, figures: list[ReportFigure], **values: Any) -> str:
         figures: all figures of the page.
         values: whatever else the template uses.
     """
-    script = _packaged("report.js")
+    script = packaged("report.js")
     bundle = plotly_bundle() if figures else None
     allowed = [script_digest(script), *([bundle.digest] if bundle else [])]
     data = {
@@ -68,7 +66,7 @@ def render(name: str, figures: list[ReportFigure], **values: Any) -> str:
         "figures": {figure.name: _plot_data(figure) for figure in figures},
     }
     return (
-        _environment()
+        environment()
         .get_template(name)
         .render(
             figures={figure.name: figure for figure in figures},
@@ -84,7 +82,7 @@ def render(name: str, figures: list[ReportFigure], **values: Any) -> str:
                     "form-action 'none'",
                 )
             ),
-            style=Markup(_packaged("report.css")),
+            style=Markup(packaged("pieces.css") + packaged("report.css")),
             script=Markup(script),
             **values,
         )
@@ -95,24 +93,3 @@ def _plot_data(figure: ReportFigure) -> dict[str, Any]:
     plot = json.loads(figure.plot.to_json())
     plot["layout"].pop("template", None)  # the page has it once, by theme
     return {"data": plot["data"], "layout": plot["layout"], "narrow": figure.narrow}
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("stickytoken.reports"),
-        autoescape=True,
-        finalize=finalized,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = number
-    environment.filters["plain"] = plain
-    environment.filters["spaced"] = spaced
-    return environment
-
-
-@cache
-def _packaged(name: str) -> str:
-    return (files("stickytoken.reports") / "templates" / name).read_text("utf-8")

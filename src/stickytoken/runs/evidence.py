@@ -22,7 +22,7 @@ from stickytoken.runs.engines.local import compute_shard
 from stickytoken.runs.evidence_panel import Exhibit
 from stickytoken.runs.evidence_record import EvidenceRecord
 from stickytoken.runs.job import Job
-from stickytoken.runs.progress import Progress, ProgressCallback
+from stickytoken.runs.progress import Progress, ProgressCallback, ignore_progress
 from stickytoken.runs.store import RunFolder
 
 EVIDENCE_FILE = "evidence.parquet"
@@ -91,8 +91,7 @@ def write_evidence(
     available = {token.id: token for token in job.vocabulary.available}
     shown = [available[k] for k in tokens_to_show(tokens, ranked_by)]
     ordinary = ordinary_tokens(job.vocabulary.available, tokens, shown, job.settings.seed)
-    rows = _measured(exhibit.stage, [*shown, *ordinary], job, progress)
-    frame = _frame(rows, exhibit, {token.id for token in ordinary})
+    frame = measured_evidence(job, shown, ordinary, exhibit, progress)
     flagged = tokens.filter(pl.col("verdict").is_in(["sticky", "topical"]))["token_id"].to_list()
     laid = embedding_map(
         job.encoder,
@@ -105,12 +104,24 @@ def write_evidence(
         anchors=len(exhibit.stage.symptoms.panel.panel.vectors),
         pair_copies=exhibit.stage.copies,
         map_explained=laid.explained,
-        sequences=len(rows) * exhibit.stage.probes_per_token + len(laid.points),
+        sequences=len(frame) * exhibit.stage.probes_per_token + len(laid.points),
         seconds=round(time.perf_counter() - started, 1),
     )
     folder.write_table(EVIDENCE_FILE, frame)
     folder.write_table(MAP_FILE, laid.points)
     folder.write_record(EVIDENCE_RECORD_FILE, record)
+
+
+def measured_evidence(
+    job: Job,
+    tokens: Sequence[Token],
+    ordinary: Sequence[Token],
+    exhibit: Exhibit,
+    progress: ProgressCallback = ignore_progress,
+) -> pl.DataFrame:
+    """evidence.parquet of some tokens, and of ordinary ones behind them."""
+    rows = _measured(exhibit.stage, [*tokens, *ordinary], job, progress)
+    return _frame(rows, exhibit, {token.id for token in ordinary})
 
 
 def has_evidence(folder: RunFolder) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.style import CONTROL, ORDINARY, STICKY, empty_figure, label, new_figure
+from stickytoken.reports.figures.symptom_curves import spread_out
 
 _TABLE = {
     "copies": "copies",
@@ -66,7 +66,7 @@ def intrusion_curves(summary: Sequence[Mapping[str, Any]], curves: Sequence[Mapp
         )
     if summary[0]["hits_sticky"] is not None:
         figure.add_hline(y=summary[0]["hits_sticky"], line={"color": ORDINARY, "width": 1.5, "dash": "dot"})
-    figure.update_xaxes(title_text="copies", tickvals=_spread_out(copies), ticktext=[str(n) for n in copies])
+    figure.update_xaxes(title_text="copies", tickvals=spread_out(copies), ticktext=[str(n) for n in copies])
     figure.update_yaxes(title_text="queries with the document in their top 10", rangemode="tozero")
     figure.update_layout(hovermode="closest", legend={"y": -0.2, "yanchor": "top"})
     return figure
@@ -102,13 +102,8 @@ def intrusion_table(summary: Sequence[Mapping[str, Any]]) -> DataTable:
 
 def _line(figure: go.Figure, copies: list[int], values: list[float], **options: Any) -> None:
     figure.add_scatter(
-        x=_spread_out(copies),
+        x=spread_out(copies),
         y=[round(value, 4) for value in values],
         customdata=copies,
         **{"mode": "lines", **options},
     )
-
-
-def _spread_out(copies: list[int]) -> list[float]:
-    """Doublings as equal steps, with room for 0."""
-    return [float(value) for value in np.log2(np.array(copies) + 1.0)]

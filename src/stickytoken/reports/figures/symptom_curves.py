@@ -69,7 +69,7 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], mean_similarity: 
         figure.add_hline(y=mean_similarity, line={"color": ORDINARY, "width": 1.5, "dash": "dot"}, col=column)
     ticks = (curves or controls)[0].copies
     figure.update_xaxes(
-        title_text="copies", tickvals=_spread_out(ticks), ticktext=[str(n) for n in ticks], zeroline=False
+        title_text="copies", tickvals=spread_out(ticks), ticktext=[str(n) for n in ticks], zeroline=False
     )
     figure.update_yaxes(title_text="mean cosine similarity", col=1)
     figure.add_annotation(
@@ -81,7 +81,7 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], mean_similarity: 
     return figure
 
 
-def _spread_out(copies: list[int]) -> list[float]:
+def spread_out(copies: list[int]) -> list[float]:
     """Doublings as equal steps, with room for 0."""
     return [float(value) for value in np.log2(np.array(copies) + 1.0)]
 
@@ -91,7 +91,7 @@ def _draw(figure: go.Figure, curve: Curve, side: str, column: int, place: int) -
     if not values:
         return
     figure.add_scatter(
-        x=_spread_out(curve.copies),
+        x=spread_out(curve.copies),
         y=[round(value, 5) for value in values],
         customdata=curve.copies,
         mode="lines+markers",
@@ -115,7 +115,7 @@ def _draw_controls(figure: go.Figure, controls: list[Curve], side: str, column: 
     rows = [getattr(curve, side) for curve in controls if getattr(curve, side)]
     if not rows:
         return
-    places, table = _spread_out(controls[0].copies), np.array(rows)
+    places, table = spread_out(controls[0].copies), np.array(rows)
     lows, highs = table.min(axis=0).round(5).tolist(), table.max(axis=0).round(5).tolist()
     draw_band(figure, places, lows, highs, column)
     figure.add_scatter(

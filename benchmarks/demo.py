@@ -1,0 +1,126 @@
+"""How soon is the web app there, and how fast does it answer?
+
+python benchmarks/demo.py    # a minute; needs Chromium
+
+`stickytoken demo` on the packaged all-MiniLM-L6-v2 in a process of its own, used in a headless Chromium.
+First paint: from the start of the process until the worked example stands in the page, pictures
+included. Try: from the click until the page shows the new answer, for tokens that were not asked for before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Page, sync_playwright
+
+from published import Check, show, write
+
+MOST_SECONDS_TO_PAINT, MOST_SECONDS_TO_ANSWER = 10, 2
+TOKENS = ("river", "trajectory", "saddam", "the", "##ing")
+STARTS = 3
+
+
+@contextmanager
+def serving() -> Iterator[tuple[str, float]]:
+    """The app in a process of its own: its address, and when the process was started."""
+    with tempfile.TemporaryDirectory() as empty:
+        started = time.perf_counter()
+        command = [sys.executable, "-m", "stickytoken", "demo", "--port", "0", "--format", "json"]
+        process = subprocess.Popen(
+            [*command, "--runs", empty],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        )
+        try:
+            yield _address(process), started
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    text = ""
+    for line in process.stdout or ():
+        text += line
+        if line.startswith("}"):
+            return str(json.loads(text)["url"])
+    raise SystemExit("the app did not start: run `stickytoken demo` to see why")
+
+
+def first_paint(page: Page, url: str, started: float) -> tuple[float, float]:
+    """Seconds until the page was served, and until everything of the first tab was drawn."""
+    served = time.perf_counter() - started
+    page.goto(url)
+    page.wait_for_selector("#try-answer .headline")
+    page.wait_for_function("document.querySelectorAll('.js-plotly-plot .main-svg').length >= 2")
+    return served, time.perf_counter() - started
+
+
+def answer(page: Page, token: str) -> float:
+    """Seconds from the click until the answer names the token and both pictures are drawn anew."""
+    page.locator("#try-token").get_by_role("textbox").fill(token)
+    started = time.perf_counter()
+    page.get_by_role("button", name="Show what happens").click()
+    page.wait_for_function(
+        "name => document.querySelector('#try-answer .token')?.textContent === name"
+        # The heat-map, the last thing on the page, has the token over a panel.
+        " && [...document.querySelectorAll('.annotation-text')].some(e => e.textContent.includes(name))",
+        arg=token,
+    )
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--name", default="demo", help="name of the result file")
+    arguments = parser.parse_args()
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        raise SystemExit("no Chromium on this machine: install it first")
+    paints, served, answers = [], [], {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        for _ in range(STARTS):
+            with serving() as (url, started):
+                page = browser.new_context(viewport={"width": 1400, "height": 900}).new_page()
+                until_served, until_painted = first_paint(page, url, started)
+                served.append(until_served)
+                paints.append(until_painted)
+                answers = {token: answer(page, token) for token in TOKENS}
+        browser.close()
+    checks = [
+        Check(
+            "first paint after the start of the process, packaged all-MiniLM-L6-v2",
+            f"under {MOST_SECONDS_TO_PAINT} s",
+            f"{max(paints):.1f} s at most, median {statistics.median(paints):.1f} s of {STARTS} starts",
+            max(paints) < MOST_SECONDS_TO_PAINT,
+            {"seconds": paints, "seconds_until_served": served},
+        ),
+        Check(
+            "answer of Try, pictures drawn",
+            f"under {MOST_SECONDS_TO_ANSWER} s",
+            f"{max(answers.values()):.2f} s at most, median {statistics.median(answers.values()):.2f} s",
+            max(answers.values()) < MOST_SECONDS_TO_ANSWER,
+            {"seconds": answers},
+        ),
+    ]
+    write(checks, arguments.name, "cpu")
+    show(checks, arguments.name)
+    if not all(check.passed for check in checks):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

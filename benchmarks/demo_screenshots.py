@@ -1,0 +1,81 @@
+"""Pictures of the web app for README and docs/demo.md.
+
+stickytoken detect all-MiniLM-L6-v2 --out RUN
+python benchmarks/demo_screenshots.py [--run RUN ...]    # a minute; needs Chromium
+
+Every tab at 1,400 px on light ground, and Try as on a phone in the dark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+from stickytoken.demo.app import make_app
+from stickytoken.demo.bench import Bench
+from stickytoken.demo.context import make_context
+from stickytoken.demo.library import find_runs
+from stickytoken.demo.server import serve
+from stickytoken.encoders import load_encoder
+from stickytoken.sentences import load_sentences
+
+PICTURES = Path(__file__).resolve().parent.parent / "docs" / "images"
+_MOST_BYTES = 200_000
+_TABS = ("Try", "Explore", "Explain", "Compare")
+_SETTLED = 1500  # milliseconds: pictures are drawn, toasts and transitions over
+
+
+def open_tab(page: Page, name: str) -> None:
+    page.get_by_role("tab", name=name, exact=True).click()
+    if name == "Explain":
+        page.wait_for_selector("#explain-answer .headline", timeout=180_000)
+    page.wait_for_timeout(_SETTLED)
+
+
+def take(page: Page, url: str, tabs: tuple[str, ...], to: str, folder: Path) -> None:
+    page.goto(url)
+    page.wait_for_selector("#try-answer .headline")
+    page.wait_for_timeout(_SETTLED)
+    for tab in tabs:
+        open_tab(page, tab)
+        path = folder / to.format(tab=tab.lower())
+        page.screenshot(path=path)
+        # A palette is enough for a page, and a third of the bytes.
+        Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
+        size = path.stat().st_size
+        if size > _MOST_BYTES:
+            raise SystemExit(f"{path} has {size} bytes, {_MOST_BYTES} are the most: make the picture smaller")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--run", type=Path, action="append", default=[], help="run folder; may be given again"
+    )
+    parser.add_argument("--folder", type=Path, default=PICTURES, help="where the pictures go")
+    arguments = parser.parse_args()
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        raise SystemExit("no Chromium on this machine: install it first")
+    arguments.folder.mkdir(exist_ok=True)
+    library = find_runs(arguments.run, Path("no-runs"))
+    context = make_context(Bench(load_encoder("all-MiniLM-L6-v2")), library, load_sentences(None))
+    served = serve(make_app(context), 0, share=False)
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+            wide = browser.new_page(viewport={"width": 1400, "height": 1640}, color_scheme="light")
+            take(wide, served.url, _TABS, "demo-{tab}.png", arguments.folder)
+            phone = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
+            take(phone, served.url, _TABS[:1], "demo-{tab}-phone.png", arguments.folder)
+            browser.close()
+    finally:
+        served.close()
+
+
+if __name__ == "__main__":
+    main()

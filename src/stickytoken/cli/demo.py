@@ -1,0 +1,122 @@
+"""stickytoken demo: the web app."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stickytoken.cli import options as o
+from stickytoken.cli.errors import reported
+from stickytoken.cli.models import encoder_of_run
+from stickytoken.cli.output import print_json, say, status, tell
+from stickytoken.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    from stickytoken.demo.library import Library
+    from stickytoken.demo.server import Served
+    from stickytoken.encoders import Encoder
+
+_PACKAGED_MODEL = "all-MiniLM-L6-v2"
+
+
+@reported
+def demo(
+    run: Annotated[
+        list[Path] | None,
+        typer.Option("--run", help="Run folder to open with; may be given again.", show_default=False),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model to try tokens on. Default: that of the first --run, else all-MiniLM-L6-v2.",
+            show_default=False,
+        ),
+    ] = None,
+    runs: Annotated[Path, typer.Option(help="Folder whose runs are listed too.")] = Path("runs"),
+    port: Annotated[int, typer.Option(help="Port to serve on; 0 is any that is free.")] = 7860,
+    share: Annotated[
+        bool, typer.Option("--share", help="Also make a public address, through Gradio's servers.")
+    ] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    device: o.Device = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Precision of the weights. Default: the run's, or float32.", show_default=False),
+    ] = None,
+    prompt: o.Prompt = None,
+    prompt_name: o.PromptName = None,
+    revision: o.Revision = None,
+    trust_remote_code: o.TrustRemoteCode = False,
+    token_budget: o.TokenBudget = None,
+    output_format: o.OutputFormat = o.Format.TABLE,
+) -> None:
+    """Serve a web app on this machine: try tokens, look through runs, explain, compare.
+
+    Example: stickytoken demo --run runs/all-MiniLM-L6-v2-profile-0123456789ab --open
+    """
+    _require_extra()
+    from stickytoken.demo.library import find_runs
+    from stickytoken.demo.server import require_free
+
+    require_free(port)  # before a model is loaded
+    library = find_runs(run or [], runs.expanduser())
+    named = library.record(library.labels[0]) if run else None
+    encoder = encoder_of_run(
+        str(run[0]) if run else model or _PACKAGED_MODEL,
+        named,
+        model,
+        device=device,
+        dtype=dtype,
+        prompt=prompt,
+        prompt_name=prompt_name,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        token_budget=token_budget,
+    )
+    with status("preparing the page"):
+        served = _served(encoder, library, port, share)
+    try:
+        _announce(served, output_format)
+        if open_it and not webbrowser.open(served.url):
+            raise InputError(f"no browser could be started: open {served.url} yourself")
+        served.wait()
+    except KeyboardInterrupt:
+        tell("stopped")
+    finally:
+        served.close()
+
+
+def _require_extra() -> None:
+    """Refuse to go on without Gradio; and before it is imported, tell it to tell nobody."""
+    if importlib.util.find_spec("gradio") is None:
+        raise MissingExtraError("the web app", "demo")
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+
+def _served(encoder: Encoder, library: Library, port: int, share: bool) -> Served:
+    """Build the page with its worked examples, and serve it."""
+    from stickytoken.demo.app import make_app
+    from stickytoken.demo.bench import Bench
+    from stickytoken.demo.context import make_context
+    from stickytoken.demo.server import serve
+    from stickytoken.sentences import load_sentences
+
+    context = make_context(Bench(encoder), library, load_sentences(None))
+    return serve(make_app(context, share), port, share)
+
+
+def _announce(served: Served, output_format: o.Format) -> None:
+    """Say where the page is, once it can be asked for."""
+    if output_format is o.Format.JSON:
+        print_json({"url": served.url, "public_url": served.public_url})
+    else:
+        say(f"serving on {served.url}")
+        if served.public_url:
+            say(f"everybody can reach it on {served.public_url}")
+    tell("press Ctrl-C to stop")

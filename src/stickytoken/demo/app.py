@@ -1,0 +1,93 @@
+"""The page: its tabs, its looks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from stickytoken.demo.context import Context
+from stickytoken.demo.limits import WAITING
+from stickytoken.demo.shown import rendered
+from stickytoken.demo.tabs.compare_tab import compare_tab
+from stickytoken.demo.tabs.explain_tab import explain_tab
+from stickytoken.demo.tabs.explore_tab import explore_tab
+from stickytoken.demo.tabs.try_tab import try_tab
+from stickytoken.reports.figures.style import template
+from stickytoken.reports.templating import packaged
+from stickytoken.visible_text import visible
+
+_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
+_MONO = ["ui-monospace", "SF Mono", "Menlo", "Consolas", "Noto Sans Mono", "monospace"]
+
+# Words of at least 4.5 to 1 on their ground, in both schemes.
+_COLORS = {
+    "button_primary_background_fill": "#00609a",
+    "button_primary_background_fill_dark": "#00609a",
+    "button_primary_background_fill_hover": "#004a78",
+    "button_primary_background_fill_hover_dark": "#004a78",
+    "button_primary_text_color": "#ffffff",
+    "button_primary_text_color_dark": "#ffffff",
+    "block_info_text_color": "#57606f",
+    "block_info_text_color_dark": "#a3adbb",
+    "block_label_text_color": "#3b4350",
+    "block_label_text_color_dark": "#d0d6de",
+    "block_title_text_color": "#3b4350",
+    "block_title_text_color_dark": "#d0d6de",
+}
+
+
+@dataclass(frozen=True)
+class App:
+    """A page that is ready to be served.
+
+    Attributes:
+        blocks: its components.
+        looks: theme, style and script, as `launch` takes them.
+    """
+
+    blocks: gr.Blocks
+    looks: dict[str, Any]
+
+
+def make_app(context: Context, shared: bool = False) -> App:
+    """Build the page; the worked example of its first tab is computed here.
+
+    Args:
+        context: model and runs.
+        shared: whether others can reach it.
+
+    Raises:
+        StickyTokenError: the worked example cannot be computed.
+    """
+    model = visible(context.bench.name)
+    with gr.Blocks(title=f"Sticky tokens of {model}", analytics_enabled=False, fill_width=False) as blocks:
+        gr.HTML(
+            rendered("welcome.html.j2", model=model, left_out=context.library.left_out, shared=shared),
+            elem_id="welcome",
+        )
+        with gr.Tabs():
+            with gr.Tab("Try"):
+                try_tab(context)
+            with gr.Tab("Explore"):
+                explore_tab(context)
+            with gr.Tab("Explain") as explaining:
+                connect = explain_tab(context)
+                connect(explaining)
+            with gr.Tab("Compare"):
+                compare_tab(context)
+    blocks.queue(max_size=WAITING)
+    return App(blocks, _looks())
+
+
+def _looks() -> dict[str, Any]:
+    themes = json.dumps({name: template(name) for name in ("light", "dark")})
+    script = packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes)
+    return {
+        # System fonts: nothing is fetched for looks.
+        "theme": gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**_COLORS),
+        "css": packaged("pieces.css") + packaged("app.css", "stickytoken.demo"),
+        "head": f"<script>{script}</script>",
+    }

@@ -1,0 +1,84 @@
+"""The model that all visitors share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError
+from stickytoken.explanation.benign import match_benign
+from stickytoken.explanation.source import flagged_tokens
+from stickytoken.insertion import Token
+from stickytoken.runs.run import Run
+from stickytoken.runs.schema import RunRecord
+from stickytoken.runs.token_evidence import Reopened, model_difference, reopen
+from stickytoken.vocabulary import Vocabulary, categorize
+
+_RUNS_KEPT = 4
+_SEED = 42
+
+
+class Bench:
+    """A model, loaded once. One visitor computes at a time; nothing of a visitor is kept.
+
+    Args:
+        encoder: the model.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        # Reentrant: what is reopened is kept by a call that holds it already.
+        self._lock = threading.RLock()
+        self.vocabulary: Vocabulary = categorize(encoder.tokenizer)
+        available = self.vocabulary.available
+        self._unread = frozenset(token.id for token in available if not encoder.fits((token.id,)))
+        self._reopened: Callable[[Run], Reopened] = lru_cache(_RUNS_KEPT)(self._reopen)
+
+    @property
+    def name(self) -> str:
+        """The model's name, as the user gave it."""
+        return self._encoder.name
+
+    @contextmanager
+    def encoder(self) -> Iterator[Encoder]:
+        """Have the model to oneself: neither it nor its tokenizer is made for several threads."""
+        with self._lock:
+            yield self._encoder
+
+    def is_model_of(self, record: RunRecord) -> bool:
+        """Whether a run looked at this model."""
+        return model_difference(record, self._encoder) == []
+
+    def reopened(self, run: Run) -> Reopened:
+        """A run of this model with its texts encoded; the last few are kept.
+
+        Raises:
+            InputError: the run is of another model.
+        """
+        if not self.is_model_of(run.record):
+            raise InputError(
+                f"the run is of {run.record.model.name} or of other settings of it, and {self.name} is "
+                f"loaded: start the app with --run {run.path.name} to compute more for it"
+            )
+        with self._lock:
+            return self._reopened(run)
+
+    def benign(self, token_id: int, run: Run | None, count: int) -> tuple[Token, ...]:
+        """Benign tokens like a token, as an explanation matches them.
+
+        Args:
+            token_id: an available token.
+            run: whose flagged tokens are left out; None leaves out none.
+            count: how many.
+
+        Raises:
+            InputError: there are fewer than three.
+        """
+        excluded = flagged_tokens(run) | self._unread | {token_id}
+        return match_benign(self.vocabulary, token_id, excluded, count, _SEED).tokens
+
+    def _reopen(self, run: Run) -> Reopened:
+        return reopen(run, self._encoder, self.vocabulary)

@@ -1,0 +1,68 @@
+"""What every tab of the app works with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stickytoken.demo.bench import Bench
+from stickytoken.demo.library import Library
+from stickytoken.demo.naming import name_of, shown_name
+from stickytoken.reports.content import RunContent
+from stickytoken.runs.run import Run
+from stickytoken.runs.schema import RunRecord
+from stickytoken.sentences import Sentences
+
+
+@dataclass(frozen=True)
+class Context:
+    """Shared by all visitors and never changed by one.
+
+    Attributes:
+        bench: the model.
+        library: the runs.
+        opened: label of the run that the app opens with; None where there is no run.
+        content: a finished run of the loaded model, for its sentences and its tokens; None without one.
+        corpus: sentences to fall back on.
+    """
+
+    bench: Bench
+    library: Library
+    opened: str | None
+    content: RunContent | None
+    corpus: Sentences
+
+    @property
+    def run(self) -> Run | None:
+        """The run of the loaded model."""
+        return None if self.content is None else self.content.run
+
+    def name_of(self, token_id: int) -> str:
+        """What a visitor may type to name a token."""
+        return name_of(self.bench.vocabulary, token_id)
+
+    def shown_name(self, token_id: int) -> str:
+        """A token's vocabulary string, made visible."""
+        return shown_name(self.bench.vocabulary, token_id)
+
+    def verdict_of(self, token_id: int) -> str | None:
+        """What the run of the loaded model says of a token."""
+        if self.run is None:
+            return None
+        found = self.run.tokens.filter(token_id=token_id)["verdict"]
+        return found[0] if len(found) else None
+
+
+def make_context(bench: Bench, library: Library, corpus: Sentences) -> Context:
+    """Choose the run to open with, and the one that belongs to the model.
+
+    Raises:
+        RunError: that run cannot be read.
+    """
+    labels = library.labels
+    own = next((label for label in labels if _is_finished_run_of(library.record(label), bench)), None)
+    content = None if own is None else library.content(own)
+    return Context(bench, library, labels[0] if labels else None, content, corpus)
+
+
+def _is_finished_run_of(record: RunRecord, bench: Bench) -> bool:
+    return record.result is not None and bench.is_model_of(record)

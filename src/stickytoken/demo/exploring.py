@@ -1,0 +1,119 @@
+"""The table of a run, filtered; and what one of its tokens did. No browser, no server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+
+from stickytoken.demo.bench import Bench
+from stickytoken.demo.limits import TABLE_ROWS
+from stickytoken.reports.content import RunContent
+from stickytoken.reports.flagged_table import COLUMNS, rows_of
+from stickytoken.runs.token_evidence import token_evidence
+from stickytoken.visible_text import visible
+
+NOT_JUDGED = "not judged"
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What of a run is shown; an empty choice leaves everything.
+
+    Attributes:
+        text: part of the token or of its text, whatever the case.
+        verdicts: of these; `NOT_JUDGED` for those without one.
+        kinds: of these.
+        scripts: of these.
+    """
+
+    text: str = ""
+    verdicts: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    scripts: tuple[str, ...] = ()
+
+
+def choices(content: RunContent, column: str) -> list[str]:
+    """The values that a run has in a column."""
+    if content.run is None:
+        return []
+    found = content.tokens[column].fill_null(NOT_JUDGED).unique().to_list()
+    return sorted(found)
+
+
+def filtered(content: RunContent, filters: Filters) -> pl.DataFrame:
+    """Rows that pass all filters: sticky ones, then topical ones, then the others, worst first."""
+    if content.run is None:
+        return content.tokens
+    kept = content.tokens
+    for column, wanted in (
+        ("verdict", filters.verdicts),
+        ("kind", filters.kinds),
+        ("script", filters.scripts),
+    ):
+        if wanted:
+            kept = kept.filter(pl.col(column).fill_null(NOT_JUDGED).is_in(list(wanted)))
+    if text := filters.text.strip().lower():
+        names = pl.col("token", "decoded").str.to_lowercase()
+        kept = kept.filter(pl.any_horizontal(names.str.contains(text, literal=True)))
+    order = pl.col("verdict").replace_strict({"sticky": 0, "topical": 1}, default=2, return_dtype=pl.Int64)
+    return kept.sort(
+        order, content.run.method.ranked_by, "token_id", descending=[False, True, False], nulls_last=True
+    )
+
+
+def headings(content: RunContent) -> list[str]:
+    """Headings of the table."""
+    return [column.title for column in COLUMNS[content.record.method]]
+
+
+def table_rows(content: RunContent, tokens: pl.DataFrame) -> list[list[Any]]:
+    """Cells of the first rows: text made visible, numbers rounded, None where there is none."""
+    columns = COLUMNS[content.record.method]
+    return [
+        [_cell(row.get(column.key), column.digits) for column in columns]
+        for row in rows_of(content, tokens.head(TABLE_ROWS))
+    ]
+
+
+def id_column(content: RunContent) -> int:
+    """The place of the token's id in a row of the table."""
+    return headings(content).index("id")
+
+
+def with_evidence(content: RunContent, token_id: int, bench: Bench) -> RunContent:
+    """The run with the evidence of one token: what it keeps, or what its model shows now.
+
+    Raises:
+        InputError: nothing is kept of this token, and the model of the run is not loaded.
+        EncodingError: a text without a usable vector.
+    """
+    kept = content.evidence
+    if kept is not None and token_id in kept.tokens["token_id"]:
+        chosen = kept.tokens.filter(pl.col("ordinary") | (pl.col("token_id") == token_id))
+        # An ordinary token that is asked for is shown like any other, beside the rest of them.
+        chosen = chosen.with_columns(ordinary=pl.col("ordinary") & (pl.col("token_id") != token_id))
+        return replace(content, evidence=replace(kept, tokens=chosen))
+    if content.run is None:
+        return content
+    with bench.encoder():
+        found = token_evidence(bench.reopened(content.run), [token_id], with_ordinary=kept is None)
+    if kept is None:
+        return replace(content, evidence=found)
+    rows = pl.concat([found.tokens, kept.tokens.filter("ordinary")])
+    return replace(content, evidence=replace(kept, tokens=rows))
+
+
+def tokens_offered(tokens: pl.DataFrame, most: int = TABLE_ROWS) -> list[tuple[str, int]]:
+    """Label and id of the first rows, for a list to choose from."""
+    if tokens.is_empty():
+        return []
+    rows = tokens.head(most).select("token", "token_id").iter_rows()
+    return [(f"{visible(token)} (id {token_id})", token_id) for token, token_id in rows]
+
+
+def _cell(value: Any, digits: int | None) -> Any:
+    if isinstance(value, str):
+        return visible(value)
+    return round(value, digits) if isinstance(value, float) and digits is not None else value

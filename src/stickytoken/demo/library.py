@@ -1,0 +1,126 @@
+"""The runs that the app can show: those named, those in a folder, and the one that comes with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stickytoken.errors import RunError, StickyTokenError
+from stickytoken.reports.content import RunContent, read_content
+from stickytoken.runs.schema import RunRecord
+from stickytoken.runs.store import RUN_FILE, RunFolder
+from stickytoken.visible_text import visible
+
+EXAMPLE = Path(__file__).parent / "example" / "all-MiniLM-L6-v2"
+_MOST_FOUND = 50
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """A run that can be opened.
+
+    Attributes:
+        label: what it is called in the app; distinct.
+        path: its folder.
+        record: run.json.
+    """
+
+    label: str
+    path: Path
+    record: RunRecord
+
+
+class Library:
+    """Runs by label; each is read when it is first asked for, and then kept.
+
+    Args:
+        shelves: the runs, the one to open first in front.
+        left_out: why folders that look like runs are not among them.
+    """
+
+    def __init__(self, shelves: Sequence[Shelf], left_out: Sequence[str] = ()) -> None:
+        self._shelves = {shelf.label: shelf for shelf in shelves}
+        self._read: dict[str, RunContent] = {}
+        self._lock = threading.Lock()
+        self.left_out = tuple(left_out)
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of all runs."""
+        return list(self._shelves)
+
+    def record(self, label: str) -> RunRecord:
+        """run.json of a run."""
+        return self._shelves[label].record
+
+    def content(self, label: str | None) -> RunContent:
+        """A run by its label.
+
+        Raises:
+            RunError: there is none of that name, or it cannot be read.
+        """
+        if label is None or label not in self._shelves:
+            raise RunError("no run of that name is open: choose one from the list")
+        with self._lock:
+            if label not in self._read:
+                self._read[label] = read_content(self._shelves[label].path)
+            return self._read[label]
+
+
+def find_runs(named: Sequence[Path], folder: Path, example: Path = EXAMPLE) -> Library:
+    """The runs named, then those in a folder, newest first, then the packaged example.
+
+    Args:
+        named: run folders; one that cannot be read is an error.
+        folder: whose run folders are listed; it need not exist.
+        example: the packaged run.
+
+    Raises:
+        RunError: a named folder is no run, is damaged or of a newer schema.
+    """
+    shelves = [_shelf(path.expanduser()) for path in named]
+    taken = {_resolved(path) for path in named}
+    left_out = []
+    for path in _runs_in(folder):
+        if _resolved(path) in taken:
+            continue
+        try:
+            shelves.append(_shelf(path))
+        except StickyTokenError as error:
+            left_out.append(" ".join(visible(str(error)).split()))
+    if (example / RUN_FILE).is_file():
+        label = f"{example.name} (example that comes with stickytoken)"
+        shelves.append(Shelf(label, example, RunFolder(example).read_run()))
+    return Library(_distinct(shelves), left_out)
+
+
+def _shelf(path: Path) -> Shelf:
+    if not RunFolder(path).exists():
+        raise RunError(f"no run folder {str(path)!r}")
+    record = RunFolder(path).read_run()
+    name = visible(path.resolve().name)
+    return Shelf(name if record.result else f"{name} (not finished)", path, record)
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    try:
+        found = [path.parent for path in folder.glob(f"*/{RUN_FILE}")]
+        return sorted(found, key=lambda path: (-path.stat().st_mtime, path.name))[:_MOST_FOUND]
+    except OSError:
+        return []  # nobody named this folder: what cannot be read is not there
+
+
+def _resolved(path: Path) -> Path:
+    return path.expanduser().resolve()
+
+
+def _distinct(shelves: list[Shelf]) -> list[Shelf]:
+    labels = [shelf.label for shelf in shelves]
+    return [
+        replace(shelf, label=f"{shelf.label}, {visible(str(shelf.path))}")
+        if labels.count(shelf.label) > 1
+        else shelf
+        for shelf in shelves
+    ]

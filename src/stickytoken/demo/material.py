@@ -1,0 +1,131 @@
+"""What the app opens with: a worked example, and the sentences of the heat-map. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from stickytoken.reports.content import RunContent
+from stickytoken.runs.profile_record import ProfilePlanRecord
+from stickytoken.sentences import Sentences
+from stickytoken.vocabulary import Category, Vocabulary
+
+_COPIES = 8
+_OTHERS = 6
+_LISTED = 200
+# Sentences of the heat-map are read in a table: shorter ones first choice.
+_CHARACTERS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A question to begin with.
+
+    Attributes:
+        anchor: sentence A.
+        carrier: sentence B.
+        token_id: the token.
+        copies: of it.
+        why: where they come from.
+    """
+
+    anchor: str
+    carrier: str
+    token_id: int
+    copies: int
+    why: str
+
+
+def worked_example(content: RunContent | None, vocabulary: Vocabulary, corpus: Sentences) -> Example:
+    """The worst token of a run with its typical pair; without a run, any token and two sentences.
+
+    Args:
+        content: a finished run of the model; None without one.
+        vocabulary: of the model.
+        corpus: sentences to fall back on.
+    """
+    sentences = spread(list(corpus.texts), 2)
+    if content is None or content.run is None:
+        why = "No run of this model is open, so nobody has said which of its tokens are sticky."
+        return Example(sentences[0], sentences[-1], _any_token(vocabulary), _COPIES, why)
+    if row := _worst_with_pair(content):
+        why = (
+            f"The token of the run {content.path.name} with the largest effect, and a typical pair of its "
+            "unrelated sentences."
+        )
+        copies = content.evidence.record.pair_copies if content.evidence else _COPIES
+        return Example(row["typical_anchor"], row["typical_carrier"], row["token_id"], copies, why)
+    own = own_sentences(content, corpus)
+    why = f"The token of the run {content.path.name} with the largest effect, and two of its sentences."
+    return Example(own[0], own[-1], worst_token(content), _COPIES, why)
+
+
+def worst_token(content: RunContent) -> int:
+    """The first flagged token, or the one that ranks highest."""
+    if content.run is None:
+        raise ValueError("a run that is not finished has no worst token")
+    if len(content.flagged):
+        return int(content.flagged["token_id"][0])
+    ranked = content.tokens.sort(
+        content.run.method.ranked_by, "token_id", descending=[True, False], nulls_last=True
+    )
+    return int(ranked["token_id"][0])
+
+
+def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
+    """Tokens of a run to choose from, with what the run says: flagged ones, then ordinary ones."""
+    if content is None or content.run is None:
+        return []
+    listed = [
+        (token_id, verdict)
+        for token_id, verdict in content.flagged.head(_LISTED).select("token_id", "verdict").iter_rows()
+    ]
+    if content.evidence is None:
+        return listed
+    seen = {token_id for token_id, _ in listed}
+    shown = content.evidence.tokens.select("token_id", "ordinary").iter_rows()
+    return listed + [
+        (token_id, "ordinary" if ordinary else "not sticky")
+        for token_id, ordinary in shown
+        if token_id not in seen
+    ]
+
+
+def own_sentences(content: RunContent | None, corpus: Sentences) -> list[str]:
+    """Sentences that a run compared with, in the order of their topics; else those of a corpus."""
+    plan = content.plan if content is not None else None
+    if plan is None:
+        return list(corpus.texts)
+    if isinstance(plan, ProfilePlanRecord):
+        return [anchor.text for anchor in plan.sentence_anchors] or list(corpus.texts)
+    return list(dict.fromkeys(pair.sentence1 for pair in plan.validation)) or list(corpus.texts)
+
+
+def other_sentences(content: RunContent | None, corpus: Sentences) -> tuple[str, ...]:
+    """A few sentences on different things."""
+    texts = own_sentences(content, corpus)
+    short = [text for text in texts if len(text) <= _CHARACTERS]
+    return tuple(spread(short or texts, _OTHERS))
+
+
+def spread(texts: list[str], count: int) -> list[str]:
+    """Some of the texts, evenly spread."""
+    if len(texts) <= count:
+        return texts
+    return [texts[(2 * k + 1) * len(texts) // (2 * count)] for k in range(count)]
+
+
+def _worst_with_pair(content: RunContent) -> dict[str, Any] | None:
+    if content.evidence is None:
+        return None
+    shown = content.evidence.tokens.filter(~pl.col("ordinary") & pl.col("typical_before").is_not_null())
+    return shown.head(1).to_dicts()[0] if len(shown) else None
+
+
+def _any_token(vocabulary: Vocabulary) -> int:
+    """A special token that text can produce, else a word: special tokens are often the worst."""
+    entries = zip(vocabulary.ids, vocabulary.categories, strict=True)
+    special = [token_id for token_id, category in entries if category is Category.OK_SPECIAL]
+    return (special or [token.id for token in vocabulary.available])[0]

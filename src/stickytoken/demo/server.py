@@ -1,0 +1,105 @@
+"""Serve the page on this machine, until somebody stops it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+
+from starlette.middleware import Middleware
+
+from stickytoken.demo.app import App
+from stickytoken.demo.policy import ContentPolicy
+from stickytoken.errors import InputError
+
+HOST = "127.0.0.1"
+_LARGEST_PORT = 65_535
+_WAIT = 0.2
+
+
+@dataclass(frozen=True)
+class Served:
+    """A page that is being served.
+
+    Attributes:
+        app: the page.
+        url: its address on this machine.
+        public_url: its address for everybody; None where it is not shared.
+    """
+
+    app: App
+    url: str
+    public_url: str | None
+
+    def wait(self) -> None:
+        """Return when the server has ended; an interrupt passes through."""
+        while self.app.blocks.is_running:
+            time.sleep(_WAIT)
+
+    def close(self) -> None:
+        """End the server, and free its port."""
+        self.app.blocks.close(verbose=False)
+
+
+def require_free(port: int) -> int:
+    """A port that can be served on; 0 finds one.
+
+    Raises:
+        InputError: it is in use, not allowed, or no port.
+    """
+    if not 0 <= port <= _LARGEST_PORT:
+        raise InputError(f"port {port} is no port: use 1 to {_LARGEST_PORT}, or 0 for any that is free")
+    with socket.socket() as tried:
+        # As servers do: a port whose last connections are being closed is free.
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((HOST, port))
+        except OSError as error:
+            raise InputError(
+                f"port {port} cannot be used ({(error.strerror or str(error)).lower()}): choose another one "
+                "with --port, or --port 0 for any that is free"
+            ) from error
+        found: int = tried.getsockname()[1]
+        return found
+
+
+def serve(app: App, port: int, share: bool) -> Served:
+    """Start serving in the background, on 127.0.0.1 alone.
+
+    Args:
+        app: the page.
+        port: to serve on; 0 finds one.
+        share: make a public address too, through Gradio's tunnel.
+
+    Raises:
+        InputError: the port is in use, or no public address could be made.
+    """
+    # Checked when a page is built and when it is served; both tell Gradio's makers.
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    free = require_free(port)
+    try:
+        _, url, public = app.blocks.launch(
+            server_name=HOST,
+            server_port=free,
+            share=share,
+            quiet=True,
+            prevent_thread_lock=True,
+            inbrowser=False,
+            show_error=False,
+            footer_links=[],
+            run_history=False,
+            ssr_mode=False,
+            pwa=False,
+            mcp_server=False,
+            enable_monitoring=False,
+            allowed_paths=[],
+            app_kwargs={"middleware": [Middleware(ContentPolicy)]},
+            **app.looks,
+        )
+    except OSError as error:
+        raise InputError(f"port {free} was taken meanwhile: choose another one with --port") from error
+    if share and not public:
+        app.blocks.close(verbose=False)
+        raise InputError("no public address could be made: is there a network? Without --share the app works")
+    return Served(app, url, public)

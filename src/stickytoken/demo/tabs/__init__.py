@@ -1,0 +1,1 @@
+"""The tabs of the app: what they show, and what happens when somebody uses them."""

@@ -1,0 +1,186 @@
+"""Explain: what the model does with copies of one token, beside benign ones."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import gradio as gr
+
+from stickytoken.demo.context import Context
+from stickytoken.demo.explaining import (
+    chosen_settings,
+    explain_on,
+    findings_table,
+    measures_table,
+    neighbours_table,
+    pairs_table,
+)
+from stickytoken.demo.layer_figures import deviation_figure, head_figure, layer_figure
+from stickytoken.demo.limits import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS
+from stickytoken.demo.material import worked_example
+from stickytoken.demo.naming import named_token
+from stickytoken.demo.shown import FigureSlot, one_line_errors, rendered, shown_in_slot, tables
+from stickytoken.demo.tabs.events import ON_MODEL
+from stickytoken.demo.tabs.try_tab import NAMING, PLACES
+from stickytoken.explanation import Explanation
+from stickytoken.explanation.settings import LEAST_BENIGN
+from stickytoken.insertion import Placement
+from stickytoken.runs.progress import Progress, ProgressCallback, ignore_progress
+from stickytoken.visible_text import visible
+
+_COPIES, _CARRIERS, _BENIGN = 8, 8, 8
+
+
+class Explain:
+    """What the tab shows.
+
+    Args:
+        context: of the app.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._example: list[Any] | None = None
+        self._lock = threading.Lock()
+        self.token_id = worked_example(context.content, context.bench.vocabulary, context.corpus).token_id
+
+    def explained(
+        self,
+        name: str,
+        placement: str,
+        copies: float,
+        carriers: float,
+        benign: float,
+        attribution: bool,
+        progress: ProgressCallback,
+    ) -> list[Any]:
+        """Explain a token: words, figures and tables.
+
+        Raises:
+            InputError: something that cannot be explained; says what.
+            ModelError: an encoder that nobody can look into.
+            EncodingError: a text without a usable vector.
+        """
+        settings = chosen_settings(copies, carriers, benign, placement, attribution)
+        bench = self._context.bench
+        token = named_token(bench.vocabulary, name)
+        return _parts(explain_on(bench, token, self._context.run, settings, progress))
+
+    def example(self, progress: ProgressCallback) -> list[Any]:
+        """The worked example; computed once, when somebody first opens the tab."""
+        with self._lock:
+            if self._example is None:
+                name = self._context.name_of(self.token_id)
+                self._example = self.explained(
+                    name, Placement.SUFFIX.value, _COPIES, _CARRIERS, _BENIGN, False, progress
+                )
+            return self._example
+
+
+def explain_tab(context: Context) -> Any:
+    """Lay the tab out.
+
+    Returns:
+        A function that connects the tab itself, whose first opening computes the worked example.
+    """
+    tab = Explain(context)
+    inputs = _inputs(context.name_of(tab.token_id))
+    button = gr.Button("Explain", variant="primary")
+    said = gr.HTML("", elem_id="explain-answer", min_height=80)
+    slots = [FigureSlot(None, title) for title in ("Layer by layer", "All measures", "Attention heads")]
+    details = gr.HTML("", elem_id="explain-tables")
+    outputs = [said, *(part for slot in slots for part in slot.outputs), details]
+
+    @one_line_errors
+    def respond(
+        name: str,
+        place: str,
+        count: float,
+        texts: float,
+        others: float,
+        attributed: bool,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
+    ) -> list[Any]:
+        return tab.explained(name, place, count, texts, others, attributed, told(progress))
+
+    @one_line_errors
+    def opened(progress: gr.Progress = gr.Progress()) -> list[Any]:  # noqa: B008 - how gradio asks for it
+        return tab.example(told(progress))
+
+    full = ON_MODEL | {"show_progress": "full", "show_progress_on": [said]}
+    gr.on([button.click, inputs[0].submit], respond, inputs, outputs, **full)
+
+    def connect(own_tab: Any) -> None:
+        own_tab.select(opened, None, outputs, **full)
+
+    return connect
+
+
+def _inputs(name: str) -> list[Any]:
+    """What a visitor sets, in the order of `Explain.explained`."""
+    with gr.Row():
+        token = gr.Textbox(
+            name,
+            label="Token",
+            info=NAMING,
+            min_width=180,
+        )
+        placement = gr.Radio(PLACES, value=Placement.SUFFIX.value, label="Where the copies go", min_width=220)
+        copies = gr.Slider(1, COPIES, value=_COPIES, step=1, label="Copies", min_width=150)
+    with gr.Row():
+        carriers = gr.Slider(2, EXPLAIN_CARRIERS, value=_CARRIERS, step=1, label="Texts", min_width=150)
+        benign = gr.Slider(
+            LEAST_BENIGN,
+            EXPLAIN_BENIGN,
+            value=_BENIGN,
+            step=1,
+            label="Benign tokens",
+            min_width=150,
+        )
+        attribution = gr.Checkbox(
+            value=False,
+            label="Attribution",
+            info="which tokens make up the similarity; slow",
+            min_width=280,
+        )
+    return [token, placement, copies, carriers, benign, attribution]
+
+
+def told(progress: gr.Progress | None) -> ProgressCallback:
+    """Progress of a computation as progress in the page."""
+    if progress is None:
+        return ignore_progress
+
+    def tell(step: Progress) -> None:
+        progress((step.done, max(1, step.total)), desc=step.stage)
+
+    return tell
+
+
+def _parts(found: Explanation) -> list[Any]:
+    """What the tab's outputs become."""
+    token = found.tokens[0]
+    name = visible(token.token)
+    said = rendered(
+        "explanation.html.j2",
+        verdict=token.verdict,
+        settings=found.settings,
+        carriers=found.carriers,
+        source=found.source,
+        pooling=found.pooling or "unknown",
+        benign=found.benign["benign"].to_list(),
+        notes=found.notes,
+    )
+    figures = (
+        layer_figure(found.measures, name),
+        deviation_figure(found.measures, name),
+        head_figure(found.heads, name),
+    )
+    details = tables(
+        ("What differs", findings_table(found)),
+        ("All measures, at the layer where each is furthest", measures_table(found)),
+        ("Similarity as a sum over tokens", pairs_table(found)),
+        ("Nearest embeddings", neighbours_table(found)),
+    )
+    return [said, *(part for figure in figures for part in shown_in_slot(figure)), details]

@@ -1,0 +1,161 @@
+"""Explore: the table of a run, and the evidence of the token that is chosen in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from stickytoken.demo.context import Context
+from stickytoken.demo.exploring import (
+    Filters,
+    choices,
+    filtered,
+    headings,
+    id_column,
+    table_rows,
+    tokens_offered,
+    with_evidence,
+)
+from stickytoken.demo.limits import TABLE_ROWS
+from stickytoken.demo.material import worst_token
+from stickytoken.demo.shown import FigureSlot, message, one_line_errors, rendered, shown_in_slot
+from stickytoken.demo.tabs.events import ON_MODEL, ON_TABLES
+from stickytoken.errors import InputError, StickyTokenError
+from stickytoken.reports.cards import card_of
+from stickytoken.reports.content import RunContent
+from stickytoken.reports.facts import headline, key_facts, notes, tone
+from stickytoken.reports.figure_set import curve_figures
+from stickytoken.reports.figures.figure import ReportFigure
+
+NO_RUN = "There is no run to look through: `stickytoken detect MODEL` makes one, `demo --run RUN` shows it."
+
+
+class Explore:
+    """What the tab shows.
+
+    Args:
+        context: of the app.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def about(self, content: RunContent) -> str:
+        """The headline of a run, its key numbers and notes."""
+        return rendered(
+            "run.html.j2",
+            tone=tone(content),
+            headline=headline(content),
+            facts=key_facts(content),
+            notes=notes(content),
+        )
+
+    def evidence(self, content: RunContent, token_id: int) -> tuple[str, ReportFigure | None]:
+        """The card of a token, and its symptom curve.
+
+        Raises:
+            InputError: the run did not look at it, or nothing is kept of it and its model is not loaded.
+        """
+        if content.run is None:
+            raise InputError("this run is not finished: no token has evidence yet")
+        shown = with_evidence(content, token_id, self._context.bench)
+        card = card_of(shown, token_id)
+        if card is None:
+            raise InputError(f"the run did not look at token id {token_id}: choose one from its table")
+        confidence = f"{100 * content.setting('confidence'):.4g}" if content.is_profile else None
+        figures = curve_figures(shown, content.run)
+        return rendered("evidence.html.j2", card=card, confidence=confidence), figures[0] if figures else None
+
+    def evidence_or_reason(self, content: RunContent, token_id: int) -> tuple[str, ReportFigure | None]:
+        """The evidence; where there is none, a sentence that says why."""
+        try:
+            return self.evidence(content, token_id)
+        except StickyTokenError as error:
+            return message(str(error)), None
+
+
+def explore_tab(context: Context) -> None:
+    """Lay the tab out, with the run that the app opens with in it."""
+    if context.opened is None:
+        gr.HTML(message(NO_RUN))
+        return
+    tab = Explore(context)
+    content = context.library.content(context.opened)
+    rows = filtered(content, Filters())
+    run = gr.Dropdown(context.library.labels, value=context.opened, label="Run", interactive=True)
+    about = gr.HTML(tab.about(content), elem_id="explore-about")
+    with gr.Row():
+        search = gr.Textbox(label="Search", info="part of a token", min_width=160)
+        filters = [
+            gr.Dropdown(choices(content, name), value=[], multiselect=True, label=title, min_width=160)
+            for name, title in (("verdict", "Verdict"), ("kind", "Kind"), ("script", "Script"))
+        ]
+    count = gr.HTML(_counted(len(rows)), elem_id="explore-count")
+    table = gr.Dataframe(
+        _table(content, rows), interactive=False, max_height=420, show_label=False, label="Tokens of the run",
+        elem_id="explore-table", buttons=[],
+    )  # fmt: skip
+    token_id = worst_token(content) if content.run is not None else None
+    token = gr.Dropdown(
+        tokens_offered(rows), value=token_id, label="Token to look at", interactive=True,
+        info="or choose a row of the table", elem_id="explore-token",
+    )  # fmt: skip
+    card, curve = ("", None) if token_id is None else tab.evidence_or_reason(content, token_id)
+    evidence = gr.HTML(card, elem_id="explore-evidence")
+    slot = FigureSlot(curve, "Symptom curves")
+    _connect(context, tab, run, [search, *filters], [about, count, table, token], [evidence, *slot.outputs])
+
+
+def _connect(
+    context: Context, tab: Explore, run: Any, filters: list[Any], listing: list[Any], shown: list[Any]
+) -> None:
+    about, count, table, token = listing
+
+    @one_line_errors
+    def opened(label: str) -> list[Any]:
+        found = context.library.content(label)
+        rows = filtered(found, Filters())
+        fresh = [gr.update(choices=choices(found, name), value=[]) for name in ("verdict", "kind", "script")]
+        first = worst_token(found) if found.run is not None else None
+        offered = gr.update(choices=tokens_offered(rows), value=first)
+        return ["", *fresh, tab.about(found), _counted(len(rows)), _table(found, rows), offered]
+
+    @one_line_errors
+    def narrowed(label: str, text: str, *wanted: list[str]) -> list[Any]:
+        found = context.library.content(label)
+        rows = filtered(found, Filters(text or "", *(tuple(each or ()) for each in wanted)))
+        return [_counted(len(rows)), _table(found, rows), gr.update(choices=tokens_offered(rows))]
+
+    @one_line_errors
+    def looked_at(label: str, token_id: int | None) -> list[Any]:
+        if token_id is None:
+            return ["", *shown_in_slot(None)]
+        card, curve = tab.evidence(context.library.content(label), int(token_id))
+        return [card, *shown_in_slot(curve)]
+
+    @one_line_errors
+    def selected(label: str, event: gr.SelectData) -> Any:
+        place = id_column(context.library.content(label))
+        cell = event.row_value[place] if event.row_value else None
+        return gr.skip() if cell in (None, "") else gr.update(value=int(cell))
+
+    choice = run.input(opened, run, [*filters, about, count, table, token], **ON_TABLES)
+    choice.then(looked_at, [run, token], shown, **ON_MODEL)
+    # A text that is pasted is a change and no input.
+    triggers = [filters[0].change, *(each.input for each in filters[1:])]
+    gr.on(triggers, narrowed, [run, *filters], [count, table, token], **ON_TABLES)
+    table.select(selected, run, token, **ON_TABLES).then(looked_at, [run, token], shown, **ON_MODEL)
+    token.input(looked_at, [run, token], shown, **ON_MODEL)
+
+
+def _table(content: RunContent, rows: Any) -> dict[str, Any]:
+    return {"headers": headings(content), "data": table_rows(content, rows)}
+
+
+def _counted(rows: int) -> str:
+    listed = f", of which the first {TABLE_ROWS} are listed: narrow the search" if rows > TABLE_ROWS else ""
+    return message(
+        f"{rows:,} {'token' if rows == 1 else 'tokens'}{listed}. Severity and sd say how large a lift is; "
+        "the verdict, whether it is also too rare to be chance and acts on most texts."
+    )

@@ -1,0 +1,212 @@
+"""Copies of a token in one of two sentences, beside benign tokens: what is encoded, and what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import ascii_uppercase
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.detection.probes import KeyedPaths
+from stickytoken.detection.profile.symptoms import SYMPTOM_COPIES
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion, Placement, Token, TokenizedText, copies_as_ids
+
+Matrix = NDArray[np.float64]
+Ids = tuple[int, ...]
+
+_SEED = 42
+_KEY = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a visitor asks.
+
+    Attributes:
+        anchor: the sentence that stays.
+        carrier: the sentence that gets the copies.
+        token: the token.
+        placement: where the copies go.
+        copies: how many, at least 1.
+        benign: tokens to compare with; the first one stands in the heat-map.
+        others: further sentences of the heat-map, at most 24.
+    """
+
+    anchor: str
+    carrier: str
+    token: Token
+    placement: Placement
+    copies: int
+    benign: tuple[Token, ...]
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What will be encoded; pure data.
+
+    Attributes:
+        question: what it answers.
+        counts: numbers of copies on the curve, 0 first, ascending.
+        anchor: content ids.
+        curves: content ids of the carrier by token (the asked one first) and number of copies.
+        names: of the sentences of the heat-map: A the anchor, B the carrier, C and on the others; those
+            that have no room for the copies are left out.
+        texts: these sentences.
+        plain: their content ids.
+        with_token: the same with the copies in.
+        with_benign: the same with copies of the first benign token; empty where there is none.
+    """
+
+    question: Question
+    counts: tuple[int, ...]
+    anchor: Ids
+    curves: tuple[tuple[Ids, ...], ...]
+    names: tuple[str, ...]
+    texts: tuple[str, ...]
+    plain: tuple[Ids, ...]
+    with_token: tuple[Ids, ...]
+    with_benign: tuple[Ids, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Similarities, cosine.
+
+    Attributes:
+        trial: what was encoded.
+        curve: of the two sentences by number of copies.
+        benign: the same for every benign token, shape (tokens, counts).
+        plain: of the sentences of the heat-map, shape (texts, texts).
+        with_token: rows with the copies in, columns without.
+        with_benign: the same with copies of the benign token; None where there is none.
+    """
+
+    trial: Trial
+    curve: list[float]
+    benign: Matrix
+    plain: Matrix
+    with_token: Matrix
+    with_benign: Matrix | None
+
+    @property
+    def before(self) -> float:
+        """Similarity without copies."""
+        return self.curve[0]
+
+    @property
+    def after(self) -> float:
+        """Similarity with the copies asked for."""
+        return self.curve[self._place]
+
+    @property
+    def benign_after(self) -> list[float]:
+        """The same with copies of each benign token."""
+        return [float(value) for value in self.benign[:, self._place]]
+
+    @property
+    def _place(self) -> int:
+        return self.trial.counts.index(self.trial.question.copies)
+
+
+def plan_trial(encoder: Encoder, question: Question) -> Trial:
+    """Put the copies in, at the same places for every token.
+
+    Args:
+        encoder: the model.
+        question: what is asked.
+
+    Raises:
+        InputError: a sentence has no tokens, or the model does not read it whole with the copies in.
+    """
+    texts = (question.anchor, question.carrier, *question.others)
+    tokenized = encoder.tokenize(texts)
+    anchor, carrier = tokenized[:2]
+    for name, text in (("sentence A", anchor), ("sentence B", carrier)):
+        if not text.words:
+            raise InputError(f"{name} has no tokens that {encoder.name} knows: write one with words")
+    room = [n for n in (0, question.copies) if _fits(encoder, carrier, question, n)]
+    _require_room(encoder, question, carrier, anchor, room)
+    counts = tuple(
+        n
+        for n in sorted({0, question.copies, *SYMPTOM_COPIES})
+        if n <= question.copies or _fits(encoder, carrier, question, n)
+    )
+    tokens = (question.token, *question.benign)
+    # In the heat-map copies go into every sentence; those without room are left out.
+    kept = [k for k, text in enumerate(tokenized) if text.words and _fits(encoder, text, question)]
+
+    def filled(token: Token) -> tuple[Ids, ...]:
+        return tuple(_with_copies(token, tokenized[k], question, question.copies, k) for k in kept)
+
+    return Trial(
+        question,
+        counts,
+        anchor.ids,
+        tuple(tuple(_with_copies(token, carrier, question, n, 1) for n in counts) for token in tokens),
+        tuple(ascii_uppercase[k] for k in kept),
+        tuple(texts[k] for k in kept),
+        tuple(tokenized[k].ids for k in kept),
+        filled(question.token),
+        filled(question.benign[0]) if question.benign else (),
+    )
+
+
+def measure_trial(encoder: Encoder, trial: Trial) -> Answer:
+    """Encode everything together.
+
+    Raises:
+        EncodingError: a text without a usable vector.
+    """
+    curves = [ids for row in trial.curves for ids in row]
+    parts = [[trial.anchor], curves, trial.plain, trial.with_token, trial.with_benign]
+    vectors = encoder.encode_ids([ids for part in parts for ids in part]).astype(np.float64)
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    anchor, inserted, plain, token, benign = np.split(units, np.cumsum([len(part) for part in parts])[:-1])
+    similarities = (inserted @ anchor[0]).reshape(len(trial.curves), len(trial.counts))
+    return Answer(
+        trial,
+        [float(value) for value in similarities[0]],
+        similarities[1:],
+        plain @ plain.T,
+        token @ plain.T,
+        benign @ plain.T if len(benign) else None,
+    )
+
+
+def _require_room(
+    encoder: Encoder, question: Question, carrier: TokenizedText, anchor: TokenizedText, room: Sequence[int]
+) -> None:
+    longest = encoder.identity.max_length
+    if 0 not in room or not encoder.fits(anchor.ids):
+        name, text = ("B", carrier) if 0 not in room else ("A", anchor)
+        raise InputError(
+            f"sentence {name} has {len(text.ids)} tokens, more than {encoder.name} reads ({longest} with its "
+            "special tokens): shorten it"
+        )
+    if question.copies not in room:
+        raise InputError(
+            f"sentence B has {len(carrier.ids) + question.copies} tokens with {question.copies} copies in, "
+            f"more than {encoder.name} reads ({longest} with its special tokens): shorten it or use fewer "
+            "copies"
+        )
+
+
+def _fits(encoder: Encoder, text: TokenizedText, question: Question, copies: int | None = None) -> bool:
+    count = question.copies if copies is None else copies
+    return encoder.fits((*text.ids, *(question.token.id,) * count))
+
+
+def _with_copies(token: Token, text: TokenizedText, question: Question, copies: int, place: int) -> Ids:
+    if copies == 0:
+        return text.ids
+    path: tuple[int, ...] = ()
+    if question.placement is Placement.RANDOM:
+        most = max(question.copies, SYMPTOM_COPIES[-1])
+        paths = KeyedPaths(_SEED, _KEY, (len(text.words),), most, Insertion.IDS)
+        path = paths.of(Token(place, ""))[0]  # not of the token: all tokens stand at the same places
+    return copies_as_ids(token, text, question.placement, copies, path)

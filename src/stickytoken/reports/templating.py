@@ -1,0 +1,35 @@
+"""Jinja for pages: everything escaped, token text visible, numbers for people."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+from stickytoken.reports.escaping import finalized, number, plain, spaced
+
+_OWN = "stickytoken.reports"
+
+
+@cache
+def environment(package: str = _OWN) -> Environment:
+    """The environment of a package's templates, which may import those of the reports."""
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys((package, _OWN))]),
+        autoescape=True,
+        finalize=finalized,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = number
+    environment.filters["plain"] = plain
+    environment.filters["spaced"] = spaced
+    return environment
+
+
+@cache
+def packaged(name: str, package: str = _OWN) -> str:
+    """A file beside the templates of a package: a style sheet or a script."""
+    return (files(package) / "templates" / name).read_text("utf-8")

@@ -1,0 +1,124 @@
+"""The web app as a visitor meets it: served by this process, used in a headless browser."""
+
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import AddedToken
+
+import profiled
+import tiny
+from reported import chromium
+from stickytoken import load_encoder, load_sentences
+from stickytoken.demo.bench import Bench
+from stickytoken.demo.context import make_context
+from stickytoken.demo.library import find_runs
+from stickytoken.visible_text import visible
+
+ATTACKS = (
+    "<img src=x onerror=alert(1)>",
+    "</script><script>alert(2)</script>",
+    "<svg onload=alert(3)>",
+    "[bold]evil[/bold]",
+    "{{constructor}}${alert(4)}",
+    "'\" onmouseover='alert(5)",
+    "\u202egnp.exe",
+    "\x1b[31mred",
+    "![i](http://evil.example/i.png)",
+    "<a href=javascript:alert(6)>a</a>",
+)
+SHOWN = tuple(visible(text) for text in ATTACKS)
+
+
+def hostile_model() -> SentenceTransformer:
+    """Mean-pooled static embeddings; markup and control characters are tokens, the first of them sticky."""
+    tokenizer = tiny.wordpiece_tokenizer(words=profiled.WORDS)
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in ATTACKS])
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(len(tokenizer), 32, generator=generator)
+    rows[:, 0] = 0
+    rows = torch.nn.functional.normalize(rows - rows.mean(0))
+    rows[:, 0] = 0.2
+    rows[tokenizer.convert_tokens_to_ids(".")] *= 0.01
+    rows[tokenizer.convert_tokens_to_ids(ATTACKS[0])] = 2 * torch.eye(32)[0]
+    module = StaticEmbedding(tokenizer.backend_tokenizer, embedding_weights=rows.numpy())
+    return SentenceTransformer(modules=[module], device="cpu")
+
+
+def context_of(model, runs=(), folder=Path("no-such-folder"), example=Path("no-such-example")):
+    """Model and runs of an app; without the packaged example unless it is asked for."""
+    library = find_runs([Path(run) for run in runs], folder, example)
+    return make_context(Bench(load_encoder(model)), library, load_sentences(None))
+
+
+@contextmanager
+def serving(context):
+    """The app of a context on a free port: its address."""
+    pytest.importorskip("gradio", reason="gradio is not installed")
+    from stickytoken.demo.app import make_app
+    from stickytoken.demo.server import serve
+
+    served = serve(make_app(context), 0, share=False)
+    try:
+        yield served.url
+    finally:
+        served.close()
+
+
+@contextmanager
+def started_browser():
+    """A headless Chromium; the test is skipped where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = chromium()
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def browsing(browser, url, **options):
+    """A page of the app, with everything that a visitor should not hear of.
+
+    Args:
+        browser: that it is opened in.
+        url: of the app.
+        options: of the browser's context.
+    """
+    context = browser.new_context(**options)
+    page = context.new_page()
+    yield page, visited(page, url)
+    context.close()
+
+
+def visited(page, url):
+    """Open the app, and note complaints, dialogs and requests to others in the list that is returned."""
+    heard = []
+    home = urlsplit(url).netloc
+
+    def complains(message):
+        if message.type in ("error", "warning"):
+            heard.append(f"console: {message.text}")
+
+    def asks(request):
+        place = urlsplit(request.url)
+        if place.scheme not in ("data", "blob") and place.netloc != home:
+            heard.append(f"request: {request.url}")
+
+    page.on("console", complains)
+    page.on("pageerror", lambda error: heard.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: (heard.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("request", asks)
+    page.goto(url)
+    page.wait_for_selector("#try-answer .headline")
+    return heard
+
+
+def open_tab(page, name):
+    """Choose a tab, and return its panel."""
+    page.get_by_role("tab", name=name, exact=True).click()
+    return page.get_by_role("tabpanel").filter(visible=True)
