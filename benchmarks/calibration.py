@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from published import Check, show, write
+from checks import Check, show, write
 from stickytoken.detection.profile.estimates import Measurements, TokenEstimates, estimate
 from stickytoken.detection.profile.pull import pulls
 from stickytoken.detection.profile.rounds import LATE_REFERENCE, Round, advancing, probes_in, tokens_in

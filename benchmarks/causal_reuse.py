@@ -21,7 +21,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from published import Check, show, write
+from checks import Check, show, write
 from stickytoken.encoders import Encoder
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Page, sync_playwright
 
-from published import Check, show, write
+from checks import Check, show, write
 
 MOST_SECONDS_TO_PAINT, MOST_SECONDS_TO_ANSWER = 10, 2
 TOKENS = ("river", "trajectory", "saddam", "the", "##ing")

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from checks import Check, show, write
 from planted import PLANTED, planted_encoder
-from published import Check, show, write
 from stickytoken.cli.progress import progress_bar
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder
 from stickytoken.encoders.inspection import Inspector

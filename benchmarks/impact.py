@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from checks import Check, show, write
 from plain_evaluation import (
     Search,
     plain_clustering,
@@ -32,7 +33,7 @@ from plain_evaluation import (
     plain_sts,
 )
 from planted import PLANTED, planted_encoder
-from published import MINILM_U, PUBLISHED, Check, show, write
+from published import MINILM_U, PUBLISHED
 from stickytoken.cli.progress import progress_bar
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.errors import RunError
@@ -43,7 +44,7 @@ MODEL = "all-MiniLM-L6-v2"
 PUBLISHED_SPEARMAN = 82.03
 CLS = 101
 COPIES = 8
-PLANTED_TOKENS, WHOLE_TOKENS, INTRUDING_TOKENS, DOCUMENT_TOKENS, OWN_BENIGN = 10, 5, 4, 3, 2
+PLANTED_TOKENS, WHOLE_TOKENS, INTRUDING_TOKENS, OWN_BENIGN = 10, 5, 4, 2
 SEEN = "seen.txt"
 
 
@@ -103,8 +104,7 @@ def parts(arguments: argparse.Namespace) -> dict[str, Part]:
         "intrusion": Part(True, (), planted | {"tokens": ids[:INTRUDING_TOKENS], "intrusion": cranfield}),
         "queries": Part(True, (cranfield,), planted | {"settings": replace(once, side=Side.QUERY)}),
         "own": Part(False, (*words, cranfield), own),
-        "documents": Part(True, (cranfield,), planted | {"tokens": ids[:DOCUMENT_TOKENS]}),
-        "whole": Part(True, (*words, cranfield), planted | {"tokens": ids[:WHOLE_TOKENS]}),
+        "whole": Part(True, (*words, cranfield), {"tokens": ids[:WHOLE_TOKENS], "exclude": ids}),
     }
 
 
@@ -210,13 +210,14 @@ def cost_check(name: str, row: dict[str, Any], bar: str) -> Check:
     )
 
 
-def cost_checks(words: Impact, documents: Impact | None) -> list[Check]:
+def cost_checks(words: Impact, whole: Impact | None) -> list[Check]:
     """Planted tokens must cost more than benign ones on two of the three sets."""
     bar = "sticky cost more, interval above 0"
     checks = [cost_check(f"{PLANTED_TOKENS} planted tokens", row, bar) for row in main_effects(words)]
-    if documents is not None:
-        name = f"{DOCUMENT_TOKENS} planted tokens in documents"
-        checks += [cost_check(name, row, bar) for row in main_effects(documents)]
+    if whole is not None:
+        name = f"{WHOLE_TOKENS} planted tokens in documents"
+        found = [row for row in main_effects(whole) if row["task"] == "cranfield"]
+        checks += [cost_check(name, row, bar) for row in found]
     passed = sum(check.passed for check in checks)
     return [
         *checks,
@@ -269,7 +270,7 @@ def results(found: dict[str, Impact], data: Path) -> list[Check]:
     """All checks that finished parts allow."""
     of_part: dict[str, Callable[[Impact], list[Check]]] = {
         "own": lambda part: clean_checks(part, data),
-        "words": lambda part: cost_checks(part, found.get("documents")),
+        "words": lambda part: cost_checks(part, found.get("whole")),
         "queries": lambda part: shown_costs("planted tokens in the queries", part),
         "intrusion": lambda part: [intrusion_check(part)],
         "bundled": lambda part: shown_intrusion("planted tokens, intrusion into the bundled sentences", part),

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from published import MINILM_SCORE_THRESHOLD, MINILM_U, PUBLISHED, Check, show, table, write
+from checks import Check, show, write
+from published import MINILM_SCORE_THRESHOLD, MINILM_U, PUBLISHED, table
 from stickytoken.cli.progress import progress_bar
 from stickytoken.detection.std.formulas import outlier_threshold
 from stickytoken.detection.std.settings import StdSettings

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from published import PUBLISHED, Check, show, write
+from checks import Check, show, write
+from published import PUBLISHED
 from reliability import paper_sentences
 from stickytoken.cli.progress import progress_bar
 from stickytoken.detection.profile.rounds import Cell, Round

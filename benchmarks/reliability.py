@@ -20,7 +20,8 @@ import numpy as np
 import polars as pl
 from scipy.stats import spearmanr
 
-from published import PUBLISHED, Check, show, table, write
+from checks import Check, show, write
+from published import PUBLISHED, table
 from stickytoken.cli.progress import progress_bar
 from stickytoken.detection.profile.settings import ProfileSettings
 from stickytoken.detection.std.settings import StdSettings

@@ -22,7 +22,7 @@ from PIL import Image
 from playwright.sync_api import ConsoleMessage, Error, Page, Request, ViewportSize, sync_playwright
 
 import stickytoken
-from published import Check, show, write
+from checks import Check, show, write
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "images" / "report.png"
 WIDTHS = (390, 1400)

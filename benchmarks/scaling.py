@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from published import Check, show, write
+from checks import Check, show, write
 
 MINILM = "all-MiniLM-L6-v2"
 GIB = 2**30

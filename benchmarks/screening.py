@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
+from checks import Check, show, write
 from planted import PLANTED, planted_encoder
-from published import Check, show, write
 from stickytoken.cli.progress import progress_bar
 from stickytoken.detection.precision import Precision
 from stickytoken.detection.profile.settings import ProfileSettings

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from published import Check, show, write
+from checks import Check, show, write
 from stickytoken.detection.stage import Shard, cut_into_shards
 from stickytoken.detection.std.settings import StdSettings
 from stickytoken.detection.std.stages import ScoringStage

@@ -24,7 +24,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from published import Check, show, write
+from checks import Check, show, write
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.causal_prompt import CausalPromptEncoder
 from stickytoken.encoders.prompted_model import Reading

@@ -22,7 +22,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from published import Check, show, write
+from checks import Check, show, write
 from stickytoken.encoders.resolution import resolve_model
 from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.encoders.word_cache import WordCache

@@ -17,8 +17,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from checks import Check, show, write
 from planted import PLANTED, TOPICAL, planted_encoder
-from published import PUBLISHED, Check, show, write
+from published import PUBLISHED
 from reliability import paper_sentences
 from stickytoken.encoders import Encoder, analyze_vocabulary
 from stickytoken.encoders.mean_similarity import mean_similarity
