@@ -1,7 +1,7 @@
 """Put the results into the tables of docs/benchmarks.md.
 
-python benchmarks/tables.py            # after a benchmark was run
-python benchmarks/tables.py --check    # says what is not up to date, and changes nothing
+python benchmarks/fill_tables.py            # after a benchmark was run
+python benchmarks/fill_tables.py --check    # says what is not up to date, and changes nothing
 
 A table stands between ``<!-- NAME -->`` and ``<!-- end -->``; NAME is that of a file in benchmarks/results/.
 """
@@ -45,7 +45,7 @@ def main() -> None:
     before = PAGE.read_text(encoding="utf-8")
     after = filled(before)
     if arguments.check and after != before:
-        sys.exit(f"{PAGE} is not up to date: run python benchmarks/tables.py")
+        sys.exit(f"{PAGE} is not up to date: run python benchmarks/fill_tables.py")
     if not arguments.check:
         PAGE.write_text(after, encoding="utf-8")
 
