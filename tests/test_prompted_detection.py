@@ -117,6 +117,32 @@ def test_the_command_finds_what_the_function_finds(qwen, corpus_file, method, tm
     )  # fmt: skip
 
 
+def test_what_follows_a_run_reads_its_model_as_the_run_did(qwen, tmp_path):
+    run = detect_profile(load_encoder(qwen, device="cpu", **READING), tmp_path / "run")
+    record = json.loads((run.path / "run.json").read_text())
+    assert record["model"]["loading"] == {
+        "dtype": "float32",
+        "revision": None,
+        "prompt": record["model"]["loading"]["prompt"],
+    } | {name: value for name, value in READING.items() if name != "prompt"}
+    task = tmp_path / "sts.jsonl"
+    lines = [{"sentence1": text, "sentence2": text[::-1], "score": len(text)} for text in tiny.sentences(12)]
+    task.write_text("\n".join(json.dumps(line) for line in lines))
+    token = run.tokens["token"][0]
+    asked = ["impact", run.path, "--tokens", token, "--task", task, "--device", "cpu", "--seeds", 1]
+    moved = qwen.rename(tmp_path / "moved")
+    refused = planted.command(*asked, "--format", "json")
+    assert refused.exit_code == 1
+    assert "--model says where it lies now" in refused.stderr
+    measured = planted.command(*asked, "--model", moved, "--format", "json")
+    assert measured.exit_code == 0, measured.stderr
+    assert json.loads(measured.stdout)["effects"]
+    other = planted.command(*asked, "--model", moved, "--prompt", "cot")
+    assert other.exit_code == 1
+    assert "is of another model" in other.stderr
+    moved.rename(qwen)
+
+
 def test_tokens_that_would_end_the_quotation_are_not_looked_at(qwen, tmp_path):
     encoder = load_encoder(qwen, device="cpu", **READING)
     (quotation,) = (each for each, token in encoder.tokenizer.entries.items() if token == '"')

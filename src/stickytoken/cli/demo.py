@@ -12,8 +12,9 @@ import typer
 
 from stickytoken.cli import options as o
 from stickytoken.cli.errors import reported
-from stickytoken.cli.models import encoder_of_run
+from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, spread
 from stickytoken.cli.output import print_json, say, status, tell
+from stickytoken.cli.run_models import load_for
 from stickytoken.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _PACKAGED_MODEL = "all-MiniLM-L6-v2"
 
 
 @reported
+@spread
 def demo(
     run: Annotated[
         list[Path] | None,
@@ -43,16 +45,9 @@ def demo(
         bool, typer.Option("--share", help="Also make a public address, through Gradio's servers.")
     ] = False,
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    device: o.Device = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="Precision of the weights. Default: the run's, or float32.", show_default=False),
-    ] = None,
-    prompt: o.Prompt = None,
-    prompt_name: o.PromptName = None,
-    revision: o.Revision = None,
-    trust_remote_code: o.TrustRemoteCode = False,
-    token_budget: o.TokenBudget = None,
+    *,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
     output_format: o.OutputFormat = o.Format.TABLE,
 ) -> None:
     """Serve a web app on this machine: try tokens, look through runs, explain, compare.
@@ -66,18 +61,8 @@ def demo(
     require_free(port)  # before a model is loaded
     library = find_runs(run or [], runs.expanduser())
     named = library.record(library.labels[0]) if run else None
-    encoder = encoder_of_run(
-        str(run[0]) if run else model or _PACKAGED_MODEL,
-        named,
-        model,
-        device=device,
-        dtype=dtype,
-        prompt=prompt,
-        prompt_name=prompt_name,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        token_budget=token_budget,
-    )
+    source = str(run[0]) if run else model or _PACKAGED_MODEL
+    encoder = load_for(source, named, loading, prompting, model if run else None)
     with status("preparing the page"):
         served = _served(encoder, library, port, share)
     try:

@@ -11,9 +11,10 @@ from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.errors import reported
 from stickytoken.cli.explanations import print_explanation
-from stickytoken.cli.models import encoder_of_run
+from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, spread
 from stickytoken.cli.output import print_json, tell
 from stickytoken.cli.progress import progress_bar
+from stickytoken.cli.run_models import load_for
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 
@@ -33,12 +34,6 @@ Text = Annotated[
     list[str] | None,
     typer.Option("--text", help="Put the copies into this text; may be given again.", show_default=False),
 ]
-RunsModel = Annotated[
-    str | None,
-    typer.Option(
-        "--model", help="Where the run's model lies now. Default: as the run names it.", show_default=False
-    ),
-]
 Copies = Annotated[int, typer.Option(min=1, help="Copies in each text.")]
 Place = Annotated[Placement, typer.Option(help="Where the copies go.")]
 Carriers = Annotated[int, typer.Option(min=1, help="Texts that the copies are put into.")]
@@ -53,19 +48,16 @@ Out = Annotated[
     Path | None,
     typer.Option(help="Folder for the tables. Default: RUN/explain for a run.", show_default=False),
 ]
-Dtype = Annotated[
-    str | None,
-    typer.Option(help="Precision of the weights. Default: the run's, or float32.", show_default=False),
-]
 
 
 @reported
+@spread
 def explain(
     source: Source,
     tokens: Tokens,
     ids: Ids = False,
     text: Text = None,
-    model: RunsModel = None,
+    model: o.RunsModel = None,
     copies: Copies = 8,
     placement: Place = Placement.SUFFIX,
     carriers: Carriers = 50,
@@ -78,13 +70,9 @@ def explain(
     column: o.Column = None,
     seed: o.Seed = 42,
     out: Out = None,
-    device: o.Device = None,
-    dtype: Dtype = None,
-    prompt: o.Prompt = None,
-    prompt_name: o.PromptName = None,
-    revision: o.Revision = None,
-    trust_remote_code: o.TrustRemoteCode = False,
-    token_budget: o.TokenBudget = None,
+    *,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
     output_format: o.OutputFormat = o.Format.TABLE,
 ) -> None:
     """Show what a model does with copies of tokens, beside matched benign tokens.
@@ -109,18 +97,7 @@ def explain(
     _require_text(text)
     corpus = _corpus(sentences, column)
     run = _run_of(source, model)
-    encoder = encoder_of_run(
-        source,
-        None if run is None else run.record,
-        model,
-        device=device,
-        dtype=dtype,
-        prompt=prompt,
-        prompt_name=prompt_name,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        token_budget=token_budget,
-    )
+    encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
     with progress_bar() as progress:
         found = run_explain(
             encoder,

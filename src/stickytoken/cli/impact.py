@@ -11,9 +11,10 @@ import typer
 from stickytoken.cli import options as o
 from stickytoken.cli.errors import reported
 from stickytoken.cli.impact_results import show_impact
-from stickytoken.cli.models import chosen_encoder
+from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, spread
 from stickytoken.cli.output import tell
 from stickytoken.cli.progress import progress_bar
+from stickytoken.cli.run_models import load_for
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement
 
@@ -37,6 +38,7 @@ class Preset(StrEnum):
 
 
 @reported
+@spread
 def impact(
     source: Annotated[
         str,
@@ -93,13 +95,10 @@ def impact(
             show_default=False,
         ),
     ] = None,
-    device: o.Device = None,
-    dtype: o.Dtype = "float32",
-    prompt: o.Prompt = None,
-    prompt_name: o.PromptName = None,
-    revision: o.Revision = None,
-    trust_remote_code: o.TrustRemoteCode = False,
-    token_budget: o.TokenBudget = None,
+    model: o.RunsModel = None,
+    *,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
     output_format: o.OutputFormat = o.Format.TABLE,
 ) -> None:
     """Measure what sticky tokens cost. The same command continues a measurement that was cut off.
@@ -123,17 +122,8 @@ def impact(
         seed=seed,
     )
     tasks = [*(task or ()), *(_paper_tasks() if preset else ())]
-    run = _run(source, named=bool(tokens))
-    encoder = chosen_encoder(
-        source if run is None else run.record.model.name,
-        device=device,
-        dtype=dtype,
-        prompt=prompt,
-        prompt_name=prompt_name,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-        token_budget=token_budget,
-    )
+    run = _run(source, model, named=bool(tokens))
+    encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
     ids = _token_ids(categorize(encoder.tokenizer), tokens) if tokens else None
     with progress_bar() as progress:
         found = measure(
@@ -155,12 +145,14 @@ def impact(
         )
 
 
-def _run(source: str, *, named: bool) -> Run | None:
+def _run(source: str, model: str | None, *, named: bool) -> Run | None:
     """The run in a folder; None where the source is a model."""
     from stickytoken.runs import open_run
 
     if (Path(source).expanduser() / "run.json").is_file():
         return open_run(source)
+    if model is not None:
+        raise InputError(f"{source} is no run folder, so --model says nothing: leave it out")
     if not named:
         raise InputError(
             f"{source!r} is no folder of a finished detection: name tokens with --tokens, or run "

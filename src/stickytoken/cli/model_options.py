@@ -20,7 +20,7 @@ class LoadingOptions:
     """Where a model comes from and where it computes."""
 
     device: o.Device = None
-    dtype: o.Dtype = "float32"
+    dtype: o.Dtype = None
     revision: o.Revision = None
     trust_remote_code: o.TrustRemoteCode = False
     token_budget: o.TokenBudget = None

@@ -47,7 +47,19 @@ OutputFormat: TypeAlias = Annotated[
 Device: TypeAlias = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1, mps. Default: the best there is.", show_default=False)
 ]
-Dtype: TypeAlias = Annotated[str, typer.Option(help="Precision: float32, float16, bfloat16; tf32 on CUDA.")]
+Dtype: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Precision: float32, float16, bfloat16; tf32 on CUDA. Default: float32, or that of the run.",
+        show_default=False,
+    ),
+]
+RunsModel: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--model", help="Where the run's model lies now. Default: as the run names it.", show_default=False
+    ),
+]
 Prompt: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -11,6 +11,7 @@ from stickytoken.detection.pairs import SentencePair
 from stickytoken.detection.profile.settings import ProfileSettings
 from stickytoken.detection.std.settings import StdSettings
 from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.spec import EncoderSpec
 from stickytoken.errors import RunError
 from stickytoken.runs.corpora import choose_corpus, corpus_fingerprint, corpus_record
 from stickytoken.runs.engines.choice import EngineChoice, chosen_engine
@@ -22,7 +23,7 @@ from stickytoken.runs.job import FolderRunner, Job
 from stickytoken.runs.methods import Method, choose_method
 from stickytoken.runs.progress import ProgressCallback, ignore_progress
 from stickytoken.runs.run import Run, open_run
-from stickytoken.runs.schema import ModelRecord, RunRecord
+from stickytoken.runs.schema import LoadingRecord, ModelRecord, RunRecord
 from stickytoken.runs.selection import choose_tokens
 from stickytoken.runs.store import PLAN_FILE, RUN_FILE, TOKENS_FILE, VOCABULARY_FILE, RunFolder
 from stickytoken.sentences import Sentences
@@ -94,6 +95,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             available=len(vocabulary.available),
             device=encoder.device,
             parameters=getattr(encoder, "parameters", None),
+            loading=_loading(encoder),
         ),
         corpus=corpus_record(corpus),
         tokens=len(chosen),
@@ -165,3 +167,11 @@ def _require_same(earlier: RunRecord, ours: RunRecord, folder: RunFolder) -> Non
 def _default_path(name: str, record: RunRecord) -> Path:
     stem = re.sub(r"[^A-Za-z0-9._]+", "-", Path(name).name).strip("-.") or "model"
     return Path("runs") / f"{stem}-{record.method}-{record.identity[:_IDENTITY_SHOWN]}"
+
+
+def _loading(encoder: Encoder) -> LoadingRecord | None:
+    """How the encoder was loaded; None where nobody but its maker can load it again."""
+    spec: EncoderSpec | None = getattr(encoder, "spec", None)
+    if spec is None:
+        return None
+    return LoadingRecord(**{name: getattr(spec, name) for name in LoadingRecord.model_fields})

@@ -14,6 +14,18 @@ from stickytoken.runs.std_record import StdResultRecord
 SCHEMA_VERSION = 2
 
 
+class LoadingRecord(Record):
+    """How a model was loaded, as far as it can change vectors; arguments of `load_encoder`."""
+
+    dtype: str = "float32"
+    revision: str | None = None
+    prompt: str | None = Field(default=None, description="null for a saved model that has its own")
+    token_prepending: bool = False
+    start: int | None = None
+    exit: int | None = None
+    layer: int | None = None
+
+
 class ModelRecord(Record):
     """The model of a run."""
 
@@ -22,6 +34,9 @@ class ModelRecord(Record):
     available: int = Field(description="entries that can occur in text")
     device: str
     parameters: int | None = Field(description="number of parameters, where the encoder knows it")
+    loading: LoadingRecord | None = Field(
+        default=None, description="null where the encoder was made of a model object"
+    )
 
 
 class CorpusRecord(Record):

@@ -1,0 +1,61 @@
+"""The model of a run, loaded as it was for the run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load
+from stickytoken.errors import ModelError
+
+if TYPE_CHECKING:
+    from stickytoken.encoders import Encoder
+    from stickytoken.runs.schema import LoadingRecord, RunRecord
+
+
+def load_for(
+    source: str,
+    run: RunRecord | None,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
+    model: str | None = None,
+) -> Encoder:
+    """Load the model that is named, or that of a run.
+
+    What the user leaves open is as the run had it: precision and revision each, prompt and token prepending
+    together.
+
+    Args:
+        source: the model where there is no run, else the run folder.
+        run: run.json of the run; None without one.
+        loading: what the user says about loading.
+        prompting: what the user says about prompts.
+        model: where the run's model lies now; None is as the run names it.
+
+    Raises:
+        ModelError: it cannot be found or used.
+        InputError: an option that it cannot meet.
+    """
+    if run is None:
+        return load(source, loading, prompting)
+    recorded = recorded_loading(run)
+    loading = replace(
+        loading, dtype=loading.dtype or recorded.dtype, revision=loading.revision or recorded.revision
+    )
+    if prompting == PromptingOptions():
+        kept = recorded.model_dump(exclude={"dtype", "revision"})
+        prompting = PromptingOptions(**asdict(prompting) | kept)
+    try:
+        return load(model or run.model.name, loading, prompting)
+    except ModelError as error:
+        raise ModelError(f"the model of {source}: {error} (--model says where it lies now)") from error
+
+
+def recorded_loading(run: RunRecord) -> LoadingRecord:
+    """How the run's model was loaded; runs that do not say so have at least their prompt and precision."""
+    from stickytoken.runs.schema import LoadingRecord
+
+    if run.model.loading is not None:
+        return run.model.loading
+    known = run.identity_parts.get("encoder", {})
+    return LoadingRecord(**{name: known[name] for name in ("dtype", "prompt") if name in known})
