@@ -69,14 +69,15 @@ def first_paint(page: Page, url: str, started: float) -> tuple[float, float]:
 
 
 def answer(page: Page, token: str) -> float:
-    """Seconds from the click until the answer names the token and both pictures are drawn anew."""
+    """Seconds from the click until the words, the curve and the heat-map are those of the token."""
     page.locator("#try-token").get_by_role("textbox").fill(token)
     started = time.perf_counter()
     page.get_by_role("button", name="Show what happens").click()
+    # The curve has the token in its legend, the heat-map over a panel.
     page.wait_for_function(
-        "name => document.querySelector('#try-answer .token')?.textContent === name"
-        # The heat-map, the last thing on the page, has the token over a panel.
-        " && [...document.querySelectorAll('.annotation-text')].some(e => e.textContent.includes(name))",
+        """name => document.querySelector('#try-answer .lead .token')?.textContent === name
+            && ['.legendtext', '.annotation-text'].every(kind => [...document.querySelectorAll(kind)]
+                .some(each => each.textContent.includes(name)))""",
         arg=token,
     )
     return time.perf_counter() - started
