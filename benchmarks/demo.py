@@ -26,7 +26,7 @@ from playwright.sync_api import Page, sync_playwright
 from published import Check, show, write
 
 MOST_SECONDS_TO_PAINT, MOST_SECONDS_TO_ANSWER = 10, 2
-TOKENS = ("river", "trajectory", "saddam", "the", "##ing")
+TOKENS = ("river", "trajectory", "saddam", "the", "house")
 STARTS = 3
 
 
@@ -73,11 +73,13 @@ def answer(page: Page, token: str) -> float:
     page.locator("#try-token").get_by_role("textbox").fill(token)
     started = time.perf_counter()
     page.get_by_role("button", name="Show what happens").click()
-    # The curve has the token in its legend, the heat-map over a panel.
+    # The curve has a line with the name of the token, the heat-map a panel.
     page.wait_for_function(
         """name => document.querySelector('#try-answer .lead .token')?.textContent === name
-            && ['.legendtext', '.annotation-text'].every(kind => [...document.querySelectorAll(kind)]
-                .some(each => each.textContent.includes(name)))""",
+            && [...document.querySelectorAll('.js-plotly-plot[role=img]')]
+                .some(each => each.data.some(line => line.name?.includes(name)))
+            && [...document.querySelectorAll('.annotation-text')]
+                .some(each => each.textContent.includes(name))""",
         arg=token,
     )
     return time.perf_counter() - started

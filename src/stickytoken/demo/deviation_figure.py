@@ -43,6 +43,8 @@ def deviation_figure(measures: pl.DataFrame, token: str) -> ReportFigure:
         "Each at the layer where it is furthest. One measure that is barely outside is no finding; several "
         "far outside, with a rise of the similarities, are.",
         measures_table(measures),
+        # The names of the measures leave little room beside them.
+        {"xaxis.title.text": "sd of benign tokens"},
     )
 
 
