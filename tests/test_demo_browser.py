@@ -227,7 +227,7 @@ def test_a_model_without_a_run_can_be_tried(bert_page):
 
 @pytest.mark.parametrize("narrow", [False, True])
 def test_a_second_picture_is_dressed_like_the_first(browser, app, narrow):
-    """Dark where the page is dark, panels below each other where it is narrow; and back again."""
+    """Dark where the page is dark, panels below each other where it is narrow."""
     size = {"width": 390 if narrow else 1400, "height": 900}
     look = """() => [...document.querySelectorAll('.js-plotly-plot')].filter(each => each.offsetParent)
         .map(each => [each.querySelector('.ytick text, .xtick text').style.fill, each.layout.height])"""
@@ -242,11 +242,9 @@ def test_a_second_picture_is_dressed_like_the_first(browser, app, narrow):
             ".some(each => each.textContent.includes('baba'))"
         )
         page.wait_for_function(f"before => JSON.stringify(({look})()) === JSON.stringify(before)", arg=before)
-        page.set_viewport_size({"width": 1400 if narrow else 390, "height": 900})
-        page.wait_for_function(
-            f"before => ({look})().at(-1)[1] {'<' if narrow else '>'} before.at(-1)[1]", arg=before
-        )
-        page.emulate_media(color_scheme="light")
+        if not narrow:
+            page.set_viewport_size({"width": 390, "height": 900})
+            page.wait_for_function(f"before => ({look})().at(-1)[1] > before.at(-1)[1]", arg=before)
         assert heard == []
 
 
