@@ -11,6 +11,7 @@ from stickytoken.reports.figures.comparison import (
     compared_distributions,
     compared_table,
     compared_tokens,
+    narrow_tokens,
 )
 from stickytoken.reports.figures.composition import (
     breakdowns,
@@ -205,6 +206,16 @@ def test_a_compared_token_has_a_mark_for_every_run_that_measured_it():
     assert (first["x"], second["x"]) == ([1.0, 0.5], [0.7])
     assert [symbol.endswith("-open") for symbol in first["marker"]["symbol"]] == [False, True]
     assert compared_table(rows, ["a", "b"]).rows[0] == ["x", 1.0, "sticky", None, None]
+
+
+def test_on_a_narrow_screen_long_tokens_are_cut_and_stay_text():
+    texts = ["short", "x" * 18, "<b>" + "\x1b" + "y" * 30]
+    changes = narrow_tokens([ComparedToken(text, [1.0], ["sticky"]) for text in texts])
+    unseen = ComparedToken("unseen", [None], [None])
+    assert narrow_tokens([unseen]) == narrow_tokens([])
+    shown = [text.strip("\u2068\u2069") for text in changes["yaxis.ticktext"]]
+    assert shown == ["short", "x" * 18, r"&lt;b&gt;\x1b" + "y" * 10 + "…"]
+    assert max(len(line) for line in changes["xaxis.title.text"].split("<br>")) < 45
 
 
 def test_the_tail_is_the_share_beyond_a_value():

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import polars as pl
 
 from stickytoken.demo.bench import Bench
+from stickytoken.demo.deviation_figure import as_word, deviation_figure
 from stickytoken.demo.limits import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS, checked_count
 from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.explanation.settings import LEAST_BENIGN
 from stickytoken.insertion import Placement, Token
-from stickytoken.reports.figures.figure import DataTable
+from stickytoken.reports.explained import explanation_figures
+from stickytoken.reports.figures.figure import DataTable, ReportFigure
 from stickytoken.runs.progress import Progress
 from stickytoken.runs.run import Run
+from stickytoken.visible_text import visible
 
 _PAIRS_ATTRIBUTED = 2
 _DIRECTIONS = 256
 _FINDINGS = ("measure", "layer", "begins", "value", "benign mean", "sd")
-_MEASURES = ("measure", "layer", "value", "low", "high", "benign_low", "benign_high", "deviations", "outside")
 
 
 def chosen_settings(
@@ -54,6 +53,18 @@ def explain_on(
         return explain(encoder, [token.id], run=run, settings=settings, progress=progress)
 
 
+# All measures, and the figures of the report.
+FIGURES = 7
+
+
+def figures_of(found: Explanation) -> list[ReportFigure | None]:
+    """The figures of the one token that was explained; None for what there is no data of."""
+    (token,) = found.tokens
+    drawn = explanation_figures(found.content(token.token_id))
+    overview = deviation_figure(found.measures, visible(token.token))
+    return [figure if figure.table.rows else None for figure in (overview, *drawn)]
+
+
 def findings_table(found: Explanation) -> DataTable:
     """A row a measure outside the benign interval."""
     return DataTable(
@@ -61,8 +72,8 @@ def findings_table(found: Explanation) -> DataTable:
         [
             (
                 each.called,
-                _whole(each.layer),
-                _whole(each.begins),
+                as_word(each.layer),
+                as_word(each.begins),
                 each.value,
                 each.benign_mean,
                 each.deviations,
@@ -70,25 +81,6 @@ def findings_table(found: Explanation) -> DataTable:
             for each in found.tokens[0].findings
         ],
     )
-
-
-def measures_table(found: Explanation) -> DataTable:
-    """A row a measure, at the layer where it is furthest from the benign tokens."""
-    rows = [
-        tuple(_whole(row[name]) if name == "layer" else row[name] for name in _MEASURES)
-        for row in furthest(found.measures)
-    ]
-    return DataTable([name.replace("_", " ") for name in _MEASURES], rows)
-
-
-def furthest(measures: pl.DataFrame) -> list[dict[str, Any]]:
-    """Of every measure of one token, the row of the layer with the largest deviation; ties by layer."""
-    ranked = measures.sort(
-        pl.col("deviations").abs(), "layer", descending=[True, False], nulls_last=True, maintain_order=True
-    )
-    order = {name: place for place, name in enumerate(measures["measure"].unique(maintain_order=True))}
-    rows = ranked.unique("measure", keep="first", maintain_order=True).to_dicts()
-    return sorted(rows, key=lambda row: order[row["measure"]])
 
 
 def neighbours_table(found: Explanation) -> DataTable:
@@ -101,8 +93,3 @@ def pairs_table(found: Explanation) -> DataTable:
     """Attributed pairs: the similarity as a sum."""
     columns = [name for name in found.pairs.columns if name not in ("token_id", "token", "pair")]
     return DataTable([name.replace("_", " ") for name in columns], found.pairs.select(columns).rows())
-
-
-def _whole(value: int | None) -> str | None:
-    """A layer as a word: it is a name, no quantity."""
-    return None if value is None else str(value)

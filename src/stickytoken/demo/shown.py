@@ -24,6 +24,11 @@ def rendered(template: str, **values: Any) -> str:
     return environment("stickytoken.demo").get_template(template).render(**values)
 
 
+def heading(figure: ReportFigure | None) -> str:
+    """The title of a figure."""
+    return "" if figure is None else rendered("title.html.j2", title=figure.title)
+
+
 def words(figure: ReportFigure | None) -> str:
     """How to read a figure, and what it shows in words and numbers."""
     return "" if figure is None else rendered("words.html.j2", figure=figure)
@@ -49,28 +54,27 @@ def drawn(figure: ReportFigure | None) -> go.Figure | None:
 
 
 class FigureSlot:
-    """A place for a figure: the picture, and words and numbers under it.
+    """A place for a figure: its title, the picture, and words and numbers under it.
 
     Args:
         figure: to begin with; None leaves the place empty.
-        title: of the place; None is that of the figure.
     """
 
-    def __init__(self, figure: ReportFigure | None, title: str) -> None:
+    def __init__(self, figure: ReportFigure | None) -> None:
         with gr.Column(visible=figure is not None, elem_classes="figure") as self._column:
-            gr.HTML(rendered("title.html.j2", title=title))
-            self._plot = gr.Plot(drawn(figure), show_label=False, label=title, container=False)
+            self._title = gr.HTML(heading(figure))
+            self._plot = gr.Plot(drawn(figure), show_label=False, container=False)
             self._words = gr.HTML(words(figure))
 
     @property
     def outputs(self) -> list[Any]:
         """What `shown_in_slot` fills."""
-        return [self._column, self._plot, self._words]
+        return [self._column, self._title, self._plot, self._words]
 
 
 def shown_in_slot(figure: ReportFigure | None) -> list[Any]:
     """New contents of a slot; None hides it."""
-    return [gr.update(visible=figure is not None), drawn(figure), words(figure)]
+    return [gr.update(visible=figure is not None), heading(figure), drawn(figure), words(figure)]
 
 
 def one_line_errors(handler: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:

@@ -11,15 +11,17 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
-from stickytoken.errors import RunError
+from stickytoken.errors import InputError, RunError
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.explanation.verdict import Finding
 from stickytoken.runs.atomic import write_atomically
 from stickytoken.runs.environment import package_versions
+from stickytoken.runs.explanation_files import ExplanationContent
 from stickytoken.runs.explanation_record import (
     EXPLANATION_FILE,
     EXPLANATION_SCHEMA_VERSION,
     TABLE_SCHEMAS,
+    ExplanationRecord,
 )
 
 TABLES = tuple(TABLE_SCHEMAS)
@@ -114,6 +116,18 @@ class Explanation:
             "tokens": tokens,
         }
 
+    def content(self, token_id: int) -> ExplanationContent:
+        """One token as `read_explanation` gives it once it is written, for whoever draws it.
+
+        Raises:
+            InputError: the token was not explained.
+        """
+        record = ExplanationRecord.model_validate(self._record(token_id))
+        if not record.tokens:
+            explained = ", ".join(str(each.token_id) for each in self.tokens)
+            raise InputError(f"token id {token_id} was not explained: ask for one of {explained}")
+        return ExplanationContent(record, record.tokens[0], self.of_token(token_id))
+
     def write(self, folder: str | Path) -> list[Path]:
         """Write a folder a token: explanation.json, and a Parquet file a table.
 
@@ -135,10 +149,13 @@ class Explanation:
                 raise RunError(f"{place} cannot be written: {error.strerror or error}") from error
             for name, table in self.of_token(each.token_id).items():
                 _write(place / f"{name}.parquet", _parquet(table))
-            document = self.document((each.token_id,)) | {"versions": package_versions()}
+            document = self._record(each.token_id)
             _write(place / EXPLANATION_FILE, json.dumps(document, indent=2, allow_nan=False).encode() + b"\n")
             written.append(place)
         return written
+
+    def _record(self, token_id: int) -> dict[str, Any]:
+        return self.document((token_id,)) | {"versions": package_versions()}
 
 
 def _parquet(table: pl.DataFrame) -> bytes:

@@ -17,6 +17,8 @@ from stickytoken.reports.figures.comparison import (
     compared_distributions,
     compared_table,
     compared_tokens,
+    narrow_axis,
+    narrow_tokens,
 )
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
 
@@ -137,7 +139,6 @@ def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
         content.tokens.select(moved(content)).to_series().drop_nulls().to_list() if content.run else []
         for content in comparison.contents
     ]
-    unit = "lift beyond an ordinary token's, in standard deviations of similarity"
     tail_rows = [
         (name, len(values), *(float((np.array(values) > bound).mean()) for bound in (0.2, 0.5, 0.8)))
         for name, values in zip(names, samples, strict=True)
@@ -153,11 +154,12 @@ def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
             "sticky. The scale is in standard deviations of each model's own similarities, so that models "
             "can be compared. Runs of the method std have no such scale and stand in the table only.",
             compared_table(tokens, names),
+            narrow_tokens(tokens),
         ),
         ReportFigure(
             "lift-tails",
             "How far the vocabularies reach",
-            compared_distributions(samples, names, unit),
+            compared_distributions(samples, names),
             " ".join(
                 f"{name}: {share:.2%} of {size:,} tokens beyond 0.5 sd."
                 for name, size, _, share, _ in tail_rows
@@ -166,6 +168,7 @@ def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
             "The share of the tokens that lift further than the value below. A line that ends further right "
             "has worse tokens; one that lies higher has more of them.",
             DataTable(("run", "tokens", "beyond 0.2 sd", "beyond 0.5 sd", "beyond 0.8 sd"), tail_rows),
+            narrow_axis(),
         ),
     ]
 

@@ -19,7 +19,7 @@ from stickytoken.reports.figures.head_map import describe_heads, head_map, heads
 from stickytoken.reports.figures.interval_rows import describe_rows, interval_rows, rows_table
 from stickytoken.reports.figures.layer_curves import describe_layers, layer_curves, layers_table
 from stickytoken.reports.figures.panels import stacked
-from stickytoken.runs.explanation_files import StoredExplanation
+from stickytoken.runs.explanation_files import ExplanationContent
 
 # Of more tokens the words are shown and no figures: the page must open on a phone.
 MOST_DRAWN = 4
@@ -103,7 +103,7 @@ def explained(content: RunContent) -> list[ExplainedToken]:
     ]
 
 
-def explanation_figures(found: StoredExplanation) -> list[ReportFigure]:
+def explanation_figures(found: ExplanationContent) -> list[ReportFigure]:
     """All figures of one token; those of what the model does not show say so."""
     return [
         _layers(
@@ -130,7 +130,7 @@ _READ_DRIFT = (
 
 
 def _layers(
-    found: StoredExplanation, name: str, title: str, panels: Mapping[str, str], reading: str
+    found: ExplanationContent, name: str, title: str, panels: Mapping[str, str], reading: str
 ) -> ReportFigure:
     measures, token = found.tables["measures"], found.token.token
     plot = layer_curves(measures, panels, token)
@@ -147,7 +147,7 @@ def _layers(
     )
 
 
-def _heads(found: StoredExplanation) -> ReportFigure:
+def _heads(found: ExplanationContent) -> ReportFigure:
     heads = found.tables["heads"]
     return ReportFigure(
         _named(found, "heads"),
@@ -160,7 +160,7 @@ def _heads(found: StoredExplanation) -> ReportFigure:
     )
 
 
-def _pooling(found: StoredExplanation) -> ReportFigure:
+def _pooling(found: ExplanationContent) -> ReportFigure:
     measures, token = found.tables["measures"], found.token.token
     pooling = found.record.pooling or "unknown"
     return ReportFigure(
@@ -174,7 +174,7 @@ def _pooling(found: StoredExplanation) -> ReportFigure:
     )
 
 
-def _attribution(found: StoredExplanation) -> ReportFigure:
+def _attribution(found: ExplanationContent) -> ReportFigure:
     cells, pairs = found.tables["attribution"], found.tables["pairs"].sort("pair")
     pair = pairs.row(0, named=True) if len(pairs) else None
     first = cells.filter(pair=pair["pair"]) if pair else cells.clear()
@@ -191,7 +191,7 @@ def _attribution(found: StoredExplanation) -> ReportFigure:
     )
 
 
-def _embedding(found: StoredExplanation) -> ReportFigure:
+def _embedding(found: ExplanationContent) -> ReportFigure:
     measures, token = found.tables["measures"], found.token.token
     matrix = found.record.vocabulary
     shape = (
@@ -212,11 +212,11 @@ def _embedding(found: StoredExplanation) -> ReportFigure:
     )
 
 
-def _named(found: StoredExplanation, name: str) -> str:
+def _named(found: ExplanationContent, name: str) -> str:
     return f"explain-{found.token.token_id}-{name}"
 
 
-def _finding_lines(found: StoredExplanation) -> list[str]:
+def _finding_lines(found: ExplanationContent) -> list[str]:
     lines = []
     for each in found.token.findings:
         line = f"{each.called}: {number(each.value, 3)}, benign {number(each.benign_mean, 3)}"
@@ -228,7 +228,7 @@ def _finding_lines(found: StoredExplanation) -> list[str]:
     return lines
 
 
-def _basis(found: StoredExplanation) -> str:
+def _basis(found: ExplanationContent) -> str:
     record, settings = found.record, found.record.settings
     return (
         f"{plain(settings.get('copies'))} copies ({plain(settings.get('placement'))}) in {record.carriers} "

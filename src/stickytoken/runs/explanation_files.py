@@ -23,20 +23,29 @@ from stickytoken.runs.store import RunFolder
 
 
 @dataclass(frozen=True)
-class StoredExplanation:
+class ExplanationContent:
     """The explanation of one token.
 
     Attributes:
-        path: its folder.
         record: of the whole explanation.
         token: of the token.
         tables: by name, as `Explanation.of_token` gives them.
     """
 
-    path: Path
     record: ExplanationRecord
     token: ExplainedTokenRecord
     tables: dict[str, pl.DataFrame]
+
+
+@dataclass(frozen=True)
+class StoredExplanation(ExplanationContent):
+    """The explanation of one token, read from a folder.
+
+    Attributes:
+        path: the folder.
+    """
+
+    path: Path
 
 
 def explanation_folders(folder: Path) -> list[Path]:
@@ -66,7 +75,7 @@ def read_explanation(folder: Path) -> StoredExplanation:
     }
     for name, table in tables.items():
         _require_types(folder / f"{name}.parquet", table, TABLE_SCHEMAS[name])
-    return StoredExplanation(folder, record, token, tables)
+    return StoredExplanation(record, token, tables, folder)
 
 
 def _record(path: Path) -> ExplanationRecord:

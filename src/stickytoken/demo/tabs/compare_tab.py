@@ -25,6 +25,10 @@ TWO_NEEDED = (
 )
 
 
+# Of `comparison_figures`.
+FIGURES = 2
+
+
 def compared(context: Context, first: str | None, second: str | None) -> tuple[str, list[ReportFigure]]:
     """Two runs in words, tables and figures.
 
@@ -55,13 +59,12 @@ def compare_tab(context: Context) -> None:
         first = gr.Dropdown(labels, value=labels[0], label="Run", interactive=True, min_width=280)
         second = gr.Dropdown(labels, value=labels[1], label="Beside run", interactive=True, min_width=280)
     try:
-        said, figures = compared(context, labels[0], labels[1])
+        said, found = compared(context, labels[0], labels[1])
+        figures: list[ReportFigure | None] = list(found)
     except StickyTokenError as error:
         said, figures = message(str(error)), []
     answer = gr.HTML(said, elem_id="compare-answer")
-    titles = ("Sticky tokens, run by run", "How far the vocabularies reach")
-    shown = [*figures, None, None][: len(titles)]
-    slots = [FigureSlot(figure, title) for figure, title in zip(shown, titles, strict=True)]
+    slots = [FigureSlot(figure) for figure in figures or [None] * FIGURES]
 
     @one_line_errors
     def respond(one: str, other: str) -> list[Any]:

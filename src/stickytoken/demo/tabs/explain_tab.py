@@ -9,14 +9,14 @@ import gradio as gr
 
 from stickytoken.demo.context import Context
 from stickytoken.demo.explaining import (
+    FIGURES,
     chosen_settings,
     explain_on,
+    figures_of,
     findings_table,
-    measures_table,
     neighbours_table,
     pairs_table,
 )
-from stickytoken.demo.layer_figures import deviation_figure, head_figure, layer_figure
 from stickytoken.demo.limits import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS
 from stickytoken.demo.material import worked_example
 from stickytoken.demo.naming import named_token
@@ -27,7 +27,6 @@ from stickytoken.explanation import Explanation
 from stickytoken.explanation.settings import LEAST_BENIGN
 from stickytoken.insertion import Placement
 from stickytoken.runs.progress import Progress, ProgressCallback, ignore_progress
-from stickytoken.visible_text import visible
 
 _COPIES, _CARRIERS, _BENIGN = 8, 8, 8
 
@@ -88,7 +87,7 @@ def explain_tab(context: Context) -> Any:
     inputs = _inputs(context.name_of(tab.token_id))
     button = gr.Button("Explain", variant="primary")
     said = gr.HTML("", elem_id="explain-answer", min_height=80)
-    slots = [FigureSlot(None, title) for title in ("Layer by layer", "All measures", "Attention heads")]
+    slots = [FigureSlot(None) for _ in range(FIGURES)]
     details = gr.HTML("", elem_id="explain-tables")
     outputs = [said, *(part for slot in slots for part in slot.outputs), details]
 
@@ -161,7 +160,6 @@ def told(progress: gr.Progress | None) -> ProgressCallback:
 def _parts(found: Explanation) -> list[Any]:
     """What the tab's outputs become."""
     token = found.tokens[0]
-    name = visible(token.token)
     said = rendered(
         "explanation.html.j2",
         verdict=token.verdict,
@@ -172,15 +170,9 @@ def _parts(found: Explanation) -> list[Any]:
         benign=found.benign["benign"].to_list(),
         notes=found.notes,
     )
-    figures = (
-        layer_figure(found.measures, name),
-        deviation_figure(found.measures, name),
-        head_figure(found.heads, name),
-    )
     details = tables(
         ("What differs", findings_table(found)),
-        ("All measures, at the layer where each is furthest", measures_table(found)),
         ("Similarity as a sum over tokens", pairs_table(found)),
         ("Nearest embeddings", neighbours_table(found)),
     )
-    return [said, *(part for figure in figures for part in shown_in_slot(figure)), details]
+    return [said, *(part for figure in figures_of(found) for part in shown_in_slot(figure)), details]

@@ -103,7 +103,7 @@ def explore_tab(context: Context) -> None:
     )  # fmt: skip
     card, curve = ("", None) if token_id is None else tab.evidence_or_reason(content, token_id)
     evidence = gr.HTML(card, elem_id="explore-evidence")
-    slot = FigureSlot(curve, "Symptom curves")
+    slot = FigureSlot(curve)
     _connect(context, tab, run, [search, *filters], [about, count, table, token], [evidence, *slot.outputs])
 
 

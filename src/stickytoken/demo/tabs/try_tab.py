@@ -88,7 +88,7 @@ def try_tab(context: Context) -> None:
     inputs, chosen = _inputs(context, example, name)
     button = gr.Button("Show what happens", variant="primary")
     answer = gr.HTML(said, elem_id="try-answer")
-    slots = (FigureSlot(curve, curve.title), FigureSlot(heatmap, heatmap.title))
+    slots = (FigureSlot(curve), FigureSlot(heatmap))
     texts = gr.HTML(_sentences(first), elem_id="try-sentences")
 
     @one_line_errors

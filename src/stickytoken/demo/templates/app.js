@@ -5,19 +5,36 @@
   const narrow = matchMedia("(max-width: 640px)");
   const scheme = () => (document.body.classList.contains("dark") ? "dark" : "light");
 
+  const clone = (value) => JSON.parse(JSON.stringify(value));
+  // By picture, its layout as it came.
+  const plain = new WeakMap();
+
+  // Sets layout["a.b[0].c"], as Plotly.relayout would.
+  function put(layout, path, value) {
+    const keys = path.replace(/\[(\d+)\]/g, ".$1").split(".");
+    const last = keys.pop();
+    let place = layout;
+    for (const key of keys) place = place[key] ??= {};
+    place[last] = value;
+  }
+
   function dress(plot) {
-    const layout = plot.layout;
-    if (!layout || !layout.meta || !window.Plotly) return;
+    if (!plot.layout || !plot.layout.meta || !window.Plotly) return;
     const wanted = `${scheme()} ${narrow.matches}`;
+    const dressed = plot.layout.meta.dressed;
+    if (dressed === wanted) return;
     // Noted in the layout: a new answer brings a new one, in the same place or in another.
-    if (layout.meta.dressed === wanted) return;
-    const first = !layout.meta.dressed;
+    if (!dressed) plain.set(plot, clone(plot.layout));
+    const layout = clone(plain.get(plot));
     layout.meta.dressed = wanted;
+    layout.template = themes[scheme()];
+    if (narrow.matches) {
+      for (const [path, value] of Object.entries(layout.meta.narrow)) put(layout, path, value);
+      put(layout, "font.size", 11);
+    }
     plot.setAttribute("role", "img");
     plot.setAttribute("aria-label", layout.meta.alt);
-    const changes = { template: themes[scheme()] };
-    if (narrow.matches && first) Object.assign(changes, layout.meta.narrow, { "font.size": 11 });
-    window.Plotly.relayout(plot, changes);
+    window.Plotly.react(plot, plot.data, layout);
   }
 
   function dressAll() {

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.style import DASHES, SERIES, empty_figure, label, new_figure
+from stickytoken.visible_text import visible
 
+# A narrow screen has room for so many letters beside the marks.
+_NARROW_LETTERS = 18
 _MOST_TOKENS = 30
+_UNIT = "lift beyond an ordinary token's, in standard deviations of similarity"
 _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "triangle-down")
 
 
@@ -32,7 +37,7 @@ class ComparedToken:
 
 def compared_tokens(tokens: Sequence[ComparedToken], names: Sequence[str]) -> go.Figure:
     """A row a token, a mark a run; filled where the run calls it sticky."""
-    drawn = [each for each in tokens if any(value is not None for value in each.moved)][:_MOST_TOKENS]
+    drawn = _drawn(tokens)
     if not drawn:
         return empty_figure("no run has a sticky token with a lift in standard deviations")
     figure = new_figure(height=150 + 24 * len(drawn))
@@ -62,20 +67,17 @@ def compared_tokens(tokens: Sequence[ComparedToken], names: Sequence[str]) -> go
     figure.update_yaxes(
         tickvals=list(range(len(drawn))), ticktext=texts, autorange="reversed", title_text=None
     )
-    figure.update_xaxes(title_text="lift beyond an ordinary token's, in standard deviations of similarity")
+    figure.update_xaxes(title_text=_UNIT)
     figure.update_layout(hovermode="closest")
     return figure
 
 
-def compared_distributions(
-    samples: Sequence[Sequence[float]], names: Sequence[str], axis: str = "standard deviations"
-) -> go.Figure:
+def compared_distributions(samples: Sequence[Sequence[float]], names: Sequence[str]) -> go.Figure:
     """The share of tokens beyond a value, a line a run.
 
     Args:
-        samples: values by run.
+        samples: lifts by run, in standard deviations.
         names: of the runs.
-        axis: unit of the values.
     """
     if not any(samples):
         return empty_figure("no run has lifts of all its tokens")
@@ -94,10 +96,26 @@ def compared_distributions(
             name=label(name),
             hovertemplate=f"%{{y:.3g}} % of tokens beyond %{{x:.2f}}<extra>{label(name)}</extra>",
         )
-    figure.update_xaxes(title_text=axis)
+    figure.update_xaxes(title_text=_UNIT)
     figure.update_yaxes(title_text="% of tokens beyond", type="log", dtick=1)
     figure.update_layout(hovermode="closest")
     return figure
+
+
+def narrow_axis() -> dict[str, Any]:
+    """Changes of the layout with which the unit finds room on a narrow screen."""
+    return {"xaxis.title.text": _UNIT.replace(", ", ",<br>")}
+
+
+def narrow_tokens(tokens: Sequence[ComparedToken]) -> dict[str, Any]:
+    """Changes of the layout with which unit and tokens find room on a narrow screen; the tables have all."""
+    texts = [visible(each.token) for each in _drawn(tokens)]
+    short = [text if len(text) <= _NARROW_LETTERS else f"{text[: _NARROW_LETTERS - 1]}…" for text in texts]
+    return narrow_axis() | {"yaxis.ticktext": [label(text) for text in short]}
+
+
+def _drawn(tokens: Sequence[ComparedToken]) -> list[ComparedToken]:
+    return [each for each in tokens if any(value is not None for value in each.moved)][:_MOST_TOKENS]
 
 
 def compared_table(tokens: Sequence[ComparedToken], names: Sequence[str]) -> DataTable:

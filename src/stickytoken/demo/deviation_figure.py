@@ -1,0 +1,77 @@
+"""All measures of an explanation on one scale. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from stickytoken.reports.figures.figure import DataTable, ReportFigure
+from stickytoken.reports.figures.style import ORDINARY, STICKY, new_figure
+
+_MEASURES = ("measure", "layer", "value", "low", "high", "benign_low", "benign_high", "deviations", "outside")
+
+
+def deviation_figure(measures: pl.DataFrame, token: str) -> ReportFigure:
+    """All measures on one scale: standard deviations of the benign tokens."""
+    rows = [row for row in furthest(measures) if row["deviations"] is not None]
+    rows.sort(key=lambda row: abs(row["deviations"]))
+    figure = new_figure(height=110 + 24 * max(1, len(rows)))
+    marks = ((True, "diamond", "outside the benign interval"), (False, "circle-open", "inside"))
+    for outside, symbol, name in marks:
+        chosen = [row for row in rows if bool(row["outside"]) is outside]
+        if chosen:
+            figure.add_scatter(
+                x=[round(row["deviations"], 3) for row in chosen],
+                y=[_words(row) for row in chosen],
+                mode="markers",
+                marker={"color": STICKY if outside else ORDINARY, "symbol": symbol, "size": 10},
+                name=name,
+                hovertemplate="%{y}: %{x:.1f} sd<extra></extra>",
+            )
+    figure.add_vline(x=0, line={"color": ORDINARY, "width": 1})
+    figure.update_xaxes(title_text="standard deviations of the benign tokens", zeroline=False)
+    figure.update_yaxes(categoryorder="array", categoryarray=[_words(row) for row in rows])
+    figure.update_layout(hovermode="closest")
+    count = sum(bool(row["outside"]) for row in rows)
+    return ReportFigure(
+        "deviations",
+        "All measures",
+        figure,
+        f"{count} of {len(rows)} measures of {token} lie outside the interval of the benign tokens."
+        + (f" The furthest: {_words(rows[-1])}, {rows[-1]['deviations']:+.1f} sd." if rows else ""),
+        "Each at the layer where it is furthest. One measure that is barely outside is no finding; several "
+        "far outside, with a rise of the similarities, are.",
+        measures_table(measures),
+        # The names of the measures leave little room beside them.
+        {"xaxis.title.text": "sd of benign tokens"},
+    )
+
+
+def measures_table(measures: pl.DataFrame) -> DataTable:
+    """A row a measure, at the layer where it is furthest from the benign tokens."""
+    rows = [
+        tuple(as_word(row[name]) if name == "layer" else row[name] for name in _MEASURES)
+        for row in furthest(measures)
+    ]
+    return DataTable([name.replace("_", " ") for name in _MEASURES], rows)
+
+
+def furthest(measures: pl.DataFrame) -> list[dict[str, Any]]:
+    """Of every measure of one token, the row of the layer with the largest deviation; ties by layer."""
+    ranked = measures.sort(
+        pl.col("deviations").abs(), "layer", descending=[True, False], nulls_last=True, maintain_order=True
+    )
+    order = {name: place for place, name in enumerate(measures["measure"].unique(maintain_order=True))}
+    rows = ranked.unique("measure", keep="first", maintain_order=True).to_dicts()
+    return sorted(rows, key=lambda row: order[row["measure"]])
+
+
+def as_word(layer: int | None) -> str | None:
+    """A layer as a word: it is a name, no quantity."""
+    return None if layer is None else str(layer)
+
+
+def _words(row: dict[str, Any]) -> str:
+    layer = "" if row["layer"] is None else f", layer {row['layer']}"
+    return f"{row['measure'].replace('_', ' ')}{layer}"
