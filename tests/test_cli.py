@@ -32,6 +32,7 @@ def test_the_commands_are_those_of_the_design():
         "report",
         "explain",
         "impact",
+        "demo",
         "embed",
         "evaluate",
         "tune",
@@ -67,7 +68,9 @@ def test_the_help_of_every_command_has_an_example_that_the_command_takes(name, t
     assert context.args == []
     # Options are judged before the model is loaded: nothing but the model is wrong.
     absent = tmp_path / "absent"
-    planted.refused(name, absent, *words[3:], saying=f"no (run )?folder '{absent}'")
+    place = 3 if words[2].startswith("--") else 2
+    words[place] = str(absent)
+    planted.refused(*words[1:], saying=f"no (run )?folder '{absent}'")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -12,10 +12,12 @@ from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.style import DASHES, SERIES, empty_figure, label, new_figure
 from stickytoken.visible_text import visible
 
-# A narrow screen has room for so many letters beside the marks.
+# A narrow screen has room for so many letters beside the marks, and for so many of a run's name.
 _NARROW_LETTERS = 18
+_NAME_BEGIN, _NAME_END = 12, 18
 _MOST_TOKENS = 30
 _UNIT = "lift beyond an ordinary token's, in standard deviations of similarity"
+_NARROW_UNIT = "lift beyond ordinary,<br>in sd of similarity"
 _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "triangle-down")
 
 
@@ -61,7 +63,7 @@ def compared_tokens(tokens: Sequence[ComparedToken], names: Sequence[str]) -> go
                 ],
                 "size": 10,
             },
-            name=label(name),
+            name=label(_short(name)),
         )
     figure.add_vline(x=0, line={"width": 1, "color": "#808080"})
     figure.update_yaxes(
@@ -93,7 +95,7 @@ def compared_distributions(samples: Sequence[Sequence[float]], names: Sequence[s
             y=[round(100 * rank / len(ranked), 5) for rank in ranks],
             mode="lines",
             line={"color": SERIES[place % len(SERIES)], "dash": DASHES[place % len(DASHES)], "width": 2.5},
-            name=label(name),
+            name=label(_short(name)),
             hovertemplate=f"%{{y:.3g}} % of tokens beyond %{{x:.2f}}<extra>{label(name)}</extra>",
         )
     figure.update_xaxes(title_text=_UNIT)
@@ -104,7 +106,7 @@ def compared_distributions(samples: Sequence[Sequence[float]], names: Sequence[s
 
 def narrow_axis() -> dict[str, Any]:
     """Changes of the layout with which the unit finds room on a narrow screen."""
-    return {"xaxis.title.text": _UNIT.replace(", ", ",<br>")}
+    return {"xaxis.title.text": _NARROW_UNIT}
 
 
 def narrow_tokens(tokens: Sequence[ComparedToken]) -> dict[str, Any]:
@@ -112,6 +114,14 @@ def narrow_tokens(tokens: Sequence[ComparedToken]) -> dict[str, Any]:
     texts = [visible(each.token) for each in _drawn(tokens)]
     short = [text if len(text) <= _NARROW_LETTERS else f"{text[: _NARROW_LETTERS - 1]}…" for text in texts]
     return narrow_axis() | {"yaxis.ticktext": [label(text) for text in short]}
+
+
+def _short(name: str) -> str:
+    """A run's name for a legend: its begin and its end, where its identity stands; the tables have all."""
+    whole = visible(name)
+    if len(whole) <= _NAME_BEGIN + _NAME_END + 1:
+        return whole
+    return f"{whole[:_NAME_BEGIN]}…{whole[-_NAME_END:]}"
 
 
 def _drawn(tokens: Sequence[ComparedToken]) -> list[ComparedToken]:
