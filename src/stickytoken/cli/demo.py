@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stickytoken.cli import options as o
+from stickytoken.cli.collector import collector_paused
 from stickytoken.cli.errors import reported
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, spread
 from stickytoken.cli.output import print_json, say, status, tell
@@ -55,16 +56,17 @@ def demo(
     Example: stickytoken demo --run runs/all-MiniLM-L6-v2-profile-0123456789ab --open
     """
     _require_extra()
-    from stickytoken.demo.library import find_runs
-    from stickytoken.demo.server import require_free
+    with collector_paused():
+        from stickytoken.demo.library import find_runs
+        from stickytoken.demo.server import require_free
 
-    require_free(port)  # before a model is loaded
-    library = find_runs(run or [], runs.expanduser())
-    named = library.record(library.labels[0]) if run else None
-    source = str(run[0]) if run else model or _PACKAGED_MODEL
-    encoder = load_for(source, named, loading, prompting, model if run else None)
-    with status("preparing the page"):
-        served = _served(encoder, library, port, share)
+        require_free(port)  # before a model is loaded
+        library = find_runs(run or [], runs.expanduser())
+        named = library.record(library.labels[0]) if run else None
+        source = str(run[0]) if run else model or _PACKAGED_MODEL
+        encoder = load_for(source, named, loading, prompting, model if run else None)
+        with status("preparing the page"):
+            served = _served(encoder, library, port, share)
     try:
         _announce(served, output_format)
         if open_it and not webbrowser.open(served.url):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stickytoken.cli.collector import collector_paused
 from stickytoken.cli.output import status
 from stickytoken.cli.quiet import quiet_libraries
 
@@ -32,10 +33,10 @@ def chosen_encoder(
         ModelError: it cannot be found or used.
         InputError: an option that it cannot meet.
     """
-    from stickytoken.encoders import load_encoder
-
     quiet_libraries()
-    with status(f"loading {model}"):
+    with status(f"loading {model}"), collector_paused():
+        from stickytoken.encoders import load_encoder
+
         return load_encoder(
             model,
             device=device,
