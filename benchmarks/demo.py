@@ -95,7 +95,10 @@ def main() -> None:
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         raise SystemExit("no Chromium on this machine: install it first")
-    served, paints, drawn, answers = [], [], [], {}
+    served: list[float] = []
+    paints: list[float] = []
+    drawn: list[float] = []
+    answers: dict[str, float] = {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         for _ in range(STARTS):
