@@ -24,7 +24,7 @@ from checks import Check, show, write
 from planted import PLANTED, planted_encoder
 from stickytoken.cli.progress import progress_bar
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder
-from stickytoken.encoders.inspection import Inspector
+from stickytoken.encoders.inspectors import inspector_of
 from stickytoken.encoders.integrated_jacobians import JacobianIntegrator
 from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.explanation.tables import AREAS
@@ -91,7 +91,7 @@ def ordinary_check(found: Explanation, ordinary: list[int]) -> Check:
 def completeness_check(encoder: Encoder, steps: int) -> Check:
     """Sums of token-by-token matrices against the similarity that the model gives."""
     texts = load_sentences().sample(2 * PAIRS, 0)
-    integrator = JacobianIntegrator(Inspector(encoder))
+    integrator = JacobianIntegrator(inspector_of(encoder))
     units = []
     for text in texts:
         ids = encoder.tokenize([text])[0].ids

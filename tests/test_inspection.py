@@ -10,7 +10,8 @@ import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.attention_capture import AttentionCapture
-from stickytoken.encoders.inspection import Inspector, backbone_of
+from stickytoken.encoders.inspectors import inspector_of
+from stickytoken.encoders.module_embedding import backbone_of
 from stickytoken.errors import EncodingError, ModelError
 
 TEXT = "the river sings near the old bridge"
@@ -57,7 +58,7 @@ def test_attention_and_states_are_those_of_plain_transformers(architecture, back
         plain(**model_input(encoder, content), output_hidden_states=True)
     model.train()
     before = settings_of(model)
-    inside = Inspector(encoder).look([content], [labels], 2)[0]
+    inside = inspector_of(encoder).look([content], [labels], 2)[0]
     assert settings_of(model) == before
 
     plain.eval()
@@ -84,7 +85,7 @@ def test_what_parts_supply_is_the_pooled_vector_cut_by_positions(backbones, pool
     model = architectures.stacked(backbones["bert"], pooling=pooling, dense=12, normalize=True)
     encoder = load_encoder(model)
     content, labels = with_copies(encoder)
-    inside = Inspector(encoder).look([content], [labels], 2)[0]
+    inside = inspector_of(encoder).look([content], [labels], 2)[0]
     states, size = inside.hidden[-1].astype(float), len(inside.labels)
     places = np.arange(1, size + 1)
     weights = {
@@ -104,7 +105,7 @@ def test_what_parts_supply_is_the_pooled_vector_cut_by_positions(backbones, pool
 def test_a_pooling_that_is_no_sum_supplies_nothing(backbones):
     encoder = load_encoder(architectures.stacked(backbones["bert"], pooling="max"))
     content, labels = with_copies(encoder)
-    inside = Inspector(encoder).look([content], [labels], 2)[0]
+    inside = inspector_of(encoder).look([content], [labels], 2)[0]
     assert inside.supplied is None
     assert inside.pooled is not None
 
@@ -113,7 +114,7 @@ def test_a_static_model_is_the_mean_of_its_rows():
     model = architectures.static_model()
     encoder = load_encoder(model)
     content, labels = with_copies(encoder)
-    inspector = Inspector(encoder)
+    inspector = inspector_of(encoder)
     inside = inspector.look([content], [labels], 2)[0]
     assert not inspector.has_layers
     assert inside.attention is None
@@ -126,9 +127,9 @@ def test_batches_and_order_change_nothing(backbones, monkeypatch):
     encoder = load_encoder(architectures.stacked(backbones["bert"]))
     contents = [text.ids for text in encoder.tokenize(tiny.sentences(9))]
     labels = [[0] * len(content) for content in contents]
-    together = Inspector(encoder).look(contents, labels, 1)
+    together = inspector_of(encoder).look(contents, labels, 1)
     monkeypatch.setattr("stickytoken.encoders.inspection._WEIGHTS", 1)
-    one_by_one = Inspector(encoder).look(contents[::-1], labels[::-1], 1)[::-1]
+    one_by_one = inspector_of(encoder).look(contents[::-1], labels[::-1], 1)[::-1]
     for left, right in zip(together, one_by_one, strict=True):
         for name in ("hidden", "attention", "supplied", "vector"):
             np.testing.assert_allclose(getattr(left, name), getattr(right, name), atol=1e-5)
@@ -148,14 +149,14 @@ def test_weights_of_one_layer_are_held_at_a_time(backbones, monkeypatch):
             alive.append(sum(reference() is not None for reference in taken))
 
     monkeypatch.setattr(AttentionCapture, "hook", watched)
-    inside = Inspector(encoder).look([ids], [[0] * len(ids)], 1)[0]
+    inside = inspector_of(encoder).look([ids], [[0] * len(ids)], 1)[0]
     assert alive == [1, 1]
     assert inside.attention.shape == (2, 4, 2, 2)
 
 
 def test_bad_input_is_refused(backbones):
     encoder = load_encoder(architectures.stacked(backbones["bert"]))
-    inspector = Inspector(encoder)
+    inspector = inspector_of(encoder)
     with pytest.raises(EncodingError, match="has 102 tokens, the model reads 96"):
         inspector.look([[20] * 100], [[0] * 100], 1)
     with torch.no_grad():
@@ -169,4 +170,4 @@ def test_an_encoder_of_another_kind_is_refused():
         name = "remote"
 
     with pytest.raises(ModelError, match="remote is a Remote, which shows vectors only"):
-        Inspector(Remote())
+        inspector_of(Remote())

@@ -8,8 +8,9 @@ from captum.attr import LayerIntegratedGradients
 import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
-from stickytoken.encoders.inspection import Inspector, backbone_of
+from stickytoken.encoders.inspectors import inspector_of
 from stickytoken.encoders.integrated_jacobians import JacobianIntegrator
+from stickytoken.encoders.module_embedding import backbone_of
 
 STEPS = 24
 TEXT = "the river sings near the bridge"
@@ -31,7 +32,7 @@ def encoder(backbone):
 def found(encoder):
     """A text's contributions, one part a token."""
     ids = encoder.tokenize([TEXT])[0].ids
-    return JacobianIntegrator(Inspector(encoder)).contributions(ids, range(len(ids)), STEPS)
+    return JacobianIntegrator(inspector_of(encoder)).contributions(ids, range(len(ids)), STEPS)
 
 
 def vectors_along(encoder, ids, row_of):
@@ -80,7 +81,7 @@ def test_contributions_are_integrals_of_finite_differences(encoder, found):
 def test_parts_are_sums_of_their_tokens(encoder, found):
     ids = encoder.tokenize([TEXT])[0].ids
     labels = [k % 2 for k in range(len(ids))]
-    parts = JacobianIntegrator(Inspector(encoder)).contributions(ids, labels, STEPS)
+    parts = JacobianIntegrator(inspector_of(encoder)).contributions(ids, labels, STEPS)
     for part in (0, 1):
         expected = found.parts[[k for k in range(len(ids)) if labels[k] == part]].sum(axis=0)
         np.testing.assert_allclose(parts.parts[part], expected, atol=1e-5)
@@ -114,7 +115,7 @@ def test_every_architecture_is_attributed_and_left_as_it_was(architecture, tmp_p
     encoder = load_encoder(model)
     ids = encoder.tokenize(["the river sings"])[0].ids
     before = backbone_of(model).config._attn_implementation
-    found = JacobianIntegrator(Inspector(encoder)).contributions(ids, range(len(ids)), 64)
+    found = JacobianIntegrator(inspector_of(encoder)).contributions(ids, range(len(ids)), 64)
     assert backbone_of(model).config._attn_implementation == before
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     np.testing.assert_allclose(found.vector, encoder.encode_ids([ids])[0], atol=1e-5)
@@ -125,7 +126,7 @@ def test_every_architecture_is_attributed_and_left_as_it_was(architecture, tmp_p
 def test_a_static_model_is_attributed_exactly():
     encoder = load_encoder(architectures.static_model())
     ids = encoder.tokenize([TEXT])[0].ids
-    found = JacobianIntegrator(Inspector(encoder)).contributions(ids, range(len(ids)), 1)
+    found = JacobianIntegrator(inspector_of(encoder)).contributions(ids, range(len(ids)), 1)
     rows = encoder.model[0].embedding.weight.detach().numpy()[list(ids)]
     np.testing.assert_allclose(found.parts, rows / np.linalg.norm(rows.sum(axis=0)), atol=1e-6)
     assert not found.reference.any()
@@ -133,6 +134,6 @@ def test_a_static_model_is_attributed_exactly():
 
 def test_more_steps_miss_less(encoder):
     ids = encoder.tokenize([tiny.sentences(1)[0]])[0].ids
-    integrator = JacobianIntegrator(Inspector(encoder))
+    integrator = JacobianIntegrator(inspector_of(encoder))
     errors = [integrator.contributions(ids, [0] * len(ids), steps).error for steps in (1, 4, 16)]
     assert errors[0] > errors[1] > errors[2]

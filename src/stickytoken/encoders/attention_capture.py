@@ -85,7 +85,8 @@ def plain_attention(backbone: Any) -> Iterator[None]:
     config = getattr(backbone, "config", None)
     before = getattr(config, "_attn_implementation", None)
     settable = getattr(backbone, "set_attn_implementation", None)
-    if settable is None or before in (None, "eager"):
+    can_set = getattr(backbone, "_can_set_attn_implementation", lambda: True)
+    if settable is None or before in (None, "eager") or not can_set():
         yield
         return
     parts = {name: getattr(config, name)._attn_implementation for name in _parts(config)}
@@ -104,11 +105,12 @@ def _parts(config: Any) -> list[str]:
 def _weights_put_out(backbone: Any) -> Iterator[None]:
     """Ask for weights by the setting, where a model's layers put them out only then.
 
-    Models with recorders put them out always, and would keep those of all layers if asked.
+    Models with recorders put them out always, and would keep those of all layers if asked. A model that
+    stays with its fused kernels refuses the setting.
     """
     config = getattr(backbone, "config", None)
     recorded = getattr(backbone, "_can_record_outputs", None)
-    if config is None or recorded:
+    if config is None or recorded or getattr(config, "_attn_implementation", None) not in (None, "eager"):
         yield
         return
     with setting_changed(config, "output_attentions", True):

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+
+# A model has one state, whoever encodes with it: one call at a time.
+_LOCKS: weakref.WeakKeyDictionary[torch.nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
+_LOCKS_GUARD = threading.Lock()
+
+
+@contextmanager
+def alone(model: torch.nn.Module) -> Iterator[None]:
+    """Let no other thread use the model so meanwhile."""
+    with _LOCKS_GUARD:
+        lock = _LOCKS.setdefault(model, threading.RLock())
+    with lock:
+        yield
 
 
 @contextmanager

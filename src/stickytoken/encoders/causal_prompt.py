@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import threading
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 
 from stickytoken.detection.precision import Precision
 from stickytoken.encoders.arithmetic import ROUNDING, Arithmetic, arithmetic, require_precision
-from stickytoken.encoders.borrowing import bounded_memory, evaluating
+from stickytoken.encoders.borrowing import alone, bounded_memory, evaluating
 from stickytoken.encoders.calibration import calibration_inputs, require_agreement
 from stickytoken.encoders.fingerprint import config_of, weights_fingerprint
 from stickytoken.encoders.lengths import context_length
@@ -35,10 +33,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from stickytoken.encoders.spec import EncoderSpec
-
-# A model has one state, whoever encodes with it: one call at a time.
-_LOCKS: weakref.WeakKeyDictionary[torch.nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
-_LOCKS_GUARD = threading.Lock()
 
 
 class CausalPromptEncoder:
@@ -76,7 +70,7 @@ class CausalPromptEncoder:
     ) -> None:
         self.name = name
         self.spec: EncoderSpec | None = None  # of a model that was loaded by name
-        self._normalize = normalize
+        self.normalizes = normalize
         self._prompted = PromptedModel(model, tokenizer, name, reading)
         self._model = model
         self._user_tokenizer = tokenizer
@@ -97,6 +91,11 @@ class CausalPromptEncoder:
     def reading(self) -> Reading:
         """Prompt, layers to overwrite, layer to read."""
         return self._prompted.reading
+
+    @property
+    def prompted(self) -> PromptedModel:
+        """The model and its prompts."""
+        return self._prompted
 
     @property
     def layers(self) -> int:
@@ -133,7 +132,7 @@ class CausalPromptEncoder:
             "model": type(self._prompted.decoder.model).__name__,
             "config": config_of(self._prompted.decoder.model),
             "layer": self._prompted.number,
-            "normalize": self._normalize,
+            "normalize": self.normalizes,
             "prepending": None
             if prepending is None
             else [prepending.start, min(prepending.exit, self.layers)],
@@ -165,7 +164,7 @@ class CausalPromptEncoder:
             token_budget=self._runner.token_budget,
             max_length=self._asked_length,
             reuse=self._runner.reuse,
-            normalize=self._normalize,
+            normalize=self.normalizes,
             precision=self._precision,
         )
         if self._precision is None:
@@ -184,7 +183,7 @@ class CausalPromptEncoder:
         """The same model, prompt and layers as a SentenceTransformer, for what takes nothing else."""
         from stickytoken.encoders.causal_module import stacked
 
-        return stacked(self._model, self._user_tokenizer, self.reading, normalize=self._normalize)
+        return stacked(self._model, self._user_tokenizer, self.reading, normalize=self.normalizes)
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Content ids of each text, as they stand in the prompt.
@@ -228,7 +227,7 @@ class CausalPromptEncoder:
         numbers = [self._prompted.decoder.layer_number(layer) for layer in layers]
         contents = [text.ids for text in self.tokenize(texts)]
         for row, content in enumerate(contents):
-            self._check_input(content, partial(shown, texts[row]))
+            self.check_input(content, partial(shown, texts[row]))
         return self._forward_all(contents, numbers)
 
     def _encode(
@@ -244,10 +243,10 @@ class CausalPromptEncoder:
             return shown(texts[first[row]] if texts else self._entries.decode_many([contents[row]])[0])
 
         for row, content in enumerate(contents):
-            self._check_input(content, partial(label, row))
+            self.check_input(content, partial(label, row))
         vectors = self._forward_all(contents, [self._prompted.number])[:, 0]
         require_usable(vectors, self.name, label, allow_zero=allow_zero)
-        if self._normalize:
+        if self.normalizes:
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)
             vectors = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
         return vectors[places]
@@ -307,16 +306,23 @@ class CausalPromptEncoder:
     def _borrowed(self) -> ExitStack:
         """The model for one call: alone, in evaluation mode."""
         model = self._prompted.decoder.model
-        with _LOCKS_GUARD:
-            lock = _LOCKS.setdefault(model, threading.RLock())
         with ExitStack() as stack:
-            stack.enter_context(lock)
+            stack.enter_context(alone(model))
             stack.enter_context(evaluating(model))
             stack.enter_context(torch.inference_mode())
             stack.enter_context(bounded_memory(model))
             return stack.pop_all()
 
-    def _check_input(self, content: tuple[int, ...], label: Callable[[], str]) -> None:
+    def check_input(self, content: tuple[int, ...], label: Callable[[], str]) -> None:
+        """Refuse a text that the model does not read whole.
+
+        Args:
+            content: its content ids.
+            label: how messages call it.
+
+        Raises:
+            EncodingError: it is too long, has nothing that is read, or an id that the model does not embed.
+        """
         strange = next((each for each in content if not self._prompted.knows(each)), None)
         if strange is not None:
             raise EncodingError(

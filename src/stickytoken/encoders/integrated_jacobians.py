@@ -17,8 +17,7 @@ to be, several times a text in some models, and every cell would first of all ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +25,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.attention_capture import plain_attention
-from stickytoken.encoders.borrowing import bounded_memory, evaluating
-from stickytoken.encoders.inspection import Inspector, backbone_of, input_embeddings
+from stickytoken.encoders.embedded_text import EmbeddedText
+from stickytoken.encoders.inspection import Inspector
 from stickytoken.encoders.quadrature import rule_along
 from stickytoken.errors import EncodingError, ModelError
 
@@ -61,64 +59,53 @@ class Contributions:
         return float(np.linalg.norm(self.reference + self.parts.sum(axis=0) - self.vector))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Way:
     """The straight way from a reference to a text.
 
     Attributes:
-        features: of the text.
-        reference: embeddings, shape (1, T, D).
-        text: embeddings, shape (1, T, D).
+        text: its embeddings, and what makes vectors of them.
+        reference: embeddings, shape (T, D).
         length: that vectors are divided by; None divides each by its own.
     """
 
-    features: dict[str, Any]
+    text: EmbeddedText
     reference: torch.Tensor
-    text: torch.Tensor
     length: float | None
 
     @property
     def batch(self) -> int:
         """Places at a time."""
-        return max(1, _TOKENS // self.text.shape[1])
+        return max(1, _TOKENS // len(self.reference))
 
     def at(self, places: NDArray[np.float64]) -> torch.Tensor:
         """Embeddings at places from 0 to 1, shape (places, T, D)."""
-        along = torch.as_tensor(places, dtype=self.text.dtype, device=self.text.device)
-        return self.reference + along[:, None, None] * (self.text - self.reference)
+        text, reference = self.text.rows, self.reference
+        along = torch.as_tensor(places, dtype=text.dtype, device=text.device)
+        return reference + along[:, None, None] * (text - reference)
+
+    def vectors(self, places: NDArray[np.float64]) -> torch.Tensor:
+        """Vectors at places, not divided, shape (places, d)."""
+        return self.text.vectors(self.at(places)).double()
 
 
 class JacobianIntegrator:
     """Computes contributions of parts of texts.
 
     The reference of a text is as long as it is, with the embedding of the padding token in every place of
-    its content; a model without one gets zeros. Special tokens stay. A reference whose vector has no
-    direction (a static model's zeros) cannot be normalised: then the text's length is divided by at the
-    end, and the reference adds nothing. Directional derivatives are exact, by forward-mode
+    its content; a model without one gets zeros. What the model puts around a text stays. A reference whose
+    vector has no direction (a static model's zeros) cannot be normalised: then the text's length is divided
+    by at the end, and the reference adds nothing. Directional derivatives are exact, by forward-mode
     differentiation, one for each part. The integral is a Gauss-Legendre sum in panels: a vector may turn
     within a hundredth of the way, where attention moves to other tokens, so the way is looked along first.
 
     Args:
         inspector: of the model.
-
-    Raises:
-        ModelError: the model's token embeddings cannot be reached.
     """
 
     def __init__(self, inspector: Inspector) -> None:
         self.encoder = inspector.encoder
-        self._model = inspector.encoder.model
-        self._embeddings = input_embeddings(self._model)
-        if self._embeddings is None:
-            raise ModelError(f"{self.encoder.name}: its token embeddings cannot be reached")
-        # T5 has several modules with the same weights, and calls another one than it names.
-        weight = self._embeddings.weight
-        kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-        self._sharing = [
-            module
-            for module in self._model.modules()
-            if isinstance(module, kinds) and module.weight is weight
-        ]
+        self._inspector = inspector
 
     def contributions(self, content: Sequence[int], labels: Sequence[int], steps: int) -> Contributions:
         """Split a text's vector over parts of its content.
@@ -130,27 +117,19 @@ class JacobianIntegrator:
 
         Raises:
             EncodingError: the text has no usable vector.
-            ModelError: the model has an operation without a forward-mode derivative, or vectors on the way
-                from the reference that are not finite.
+            ModelError: the model's token embeddings cannot be reached, it has an operation without a
+                forward-mode derivative, or vectors on the way from the reference that are not finite.
         """
-        ids = tuple(content)
-        start = len(self.encoder.template.before)
-        features = self.encoder.features([ids])
-        with self._borrowed():
-            text = self._rows(features)
-            reference = text.clone()
-            reference[:, start : start + len(ids)] = self._padding(text)
-            members = torch.nn.functional.one_hot(torch.tensor(labels)).to(text)
-            directions = torch.zeros(members.shape[1], *text.shape[1:], dtype=text.dtype, device=text.device)
-            difference = (text - reference)[0, start : start + len(ids)]
-            directions[:, start : start + len(ids)] = members.T[:, :, None] * difference
-            vector, without = self._vectors(features, torch.cat([text, reference])).double()
+        with self._inspector.differentiating():
+            text = self._inspector.embedded(content)
+            reference = text.emptied()
+            vector, without = text.vectors(torch.stack([text.rows, reference])).double()
             length = float(vector.norm())
             if not np.isfinite(length) or length == 0:
                 raise EncodingError(f"{self.encoder.name}: a text to be explained has no usable vector")
             directed = float(without.norm()) > _NO_DIRECTION * length
-            way = _Way(features, reference, text, None if directed else length)
-            parts = self._integrate(way, directions, steps, len(vector))
+            way = _Way(text, reference, None if directed else length)
+            parts = self._integrate(way, _directions(text, reference, labels), steps, len(vector))
         if not bool(parts.isfinite().all()):
             raise ModelError(
                 f"{self.encoder.name}: vectors on the way from the reference to a text are not finite"
@@ -172,7 +151,7 @@ class JacobianIntegrator:
         points = [(node, part) for node in range(steps) for part in range(len(directions))]
         if not points:
             raise EncodingError(f"{self.encoder.name}: a text to be explained has no tokens")
-        device = way.text.device
+        device = way.reference.device
         total = torch.zeros((len(directions), width), dtype=torch.float64, device=device)
         for begin in range(0, len(points), way.batch):
             node, part = np.array(points[begin : begin + way.batch]).T
@@ -185,10 +164,7 @@ class JacobianIntegrator:
         """How far the divided vectors have come at equally spaced places, shape (looks + 1,)."""
         places = np.linspace(0, 1, looks + 1)
         seen = torch.cat(
-            [
-                self._vectors(way.features, way.at(places[begin : begin + way.batch])).double()
-                for begin in range(0, len(places), way.batch)
-            ]
+            [way.vectors(places[begin : begin + way.batch]) for begin in range(0, len(places), way.batch)]
         )
         lengths = seen.norm(dim=1, keepdim=True) if way.length is None else way.length
         legs = (seen / lengths).diff(dim=0).norm(dim=1).cpu().numpy()
@@ -199,7 +175,7 @@ class JacobianIntegrator:
         try:
             with _forward_mode.dual_level():
                 dual = _forward_mode.make_dual(way.at(places), direction)
-                vectors = self._vectors(way.features, dual)
+                vectors = way.text.vectors(dual)
                 found = _forward_mode.unpack_dual(vectors)
         except NotImplementedError as error:
             reason = " ".join(str(error).split())[:200]
@@ -217,76 +193,11 @@ class JacobianIntegrator:
         units = vector / norms
         return (slope - units * (units * slope).sum(dim=1, keepdim=True)) / norms
 
-    def _vectors(self, features: dict[str, Any], rows: torch.Tensor) -> torch.Tensor:
-        """Vectors before any last normalisation, of token embeddings of shape (n, T, D)."""
-        flat = self.encoder.template.flat
-        repeated = {
-            key: value.expand(len(rows), *value.shape[1:]) if torch.is_tensor(value) and not flat else value
-            for key, value in features.items()
-        }
-        before: list[torch.Tensor] = []
-        called: list[Any] = []
 
-        def put_in(module: Any, inputs: Any, output: Any) -> torch.Tensor:
-            del inputs, output
-            called.append(module)
-            return rows.mean(dim=1) if flat else rows
-
-        handles = [module.register_forward_hook(put_in) for module in self._sharing]
-        if (last := self._last_normalize()) is not None:
-            handles.append(
-                last.register_forward_pre_hook(
-                    lambda _, inputs: before.append(inputs[0]["sentence_embedding"])
-                )
-            )
-        try:
-            found = self._model(repeated)["sentence_embedding"]
-        finally:
-            for handle in handles:
-                handle.remove()
-        if not called:
-            raise ModelError(f"{self.encoder.name}: it does not use the token embeddings that it names")
-        found = before[-1] if before else found
-        truncated: torch.Tensor = found[:, : self._model.truncate_dim]
-        return truncated
-
-    def _last_normalize(self) -> Any:
-        """The first of the normalisations at the end; several in a row are one."""
-        from sentence_transformers.sentence_transformer.modules import Normalize
-
-        modules: list[Any] = list(self._model)
-        first = None
-        while modules and isinstance(modules[-1], Normalize):
-            first = modules.pop()
-        return first
-
-    def _rows(self, features: dict[str, Any]) -> torch.Tensor:
-        """What the model makes of its ids, shape (1, T, D)."""
-        ids = features["input_ids"].reshape(-1)
-        if self.encoder.template.flat:
-            rows: torch.Tensor = self._embeddings.weight.detach()[ids]
-        else:
-            rows = self._embeddings(ids)  # not the weights: some models scale them here
-        return rows[None]
-
-    def _padding(self, text: torch.Tensor) -> torch.Tensor:
-        token_id = getattr(self._model.tokenizer, "pad_token_id", None)
-        if token_id is None or not 0 <= token_id < len(self._embeddings.weight):
-            return torch.zeros_like(text[0, 0])
-        return self._rows({"input_ids": torch.tensor([token_id], device=text.device)})[0, 0]
-
-    @contextmanager
-    def _borrowed(self) -> Iterator[None]:
-        with (
-            evaluating(self._model),
-            torch.no_grad(),
-            bounded_memory(self._model),
-            plain_attention(backbone_of(self._model)),
-        ):
-            try:
-                yield
-            except torch.OutOfMemoryError as error:
-                raise EncodingError(
-                    f"{self.encoder.name}: {self.encoder.device} has no memory to attribute one text: "
-                    "use shorter texts or another device"
-                ) from error
+def _directions(text: EmbeddedText, reference: torch.Tensor, labels: Sequence[int]) -> torch.Tensor:
+    """The way of each part alone, wherever its ids stand, shape (parts, T, D)."""
+    if not len(labels):
+        return torch.zeros((0, *reference.shape), device=reference.device)
+    members = torch.nn.functional.one_hot(torch.tensor(labels, device=reference.device)).to(reference)
+    # What stands around the text takes the last id's part, and does not move.
+    return members[text.content].T[:, :, None] * (text.rows - reference)

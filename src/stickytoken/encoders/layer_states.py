@@ -60,8 +60,6 @@ def pooled_states(
 ) -> torch.Tensor:
     """Pooled states after some numbers of layers; no layer behind the largest of them runs.
 
-    The state after all layers has the final norm, any other is the raw residual stream.
-
     Args:
         decoder: the model, in evaluation mode.
         batch: what it reads.
@@ -71,6 +69,29 @@ def pooled_states(
 
     Returns:
         Shape (rows, numbers, d), in the precision of the model, where its last layer computes.
+    """
+    found = prompt_states(decoder, batch, numbers, prepending, batch.pool, cache)
+    device = found[max(numbers)].device
+    return torch.stack([found[number].to(device) for number in numbers], dim=1)
+
+
+def prompt_states(
+    decoder: Decoder,
+    batch: PromptBatch,
+    numbers: Sequence[int],
+    prepending: TokenPrepending | None,
+    keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
+    cache: Any = None,
+) -> dict[int, torch.Tensor]:
+    """States of filled prompts after some numbers of layers; see `states_after`.
+
+    Args:
+        decoder: the model, in evaluation mode.
+        batch: what it reads.
+        numbers: numbers of layers.
+        prepending: overwrite the placeholder's states.
+        keep: what is kept of the states behind a layer.
+        cache: keys and values of tokens before the batch, or an empty cache to fill.
     """
     inputs: dict[str, Any] = {
         "inputs_embeds": batch.embeddings,
@@ -87,9 +108,7 @@ def pooled_states(
         else prepended(decoder.layers, prepending, batch.places, batch.last)
     )
     with copying:
-        found = states_after(decoder, numbers, inputs, batch.pool)
-    device = found[max(numbers)].device
-    return torch.stack([found[number].to(device) for number in numbers], dim=1)
+        return states_after(decoder, numbers, inputs, keep)
 
 
 def states_after(
@@ -100,9 +119,12 @@ def states_after(
 ) -> dict[int, torch.Tensor]:
     """States after some numbers of layers; no layer behind the largest of them runs.
 
+    The state after all layers has the final norm, any other is the raw residual stream. After no layer it is
+    what the first one reads.
+
     Args:
         decoder: the model, in evaluation mode.
-        numbers: numbers of layers, from 1.
+        numbers: numbers of layers, from 0, one of them above it.
         inputs: of the model.
         keep: what is kept of the states behind a layer, shape (rows, tokens, d).
 
@@ -141,10 +163,19 @@ def _recorded(
 
         return record
 
+    def record_first(
+        module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
+        del module
+        if kwargs is not None and threading.get_ident() == owner:
+            found[0] = keep(args[0] if args else kwargs["hidden_states"])
+
     handles = []
     try:
-        for number in (each for each in numbers if each < whole):
+        for number in (each for each in numbers if 0 < each < whole):
             handles.append(decoder.layers[number - 1].register_forward_hook(hook(number)))  # noqa: PERF401
+        if 0 in numbers:
+            handles.append(decoder.layers[0].register_forward_pre_hook(record_first, with_kwargs=True))
         yield
     finally:
         for handle in handles:

@@ -47,6 +47,14 @@ class PromptIds:
         fixed = len(self.before) + len(self.after)
         return fixed + content if self.between is None else fixed + len(self.between) + 2 * content
 
+    def places(self, content: int) -> tuple[range, ...]:
+        """Indices of the sentence's ids, of each of its copies."""
+        first = len(self.before)
+        if self.between is None:
+            return (range(first, first + content),)
+        second = first + content + len(self.between)
+        return range(first, first + content), range(second, second + content)
+
     def pooled(self, content: int) -> Span:
         """First and last index of what the vector is taken from."""
         last = self.length(content) - 1

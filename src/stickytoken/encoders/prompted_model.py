@@ -83,6 +83,7 @@ class PromptedModel:
         if prepending is not None:
             own.add_tokens([PLACEHOLDER])
         adapted = HuggingFaceTokenizer(own)
+        self.padding_id: int | None = getattr(own, "pad_token_id", None)
         self.placeholder_id = own.convert_tokens_to_ids(PLACEHOLDER) if prepending is not None else None
         self._texts = PromptTokenizer(
             adapted, _special_ids(own, adapted), reading.prompt, prepending=prepending is not None

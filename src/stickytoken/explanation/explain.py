@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stickytoken.encoders.inspection import Inspector
+from stickytoken.encoders.inspectors import inspector_of
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError, ModelError
 from stickytoken.explanation.assembling import Job, assemble
@@ -60,7 +60,7 @@ def explain(
         RunError: the run is of another model, or ``out`` cannot be written.
     """
     settings = settings or ExplainSettings()
-    inspector = Inspector(encoder)
+    inspector = inspector_of(encoder)
     if run is not None:
         require_same_model(run, encoder)
     vocabulary = categorize(encoder.tokenizer)
