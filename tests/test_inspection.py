@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-import tiny
 import tiny_architectures as architectures
+from looked import assert_batches_and_order_change_nothing
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.attention_capture import AttentionCapture
 from stickytoken.encoders.inspectors import inspector_of
@@ -124,15 +124,9 @@ def test_a_static_model_is_the_mean_of_its_rows():
 
 
 def test_batches_and_order_change_nothing(backbones, monkeypatch):
-    encoder = load_encoder(architectures.stacked(backbones["bert"]))
-    contents = [text.ids for text in encoder.tokenize(tiny.sentences(9))]
-    labels = [[0] * len(content) for content in contents]
-    together = inspector_of(encoder).look(contents, labels, 1)
-    monkeypatch.setattr("stickytoken.encoders.inspection._WEIGHTS", 1)
-    one_by_one = inspector_of(encoder).look(contents[::-1], labels[::-1], 1)[::-1]
-    for left, right in zip(together, one_by_one, strict=True):
-        for name in ("hidden", "attention", "supplied", "vector"):
-            np.testing.assert_allclose(getattr(left, name), getattr(right, name), atol=1e-5)
+    assert_batches_and_order_change_nothing(
+        load_encoder(architectures.stacked(backbones["bert"])), monkeypatch
+    )
 
 
 def test_weights_of_one_layer_are_held_at_a_time(backbones, monkeypatch):

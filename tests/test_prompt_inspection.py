@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import plain_decoder
-import tiny
 import tiny_decoders
+from looked import assert_batches_and_order_change_nothing
 from stickytoken.encoders.causal_prompt import CausalPromptEncoder
 from stickytoken.encoders.inspectors import inspector_of
 from stickytoken.encoders.integrated_jacobians import JacobianIntegrator
@@ -170,15 +170,7 @@ def test_an_echo_has_its_text_twice_and_pools_the_second():
 
 
 def test_batches_and_order_change_nothing(monkeypatch):
-    encoder = encoder_of(span=(1, 3))
-    contents = [text.ids for text in encoder.tokenize(tiny.sentences(9))]
-    labels = [[0] * len(content) for content in contents]
-    together = inspector_of(encoder).look(contents, labels, 1)
-    monkeypatch.setattr("stickytoken.encoders.inspection._WEIGHTS", 1)
-    one_by_one = inspector_of(encoder).look(contents[::-1], labels[::-1], 1)[::-1]
-    for left, right in zip(together, one_by_one, strict=True):
-        for name in ("hidden", "attention", "supplied", "vector"):
-            np.testing.assert_allclose(getattr(left, name), getattr(right, name), atol=1e-5)
+    assert_batches_and_order_change_nothing(encoder_of(span=(1, 3)), monkeypatch)
 
 
 # Contributions.

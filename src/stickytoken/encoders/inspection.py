@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.batching import equal_length_batches
 from stickytoken.encoders.embedded_text import EmbeddedText
 from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.vector_checks import require_usable, shown
 from stickytoken.errors import EncodingError
 
 # Attention weights of one layer, and hidden states of all layers, that a batch may hold.
@@ -106,22 +107,39 @@ class Inspector(Protocol):
         ...
 
 
-def batches_in_memory(lengths: Sequence[int], config: Any) -> list[NDArray[np.intp]]:
-    """Texts of equal length that are looked at together: neither weights nor states outgrow their limits.
+def look_in_batches(
+    encoder: Encoder,
+    contents: Sequence[tuple[int, ...]],
+    lengths: Sequence[int],
+    config: Any,
+    look: Callable[[NDArray[np.intp]], Sequence[Inside]],
+) -> list[Inside]:
+    """Look at texts of equal length together, and refuse vectors that cannot be used.
 
     Args:
-        lengths: tokens of each text.
-        config: the transformers configuration; what it does not say is guessed.
+        encoder: whose model it is.
+        contents: content ids of n texts.
+        lengths: tokens of each, with all that the model puts around it.
+        config: the transformers configuration.
+        look: what is seen of some of the texts, given by their numbers.
+
+    Raises:
+        EncodingError: a text without a usable vector, or no memory for one text.
     """
-    heads = getattr(config, "num_attention_heads", None) or _HEADS_IF_UNKNOWN
-    layers = getattr(config, "num_hidden_layers", None) or 1
-    width = getattr(config, "hidden_size", None) or 1024
-    batches = []
-    for same in equal_length_batches(lengths, _TOKENS):
-        length = max(1, lengths[same[0]])
-        size = max(1, min(_WEIGHTS // (heads * length**2), _STATES // ((layers + 1) * length * width)))
-        batches += np.array_split(same, -(-len(same) // size))
-    return batches
+    found: dict[int, Inside] = {}
+    with memory_told(encoder, "look into"):
+        for batch in _batches_in_memory(lengths, config):
+            found |= dict(zip(batch.tolist(), look(batch), strict=True))
+    result = [found[row] for row in range(len(contents))]
+    if result:
+        vectors = np.stack([each.vector for each in result])
+        require_usable(vectors, encoder.name, content_label(encoder, contents), allow_zero=False)
+    return result
+
+
+def content_label(encoder: Encoder, contents: Sequence[Sequence[int]]) -> Callable[[int], str]:
+    """How messages call a text of which only the ids are known."""
+    return lambda row: shown(encoder.tokenizer.decode_many([contents[row]])[0])
 
 
 @contextmanager
@@ -144,3 +162,16 @@ def as_numbers(values: torch.Tensor) -> NDArray[np.float64]:
     """A tensor of any device and precision as an array."""
     found: NDArray[np.float64] = values.double().cpu().numpy()
     return found
+
+
+def _batches_in_memory(lengths: Sequence[int], config: Any) -> list[NDArray[np.intp]]:
+    """Texts of equal length, so few that neither weights nor states outgrow their limits."""
+    heads = getattr(config, "num_attention_heads", None) or _HEADS_IF_UNKNOWN
+    layers = getattr(config, "num_hidden_layers", None) or 1
+    width = getattr(config, "hidden_size", None) or 1024
+    batches = []
+    for same in equal_length_batches(lengths, _TOKENS):
+        length = max(1, lengths[same[0]])
+        size = max(1, min(_WEIGHTS // (heads * length**2), _STATES // ((layers + 1) * length * width)))
+        batches += np.array_split(same, -(-len(same) // size))
+    return batches

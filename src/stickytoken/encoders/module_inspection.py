@@ -18,10 +18,9 @@ from stickytoken.encoders.attention_capture import (
 )
 from stickytoken.encoders.borrowing import bounded_memory, evaluating
 from stickytoken.encoders.embedded_text import EmbeddedText
-from stickytoken.encoders.inspection import Inside, as_numbers, batches_in_memory, memory_told
+from stickytoken.encoders.inspection import Inside, as_numbers, content_label, look_in_batches, memory_told
 from stickytoken.encoders.module_embedding import backbone_of, embedded_text, input_embeddings
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-from stickytoken.encoders.vector_checks import require_usable, shown
 
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -71,24 +70,15 @@ class ModuleInspector:
         """Send texts through the model and keep what is seen on the way; see `Inspector.look`."""
         rows = [tuple(content) for content in contents]
         for row, content in enumerate(rows):
-            self.encoder.check_input(content, row, self._label(rows))
+            self.encoder.check_input(content, row, content_label(self.encoder, rows))
         lengths = [len(content) + self.encoder.template.overhead for content in rows]
-        found: dict[int, Inside] = {}
         config = getattr(backbone_of(self._model), "config", None)
-        with (
-            evaluating(self._model),
-            torch.inference_mode(),
-            bounded_memory(self._model),
-            memory_told(self.encoder, "look into"),
-        ):
-            for batch in batches_in_memory(lengths, config):
-                inside = self._look([rows[k] for k in batch], [labels[k] for k in batch], parts)
-                found |= dict(zip(batch.tolist(), inside, strict=True))
-        result = [found[row] for row in range(len(rows))]
-        if result:
-            vectors = np.stack([each.vector for each in result])
-            require_usable(vectors, self.encoder.name, self._label(rows), allow_zero=False)
-        return result
+
+        def look(batch: NDArray[np.intp]) -> list[Inside]:
+            return self._look([rows[k] for k in batch], [labels[k] for k in batch], parts)
+
+        with evaluating(self._model), torch.inference_mode(), bounded_memory(self._model):
+            return look_in_batches(self.encoder, rows, lengths, config, look)
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
@@ -105,9 +95,6 @@ class ModuleInspector:
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
         """A text as the embeddings that the model reads; see `Inspector.embedded`."""
         return embedded_text(self.encoder, content)
-
-    def _label(self, rows: Sequence[tuple[int, ...]]) -> Any:
-        return lambda row: shown(self.encoder.tokenizer.decode_many([rows[row]])[0])
 
     def _look(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,9 @@ from stickytoken.encoders.attention_capture import AttentionCapture, attention_o
 from stickytoken.encoders.borrowing import alone, bounded_memory, evaluating
 from stickytoken.encoders.causal_prompt import CausalPromptEncoder
 from stickytoken.encoders.embedded_text import EmbeddedText
-from stickytoken.encoders.inspection import Inside, as_numbers, batches_in_memory, memory_told
+from stickytoken.encoders.inspection import Inside, as_numbers, content_label, look_in_batches, memory_told
 from stickytoken.encoders.layer_states import PromptBatch, pooled_states, prompt_states
 from stickytoken.encoders.prompted_model import PromptRow
-from stickytoken.encoders.vector_checks import require_usable, shown
 
 
 class PromptInspector:
@@ -59,22 +59,16 @@ class PromptInspector:
         """Send texts through the model and keep what is seen on the way; see `Inspector.look`."""
         rows = [tuple(content) for content in contents]
 
-        def label(row: int) -> str:
-            return shown(self.encoder.tokenizer.decode_many([rows[row]])[0])
-
+        label = content_label(self.encoder, rows)
         for row, content in enumerate(rows):
-            self.encoder.check_input(content, lambda row=row: label(row))  # type: ignore[misc]
+            self.encoder.check_input(content, partial(label, row))
         lengths = [self._prompted.length(len(content)) for content in rows]
-        found: dict[int, Inside] = {}
-        with self._borrowed(), torch.inference_mode(), memory_told(self.encoder, "look into"):
-            for batch in batches_in_memory(lengths, self._decoder.model.config):
-                inside = self._look([rows[k] for k in batch], [labels[k] for k in batch], parts)
-                found |= dict(zip(batch.tolist(), inside, strict=True))
-        result = [found[row] for row in range(len(rows))]
-        if result:
-            vectors = np.stack([each.vector for each in result])
-            require_usable(vectors, self.encoder.name, label, allow_zero=False)
-        return result
+
+        def look(batch: NDArray[np.intp]) -> list[Inside]:
+            return self._look([rows[k] for k in batch], [labels[k] for k in batch], parts)
+
+        with self._borrowed(), torch.inference_mode():
+            return look_in_batches(self.encoder, rows, lengths, self._decoder.model.config, look)
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
