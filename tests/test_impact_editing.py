@@ -12,7 +12,7 @@ from stickytoken.errors import InputError
 from stickytoken.impacts.carriers import Treatment, content_limit, needed_room, prepare
 from stickytoken.impacts.conditions import Condition, Kind, make_conditions
 from stickytoken.impacts.editing import gaps, insert_ids, insert_words, turns
-from stickytoken.impacts.tokens import flagged_tokens, match_benign, named_tokens, worst_tokens
+from stickytoken.impacts.tokens import match_benign, named_tokens, worst_tokens
 from stickytoken.insertion import (
     Insertion,
     Placement,
@@ -180,4 +180,3 @@ def test_tokens_that_cannot_be_measured_are_refused(vocabulary):
 def test_the_worst_tokens_of_a_run_come_first(planted_run):
     run = open_run(planted_run)
     assert worst_tokens(run, 1) == run.sticky["token_id"].to_list()[:1]
-    assert set(run.sticky["token_id"]) == flagged_tokens(run)

@@ -14,7 +14,7 @@ from stickytoken.cli.explanations import print_explanation
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, spread
 from stickytoken.cli.output import print_json, tell
 from stickytoken.cli.progress import progress_bar
-from stickytoken.cli.run_models import load_for
+from stickytoken.cli.run_models import load_for, run_in
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 
@@ -96,7 +96,7 @@ def explain(
     numbers = [o.token_id(token) for token in tokens] if ids else []
     _require_text(text)
     corpus = _corpus(sentences, column)
-    run = _run_of(source, model)
+    run = run_in(source, model)
     encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
     with progress_bar() as progress:
         found = run_explain(
@@ -136,18 +136,6 @@ def _corpus(sentences: str | None, column: str | None) -> Sentences | None:
         raise InputError(
             f"column {column!r} is asked for without sentences: pass --sentences, or leave it out"
         )
-    return None
-
-
-def _run_of(source: str, model: str | None) -> Run | None:
-    """The run in a folder; None where the source is a model."""
-    from stickytoken.explanation.source import is_run
-    from stickytoken.runs import open_run
-
-    if is_run(source):
-        return open_run(source)
-    if model is not None:
-        raise InputError(f"{source} is no run folder, so --model says nothing: leave it out")
     return None
 
 

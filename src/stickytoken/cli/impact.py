@@ -14,12 +14,11 @@ from stickytoken.cli.impact_results import show_impact
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, spread
 from stickytoken.cli.output import tell
 from stickytoken.cli.progress import progress_bar
-from stickytoken.cli.run_models import load_for
+from stickytoken.cli.run_models import load_for, run_in
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement
 
 if TYPE_CHECKING:
-    from stickytoken.runs import Run
     from stickytoken.vocabulary import Vocabulary
 
 
@@ -122,7 +121,12 @@ def impact(
         seed=seed,
     )
     tasks = [*(task or ()), *(_paper_tasks() if preset else ())]
-    run = _run(source, model, named=bool(tokens))
+    run = run_in(source, model)
+    if run is None and not tokens:
+        raise InputError(
+            f"{source!r} is no folder of a finished detection: name tokens with --tokens, or run "
+            "`stickytoken detect` first and pass its folder"
+        )
     encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
     ids = _token_ids(categorize(encoder.tokenizer), tokens) if tokens else None
     with progress_bar() as progress:
@@ -143,22 +147,6 @@ def impact(
         raise InputError(
             "not run: " + "; ".join(f"{name} ({reason})" for name, reason in found.failed.items())
         )
-
-
-def _run(source: str, model: str | None, *, named: bool) -> Run | None:
-    """The run in a folder; None where the source is a model."""
-    from stickytoken.runs import open_run
-
-    if (Path(source).expanduser() / "run.json").is_file():
-        return open_run(source)
-    if model is not None:
-        raise InputError(f"{source} is no run folder, so --model says nothing: leave it out")
-    if not named:
-        raise InputError(
-            f"{source!r} is no folder of a finished detection: name tokens with --tokens, or run "
-            "`stickytoken detect` first and pass its folder"
-        )
-    return None
 
 
 def _paper_tasks() -> tuple[str, ...]:

@@ -117,6 +117,15 @@ class Run:
         }
 
 
+def is_run(path: str | Path) -> bool:
+    """Whether a folder holds a run, finished or not.
+
+    Raises:
+        RunError: the folder cannot be looked into.
+    """
+    return RunFolder(Path(path).expanduser()).holds_run()
+
+
 def open_run(path: str | Path) -> Run:
     """Open a finished run.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from stickytoken.detection.numbers import whole_number
+from stickytoken.detection.numbers import set_whole_numbers
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement
 
@@ -88,16 +88,15 @@ class StdSettings:
     manhattan: ScoreConstants = field(default=ScoreConstants(1.0, 0.5, 0.1))
 
     def __post_init__(self) -> None:
-        counts = {
-            "sentences": (self.sentences, 2),
-            "pairs": (self.pairs, 1),
-            "scoring_pairs": (self.scoring_pairs, 1),
-            "validation_pairs": (self.validation_pairs, 1),
-            "copies": (self.copies, 1),
-            "seed": (self.seed, 0),
+        least = {
+            "sentences": 2,
+            "pairs": 1,
+            "scoring_pairs": 1,
+            "validation_pairs": 1,
+            "copies": 1,
+            "seed": 0,
         }
-        for name, (value, least) in counts.items():
-            object.__setattr__(self, name, whole_number(name, value, least))
+        set_whole_numbers(self, least)
         if not 0 < self.candidate_share <= 1:
             raise InputError(f"candidate_share is {self.candidate_share}: it must be above 0 and at most 1")
         if not 0 <= self.outlier_range < math.inf:
