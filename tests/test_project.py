@@ -110,15 +110,6 @@ def test_every_option_in_the_page_on_usage_is_real():
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - known == set()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_example_of_every_command_is_real(command):
-    (found,) = (each for each in app.registered_commands if each.callback.__name__ == command)
-    (example,) = re.findall(r"Example: (.*)", found.callback.__doc__)
-    words = shlex.split(example)
-    assert words[:2] == ["stickytoken", command]
-    assert {word for word in words if word.startswith("-")} <= options_of(command)
-
-
 def places_in_the_architecture():
     """Files and folders of the table of places; of a row, those behind the first may lie in its folder."""
     for row in re.findall(

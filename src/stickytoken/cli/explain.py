@@ -35,6 +35,7 @@ Text = Annotated[
     list[str] | None,
     typer.Option("--text", help="Put the copies into this text; may be given again.", show_default=False),
 ]
+Seed = Annotated[int, typer.Option(min=0, help="Of all sampling.")]
 Out = Annotated[
     Path | None,
     typer.Option(help="Folder for the tables. Default: RUN/explain for a run.", show_default=False),
@@ -69,13 +70,13 @@ def explain(
     looking: LookingOptions,
     sentences: o.SentenceSource = None,
     column: o.Column = None,
-    seed: o.Seed = 42,
+    seed: Seed = 42,
     out: Out = None,
     loading: LoadingOptions,
     prompting: PromptingOptions,
     output_format: o.OutputFormat = o.Format.TABLE,
 ) -> None:
-    """Show what a model does with copies of tokens, beside matched benign tokens.
+    """Show what a model does with copies of tokens. Matched benign tokens stand beside them.
 
     Example: stickytoken explain all-MiniLM-L6-v2 '[CLS]' --text "A man repairs a bicycle"
     """
