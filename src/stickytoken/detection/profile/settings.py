@@ -41,6 +41,9 @@ class ProfileSettings:
         screen_precision: what the model computes in before the last round; None is its own
             precision. Verdicts on the tokens that reach the last round rest on its own in any case.
         seed: of everything that is drawn.
+
+    Raises:
+        InputError: a value is out of range, or settings that go against each other.
     """
 
     budget: float = 6.0

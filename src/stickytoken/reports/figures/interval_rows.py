@@ -52,7 +52,7 @@ def interval_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) 
         x=[row["value"] for row in rows],
         error_x={
             "type": "data",
-            "array": [0 if row["high"] is None else row["high"] - row["value"] for row in rows],
+            "array": [None if row["high"] is None else row["high"] - row["value"] for row in rows],
         },
         mode="markers",
         marker={
