@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from stickytoken.reports.figures.figure import DataTable
-from stickytoken.reports.figures.measure_rows import measure_rows, measures_table
+from stickytoken.reports.figures.shown_measures import measures_table, shown_measures
 from stickytoken.reports.figures.style import ORDINARY, STICKY, empty_figure, label, new_figure
 
 _NEEDED = ("value", "share_below")
@@ -22,7 +22,7 @@ def embedding_place(measures: pl.DataFrame, names: Mapping[str, str], token: str
         names: what a measure is called; measures that are not there have no line.
         token: the vocabulary string.
     """
-    rows = measure_rows(measures, names, _NEEDED)
+    rows = shown_measures(measures, names, _NEEDED)
     if not rows:
         return empty_figure("this model does not show its embedding matrix")
     figure = new_figure(height=140 + 44 * len(rows))
@@ -62,7 +62,7 @@ def describe_place(
     measures: pl.DataFrame, neighbours: pl.DataFrame, names: Mapping[str, str], token: str
 ) -> str:
     """The row in words, with its nearest rows."""
-    rows = measure_rows(measures, names, _NEEDED)
+    rows = shown_measures(measures, names, _NEEDED)
     if not rows:
         return "This model does not show its embedding matrix."
     parts = [
@@ -78,4 +78,4 @@ def describe_place(
 def place_table(measures: pl.DataFrame, names: Mapping[str, str]) -> DataTable:
     """A row a measure."""
     columns = ("value", "share_below", "benign_mean", "benign_low", "benign_high", "deviations", "outside")
-    return measures_table(measure_rows(measures, names, _NEEDED), names, columns)
+    return measures_table(shown_measures(measures, names, _NEEDED), names, columns)

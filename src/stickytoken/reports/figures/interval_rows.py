@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from stickytoken.reports.figures.figure import DataTable
-from stickytoken.reports.figures.measure_rows import measure_rows, measures_table
+from stickytoken.reports.figures.shown_measures import measures_table, shown_measures
 from stickytoken.reports.figures.style import CONTROL, STICKY, empty_figure, label, new_figure
 
 _NEEDED = ("value", "benign_low", "benign_high")
@@ -23,7 +23,7 @@ def interval_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) 
         names: what a measure is called; measures that are not there have no line.
         token: the vocabulary string.
     """
-    rows = measure_rows(measures, names, _NEEDED)
+    rows = shown_measures(measures, names, _NEEDED)
     if not rows:
         return empty_figure("this model does not show it")
     figure = new_figure(height=150 + 56 * len(rows))
@@ -70,7 +70,7 @@ def interval_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) 
 
 def describe_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) -> str:
     """Every measure in words."""
-    rows = measure_rows(measures, names, _NEEDED)
+    rows = shown_measures(measures, names, _NEEDED)
     if not rows:
         return "This model does not show it."
     parts = [
@@ -83,4 +83,4 @@ def describe_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) 
 
 def rows_table(measures: pl.DataFrame, names: Mapping[str, str]) -> DataTable:
     """A row a measure."""
-    return measures_table(measure_rows(measures, names, _NEEDED), names, _COLUMNS)
+    return measures_table(shown_measures(measures, names, _NEEDED), names, _COLUMNS)

@@ -1,4 +1,4 @@
-"""Rows of an explained token's measures that a figure shows, in the order of their names."""
+"""Measures of an explained token that a figure shows, in the order of their names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import polars as pl
 from stickytoken.reports.figures.figure import DataTable
 
 
-def measure_rows(
+def shown_measures(
     measures: pl.DataFrame, names: Mapping[str, str], needed: Sequence[str]
 ) -> list[dict[str, Any]]:
     """A row a measure, in the order of the names.
