@@ -9,7 +9,7 @@ import impact_files as files
 import tiny
 from stickytoken import open_run
 from stickytoken.errors import InputError
-from stickytoken.impacts.carriers import Treatment, content_limit, needed_room, prepare
+from stickytoken.impacts.carriers import Carrier, Treatment, content_limit, cut_ids, needed_room, prepare
 from stickytoken.impacts.conditions import Condition, Kind, make_conditions
 from stickytoken.impacts.editing import gaps, insert_ids, insert_words, turns
 from stickytoken.impacts.tokens import match_benign, named_tokens, worst_tokens
@@ -100,6 +100,15 @@ def test_ids_are_cut_where_the_model_would_cut(encoder):
     whole = encoder.tokenize(texts[:1])[0].ids
     assert found[0].content.ids == whole[:54]
     assert all(encoder.fits((*each.content.ids, *(5,) * 8)) for each in found)
+
+
+@pytest.mark.parametrize("longest", [3, 4, 5, 6])
+def test_a_cut_counts_what_stands_before_the_first_word(longest):
+    content = TokenizedText(head=(9, 8), words=((1, 2), (3,), (4, 5)), tail=(7,))
+    found = cut_ids(Carrier("a b c", content, False), longest)
+    assert found.cut
+    assert found.content.ids == content.ids[:longest]
+    assert found.content.head == (9, 8)
 
 
 def test_text_is_cut_behind_a_word(encoder):
