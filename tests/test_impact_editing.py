@@ -176,6 +176,15 @@ def test_matches_are_of_the_same_kind_and_length_and_not_flagged(vocabulary):
     assert more[:2] == match_benign(vocabulary, sticky, flagged, 1, 0)
 
 
+def test_no_token_is_the_match_of_two(vocabulary):
+    """Sticky tokens alike draw from the same few."""
+    alike = [token for token in vocabulary.available if token.text.isalpha() and len(token.text) == 5]
+    sticky = alike[:3]
+    for seed in range(3):
+        found = match_benign(vocabulary, sticky, set(), 4, seed)
+        assert len({token.id for token in found}) == len(found) == 12
+
+
 def test_tokens_that_cannot_be_measured_are_refused(vocabulary):
     with pytest.raises(InputError, match="token id 999999 cannot occur in text"):
         named_tokens(vocabulary, [999999])
