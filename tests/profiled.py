@@ -28,13 +28,7 @@ SHARD_PROBES = 96
 
 def sentences(count: int, words: Sequence[str] = WORDS, seed: int = 0) -> list[str]:
     """Distinct sentences of 3 to 9 of the words."""
-    generator = torch.Generator().manual_seed(seed)
-    found: dict[str, None] = {}
-    while len(found) < count:
-        size = int(torch.randint(3, 10, (1,), generator=generator))
-        places = torch.randint(len(words), (size,), generator=generator).tolist()
-        found[" ".join(words[place] for place in places) + "."] = None
-    return list(found)
+    return tiny.sentences(count, seed, words)
 
 
 def corpus(count: int = 200, topics: int = 0, words: Sequence[str] = WORDS) -> Sentences:
@@ -45,6 +39,14 @@ def corpus(count: int = 200, topics: int = 0, words: Sequence[str] = WORDS) -> S
     own = [sentences(count // topics + 1, words[place::topics], seed=place) for place in range(topics)]
     texts = [own[place % topics][place // topics] for place in range(count)]
     return collect_sentences(texts, "test", topics=about)
+
+
+def save_bert(folder: Path) -> Path:
+    """The folder of a tiny BERT that reads the words; it is normalised."""
+    backbone = tiny.bert_backbone(folder / "backbone", words=WORDS)
+    model = folder / "model"
+    tiny.sentence_transformer(backbone, normalize=True).save(str(model))
+    return model
 
 
 def planted_model(

@@ -79,6 +79,12 @@ def test_the_help_explains_every_option(name):
         assert parameter.help, parameter.name
 
 
+def test_the_list_of_commands_says_of_each_in_a_whole_sentence_what_it_does():
+    listed = planted.command("--help").stdout.partition("Commands:")[2].strip().splitlines()
+    assert [line.split()[0] for line in listed] == list(COMMANDS)
+    assert [line for line in listed if not line.endswith(".") or line.endswith("..")] == []
+
+
 def test_the_version_is_that_of_the_package():
     from importlib.metadata import version
 

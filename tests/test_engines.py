@@ -9,7 +9,6 @@ import pytest
 import engines
 import planted
 import profiled
-import tiny
 from interrupted import assert_same_run
 from stickytoken.detection.stage import Shard
 from stickytoken.encoders import load_encoder
@@ -29,10 +28,7 @@ TOKENS_A_SHARD = 6
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """The folder of a tiny BERT with a vocabulary that is large enough for both methods."""
-    backbone = tiny.bert_backbone(tmp_path_factory.mktemp("backbone"), words=profiled.WORDS)
-    folder = tmp_path_factory.mktemp("bert") / "model"
-    tiny.sentence_transformer(backbone, normalize=True).save(str(folder))
-    return folder
+    return profiled.save_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="module")

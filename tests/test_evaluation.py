@@ -15,6 +15,7 @@ import tiny_decoders
 from stickytoken import load_encoder
 from stickytoken.errors import InputError
 from stickytoken.evaluation import compare, find_task, read_similarity
+from stickytoken.evaluation.comparison import encodings
 
 OPTIONS = "--device cpu --prompt prompteol --token-prepending --start 1 --exit 3 --layer 3".split()
 READINGS = (
@@ -134,6 +135,13 @@ def test_scores_are_those_of_scikit_learn(encoders, layout, tmp_path):
         expected = 100 * ORACLES[layout](encoder, path)
         # Trec's gain is the score itself, as scikit-learn's.
         assert row.scores[task.metrics[0]] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(("layer", "shown"), [(-1, [4]), (4, [4]), (-2, [4, 3]), (3, [4, 3]), (-4, [4, 1])])
+def test_layers_are_told_from_1_however_they_were_asked_for(folder, layer, shown):
+    encoder = load_encoder(folder, device="cpu", prompt="prompteol", layer=layer)
+    assert encoder.layers == 4
+    assert [each.layer for each in encodings(encoder)] == shown
 
 
 def test_texts_beyond_the_context_are_cut_alike_and_counted(folder, write):

@@ -228,7 +228,7 @@ def test_a_run_of_the_other_method_works_too(small_run, encoder):
 
 
 def test_a_run_of_another_model_is_refused(profile_run, encoder):
-    with pytest.raises(RunError, match=r"is not the model .* differs in max_length, modules, tokenizer"):
+    with pytest.raises(RunError, match=r"is of another .*they differ in max_length, modules, tokenizer"):
         explain(encoder, ["river"], run=profile_run, settings=SMALL)
 
 
@@ -253,7 +253,18 @@ def test_bad_input_is_refused(encoder, tokens, options, saying):
         explain(encoder, tokens, sentences=CORPUS, settings=SMALL, **options)
 
 
-@pytest.mark.parametrize("change", [{"copies": 0}, {"benign": 2}, {"confidence": 1.0}, {"steps": 0}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"copies": 0},
+        {"benign": 2},
+        {"confidence": 1.0},
+        {"steps": 0},
+        {"pairs": 1.5},
+        {"seed": "3"},
+        {"confidence": "0.9"},
+    ],
+)
 def test_settings_out_of_range_are_refused(change):
     with pytest.raises(InputError, match=f"{next(iter(change))} is"):
         ExplainSettings(**change)

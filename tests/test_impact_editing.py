@@ -9,10 +9,10 @@ import impact_files as files
 import tiny
 from stickytoken import open_run
 from stickytoken.errors import InputError
-from stickytoken.impacts.carriers import Treatment, content_limit, needed_room, prepare
+from stickytoken.impacts.carriers import Carrier, Treatment, content_limit, cut_ids, needed_room, prepare
 from stickytoken.impacts.conditions import Condition, Kind, make_conditions
 from stickytoken.impacts.editing import gaps, insert_ids, insert_words, turns
-from stickytoken.impacts.tokens import flagged_tokens, match_benign, named_tokens, worst_tokens
+from stickytoken.impacts.tokens import match_benign, named_tokens, worst_tokens
 from stickytoken.insertion import (
     Insertion,
     Placement,
@@ -102,6 +102,15 @@ def test_ids_are_cut_where_the_model_would_cut(encoder):
     assert all(encoder.fits((*each.content.ids, *(5,) * 8)) for each in found)
 
 
+@pytest.mark.parametrize("longest", [3, 4, 5, 6])
+def test_a_cut_counts_what_stands_before_the_first_word(longest):
+    content = TokenizedText(head=(9, 8), words=((1, 2), (3,), (4, 5)), tail=(7,))
+    found = cut_ids(Carrier("a b c", content, False), longest)
+    assert found.cut
+    assert found.content.ids == content.ids[:longest]
+    assert found.content.head == (9, 8)
+
+
 def test_text_is_cut_behind_a_word(encoder):
     (found,) = prepare(encoder, [long_text(200)], 8, Insertion.TEXT, "t")
     assert found.cut
@@ -167,6 +176,15 @@ def test_matches_are_of_the_same_kind_and_length_and_not_flagged(vocabulary):
     assert more[:2] == match_benign(vocabulary, sticky, flagged, 1, 0)
 
 
+def test_no_token_is_the_match_of_two(vocabulary):
+    """Sticky tokens alike draw from the same few."""
+    alike = [token for token in vocabulary.available if token.text.isalpha() and len(token.text) == 5]
+    sticky = alike[:3]
+    for seed in range(3):
+        found = match_benign(vocabulary, sticky, set(), 4, seed)
+        assert len({token.id for token in found}) == len(found) == 12
+
+
 def test_tokens_that_cannot_be_measured_are_refused(vocabulary):
     with pytest.raises(InputError, match="token id 999999 cannot occur in text"):
         named_tokens(vocabulary, [999999])
@@ -180,4 +198,3 @@ def test_tokens_that_cannot_be_measured_are_refused(vocabulary):
 def test_the_worst_tokens_of_a_run_come_first(planted_run):
     run = open_run(planted_run)
     assert worst_tokens(run, 1) == run.sticky["token_id"].to_list()[:1]
-    assert set(run.sticky["token_id"]) == flagged_tokens(run)

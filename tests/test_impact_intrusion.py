@@ -94,6 +94,24 @@ def test_no_hits_of_benign_copies_make_no_ratio():
     assert rows[2]["hits_sticky"] == 1
 
 
+def test_the_summary_equals_plain_loops():
+    generator = np.random.default_rng(0)
+    kinds = (Kind.STICKY, Kind.STICKY, Kind.BENIGN, Kind.BENIGN, Kind.BENIGN)
+    conditions = [Condition(kind, (Token(place, "a"),), 0, 0) for place, kind in enumerate(kinds)]
+    outcomes = generator.integers(1, 50, size=(len(kinds), 9, 2 * len(COPIES))).astype(float)
+    for place, row in enumerate(intrusion_summary(outcomes, conditions, SETTINGS, "t")):
+        assert (row["copies"], row["documents"]) == (COPIES[place], 9)
+        for kind in (Kind.STICKY, Kind.BENIGN):
+            own = [outcomes[k] for k, each in enumerate(kinds) if each is kind]
+            assert row[f"hits_{kind.value}"] == pytest.approx(
+                np.mean([each[:, place].mean() for each in own])
+            )
+            medians = [np.median(each[:, len(COPIES) + place]) for each in own]
+            assert row[f"rank_{kind.value}"] == pytest.approx(np.mean(medians))
+        assert row["ratio"] == pytest.approx(row["hits_sticky"] / row["hits_benign"])
+        assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
+
+
 def test_a_beir_folder_brings_its_queries(tmp_path):
     folder = files.beir(tmp_path / "beir")
     corpus = load_search_corpus(folder, 0)

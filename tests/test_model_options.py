@@ -7,13 +7,22 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from stickytoken.cli import show as cli_show
 from stickytoken.cli.detect import detect
+from stickytoken.cli.detection_options import ProfileOptions, StdOptions
 from stickytoken.cli.embed import embed
 from stickytoken.cli.evaluate import evaluate
+from stickytoken.cli.explain import LookingOptions
+from stickytoken.cli.impact_options import MeasuringOptions, TextSide
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load, spread
+from stickytoken.cli.options import Method
 from stickytoken.cli.probe import probe
 from stickytoken.cli.tune import tune
+from stickytoken.detection.profile.verdict import Verdict
 from stickytoken.encoders import load_encoder
+from stickytoken.explanation import ExplainSettings
+from stickytoken.impacts.settings import ImpactSettings, Side
+from stickytoken.runs.methods import METHODS
 
 LOADING = {field.name for field in fields(LoadingOptions)}
 PROMPTING = {field.name for field in fields(PromptingOptions)}
@@ -63,3 +72,27 @@ def test_every_option_reaches_load_encoder(monkeypatch):
     given = {name: getattr(loading, name) for name in LOADING}
     assert found == given | {name: getattr(prompting, name) for name in PROMPTING}
     assert set(found) < set(inspect.signature(load_encoder).parameters)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"), [(LookingOptions, ExplainSettings), (MeasuringOptions, ImpactSettings)]
+)
+def test_options_of_settings_have_the_names_and_defaults_of_the_settings(options, settings):
+    defaults = {field.name: field.default for field in fields(settings)}
+    assert {field.name: field.default for field in fields(options)}.items() <= defaults.items()
+
+
+def test_what_the_command_line_offers_is_what_the_functions_take():
+    """The command line has lists of its own where those of the functions are slow to import."""
+    assert list(TextSide) == list(Side)
+    assert [each.value for each in cli_show.Verdict] == ["sticky", "topical", "benign"]
+    assert {each.value for each in cli_show.Verdict} == set(Verdict)
+    assert {each.value for each in Method} == set(METHODS)
+
+
+def test_every_setting_of_a_method_that_has_an_option_is_one_of_its_method():
+    renamed = {"sentence_count": "sentences", "pair_count": "pairs"}
+    for options, method in ((ProfileOptions, "profile"), (StdOptions, "std")):
+        names = {renamed.get(field.name, field.name) for field in fields(options)}
+        assert names <= {field.name for field in fields(METHODS[method].settings)}
+        assert all(field.default is None for field in fields(options))

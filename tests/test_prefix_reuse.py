@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiny_architectures
+from prefix_trees import counted_trees, grid_probes
 from stickytoken import load_encoder
-from stickytoken.detection.probes import KeyedPaths, ProbeGrid
 from stickytoken.encoders.prefix_reuse import PrefixReuse
 from stickytoken.encoders.prefix_tree import grow, levels, new_tokens
-from stickytoken.insertion import Insertion, Placement, Token
+from stickytoken.insertion import Placement
 
 inputs = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7).map(tuple), max_size=25, unique=True)
 
@@ -100,13 +100,8 @@ def encoder(model):
     return load_encoder(model)
 
 
-def probes_of(encoder, placement, tokens=4, counts=8):
-    carriers = tuple(encoder.tokenize(CARRIERS))
-    words = tuple(len(carrier.words) for carrier in carriers)
-    paths = KeyedPaths(1, 0, words, counts, Insertion.IDS)
-    grid = ProbeGrid(carriers, (placement,), counts, paths)
-    usable = [entry for entry in encoder.tokenizer.entries if entry > 5][-tokens:]
-    return [probe for entry in usable for probe in grid.probes(Token(entry, str(entry)))]
+def probes_of(encoder, placement):
+    return grid_probes(encoder, CARRIERS, placement)
 
 
 def plain_vectors(encoder, contents):
@@ -114,23 +109,10 @@ def plain_vectors(encoder, contents):
     return np.concatenate([encoder._runner.launch([own]) for own in contents])
 
 
-def trees_used(monkeypatch):
-    """Counts how often inputs went through trees."""
-    calls = []
-    run = PrefixReuse.vectors
-
-    def counted(self, roots, count):
-        calls.append(count)
-        return run(self, roots, count)
-
-    monkeypatch.setattr(PrefixReuse, "vectors", counted)
-    return calls
-
-
 @pytest.mark.parametrize("placement", Placement)
 def test_vectors_equal_those_of_every_input_by_itself(encoder, placement, monkeypatch):
     contents = probes_of(encoder, placement)
-    used = trees_used(monkeypatch)
+    used = counted_trees(monkeypatch)
     found = encoder.encode_ids(contents)
     assert used[-1:] == [len(set(contents))]
     with torch.inference_mode():
@@ -148,7 +130,7 @@ def test_the_token_budget_and_the_order_change_rounding_alone(model, encoder):
 
 def test_texts_that_have_little_in_common_take_the_plain_path(encoder, monkeypatch):
     encoder.encode(["a"])  # the first call tries the model out
-    used = trees_used(monkeypatch)
+    used = counted_trees(monkeypatch)
     encoder.encode(["the river sings", "a bird", "stone under water"])
     # A chat template is a long beginning that all texts share.
     assert bool(used) is (len(encoder._template.before) > 1)
@@ -175,7 +157,7 @@ def test_a_model_that_is_not_causal_takes_the_plain_path_although_its_name_says_
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_another_pooling_takes_the_plain_path(tmp_path, pooling, monkeypatch):
     model = tiny_architectures.stacked(tiny_architectures.qwen2(tmp_path), pooling=pooling)
-    encoder, used = load_encoder(model), trees_used(monkeypatch)
+    encoder, used = load_encoder(model), counted_trees(monkeypatch)
     encoder.encode_ids(probes_of(encoder, Placement.SUFFIX))
     assert used == []
 

@@ -1,15 +1,13 @@
 """A run of the profile method that is cut off continues where it stopped, whatever the round."""
 
 import shutil
-import subprocess
 
 import polars as pl
 import pytest
 
 import planted
 import profiled
-import tiny
-from interrupted import assert_same_run, died, finished, killed_again_and_again
+from interrupted import assert_same_run, copied, died, finished, killed_again_and_again
 from stickytoken import load_encoder, open_run
 from stickytoken.errors import RunError
 
@@ -17,10 +15,7 @@ from stickytoken.errors import RunError
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """The folder of a tiny BERT with the large vocabulary."""
-    backbone = tiny.bert_backbone(tmp_path_factory.mktemp("backbone"), words=profiled.WORDS)
-    folder = tmp_path_factory.mktemp("bert") / "model"
-    tiny.sentence_transformer(backbone, normalize=True).save(str(folder))
-    return folder
+    return profiled.save_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +30,7 @@ def whole(model, tmp_path_factory):
 
 @pytest.fixture
 def run_copy(whole, tmp_path):
-    """A copy of the finished run, with the times of its files."""
-    folder = tmp_path / "run"
-    subprocess.run(["cp", "-a", str(whole), str(folder)], check=True)
-    return folder
+    return copied(whole, tmp_path / "run")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The project around the code: front door, version, documents, pins, paths."""
 
 import re
+import shlex
 import shutil
 import subprocess
 import tomllib
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from typer.main import get_command
 
 import stickytoken
 from stickytoken.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = Path(stickytoken.__file__).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
 # Folders of one machine: home folders, and where a checkout may have lain.
@@ -77,6 +80,54 @@ def test_every_command_is_documented(command):
 @pytest.mark.parametrize("name", stickytoken.__all__)
 def test_every_public_name_is_documented(name):
     assert re.search(rf"\b{name}\b", documents())
+
+
+def options_of(command):
+    """All spellings of a command's options, as typer reads them."""
+    (found,) = (each for each in get_command(app).commands.values() if each.name == command)
+    return {"--help"} | {name for each in found.params for name in (*each.opts, *each.secondary_opts)}
+
+
+def written_commands():
+    """Every command line in the documents' blocks of code: the command and its options."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", documents(), re.DOTALL | re.MULTILINE)
+    lines = [line.split("  #")[0] for block in blocks for line in block.splitlines()]
+    split = [shlex.split(line, comments=True) for line in lines if line.startswith("stickytoken ")]
+    return [(words[1], [word for word in words[2:] if re.match("--?[a-z]", word)]) for words in split]
+
+
+def test_every_command_line_in_the_documents_is_real():
+    lines = written_commands()
+    wrong = [(command, option) for command, options in lines for option in set(options) - options_of(command)]
+    assert wrong == []
+    assert {command for command, _ in lines} == set(COMMANDS)
+
+
+def test_every_option_in_the_page_on_usage_is_real():
+    """Options of other programs stand in blocks of code only."""
+    text = re.sub(r"```.*?```", "", (ROOT / "docs" / "usage.md").read_text("utf-8"), flags=re.DOTALL)
+    known = set().union(*map(options_of, COMMANDS))
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - known == set()
+
+
+def places_in_the_architecture():
+    """Files and folders of the table of places; of a row, those behind the first may lie in its folder."""
+    for row in re.findall(
+        r"^\| (`.*?) \|", (ROOT / "docs" / "architecture.md").read_text("utf-8"), re.MULTILINE
+    ):
+        first, *others = re.findall(r"`([^`]+)`", row)
+        yield first
+        folder = Path(first).parent
+        for other in others:
+            yield other if any(PACKAGE.glob(other)) else str(folder / other)
+
+
+def test_the_table_of_places_names_every_module_and_nothing_else():
+    places = list(places_in_the_architecture())
+    assert [place for place in places if not any(PACKAGE.glob(place))] == []
+    named = {path for place in places for path in PACKAGE.glob(place)}
+    modules = {path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"}
+    assert {path for path in modules if path not in named and not named & set(path.parents[:-1])} == set()
 
 
 # Dependencies.

@@ -6,8 +6,8 @@ import torch
 
 import tiny
 import tiny_decoders
+from prefix_trees import counted_trees, grid_probes
 from stickytoken.detection.precision import Precision
-from stickytoken.detection.probes import KeyedPaths, ProbeGrid
 from stickytoken.encoders import prefix_reuse, prompt_runner
 from stickytoken.encoders.causal_prompt import CausalPromptEncoder
 from stickytoken.encoders.prefix_reuse import PrefixReuse
@@ -15,7 +15,7 @@ from stickytoken.encoders.prompted_model import Reading
 from stickytoken.encoders.prompts import find_prompt
 from stickytoken.encoders.token_prepending import TokenPrepending
 from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion, Placement, Token
+from stickytoken.insertion import Placement
 
 KNOWN = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3")
 CARRIERS = ("the old river sings to the stone", "a bird", "the quiet winter night walks under the glass")
@@ -34,27 +34,14 @@ def difference(found, expected):
     return float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max()))
 
 
-def probes_of(encoder, placement, tokens=4, counts=8):
-    """Copies of a few tokens in a few carriers, as detection makes them."""
-    carriers = tuple(encoder.tokenize(CARRIERS))
-    words = tuple(len(carrier.words) for carrier in carriers)
-    grid = ProbeGrid(carriers, (placement,), counts, KeyedPaths(1, 0, words, counts, Insertion.IDS))
-    entries = [entry for entry in encoder.tokenizer.entries if entry > 5][-tokens:]
-    return [probe for entry in entries for probe in grid.probes(Token(entry, str(entry)))]
+def probes_of(encoder, placement, tokens=4):
+    return grid_probes(encoder, CARRIERS, placement, tokens)
 
 
 @pytest.fixture
 def trees(monkeypatch):
     """How many inputs went through trees, call by call."""
-    calls = []
-    run = PrefixReuse.vectors
-
-    def counted(self, roots, count):
-        calls.append(count)
-        return run(self, roots, count)
-
-    monkeypatch.setattr(PrefixReuse, "vectors", counted)
-    return calls
+    return counted_trees(monkeypatch)
 
 
 @pytest.fixture

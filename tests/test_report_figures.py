@@ -19,17 +19,17 @@ from stickytoken.reports.figures.composition import (
     composition_table,
     describe_composition,
 )
+from stickytoken.reports.figures.distribution import (
+    bins,
+    describe_distribution,
+    distribution,
+    distribution_table,
+)
 from stickytoken.reports.figures.effect_scatter import (
     describe_scatter,
     effect_scatter,
     scatter_table,
     thinned,
-)
-from stickytoken.reports.figures.lift_distribution import (
-    bins,
-    describe_distribution,
-    distribution,
-    distribution_table,
 )
 from stickytoken.reports.figures.panels import stacked
 from stickytoken.reports.figures.style import CONTROL, SERIES, STICKY, TOPICAL, template

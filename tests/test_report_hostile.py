@@ -159,6 +159,11 @@ def test_json_inside_html_cannot_end_its_script():
     assert json.loads(text) == value
 
 
+def test_a_token_that_spells_an_entity_is_shown_as_it_is():
+    """Plotly reads entities: the five characters of this token are no ampersand."""
+    assert label("&amp;") == "\u2068&amp;amp;\u2069"
+
+
 def test_lone_surrogates_are_spelled_out(hostile_run):
     """A run folder cannot hold them, a caller's own names can."""
     assert label("\ud800<b>") == "\u2068\\ud800&lt;b&gt;\u2069"

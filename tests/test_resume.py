@@ -10,7 +10,15 @@ import polars as pl
 import pytest
 
 import planted
-from interrupted import assert_same_run, died, finished, killed_again_and_again, started, wait_for_shards
+from interrupted import (
+    assert_same_run,
+    copied,
+    died,
+    finished,
+    killed_again_and_again,
+    started,
+    wait_for_shards,
+)
 from stickytoken import detect, open_run
 from stickytoken.errors import RunError
 from stickytoken.runs.store import RunFolder
@@ -35,10 +43,7 @@ def whole(bert_folder, tmp_path_factory):
 
 @pytest.fixture
 def run_copy(whole, tmp_path):
-    """A copy of the finished run, with the times of its files."""
-    folder = tmp_path / "run"
-    subprocess.run(["cp", "-a", str(whole), str(folder)], check=True)
-    return folder
+    return copied(whole, tmp_path / "run")
 
 
 def continued(encoder, folder, **options):

@@ -33,10 +33,21 @@ def wordpiece_tokenizer(max_length: int = 64, words: Sequence[str] = ()) -> PreT
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
+    return with_bert_specials(tokenizer, max_length, "token_type_ids")
+
+
+def with_bert_specials(tokenizer: Tokenizer, max_length: int, *inputs: str) -> PreTrainedTokenizerFast:
+    """A tokenizer for transformers, [CLS] and [SEP] around the text.
+
+    Args:
+        tokenizer: its vocabulary has the special tokens of BERT.
+        max_length: longest input.
+        inputs: what the model is given beside ids and mask.
+    """
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -46,7 +57,7 @@ def wordpiece_tokenizer(max_length: int = 64, words: Sequence[str] = ()) -> PreT
         pad_token="[PAD]",
         mask_token="[MASK]",
         model_max_length=max_length,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        model_input_names=["input_ids", *inputs, "attention_mask"],
     )
 
 
@@ -84,12 +95,12 @@ def sentence_transformer(
     return SentenceTransformer(modules=modules, device="cpu", **options)
 
 
-def sentences(count: int, seed: int = 0) -> list[str]:
-    """Distinct sentences of 3 to 9 known words."""
+def sentences(count: int, seed: int = 0, words: Sequence[str] = WORDS) -> list[str]:
+    """Distinct sentences of 3 to 9 of the words."""
     generator = torch.Generator().manual_seed(seed)
     found: dict[str, None] = {}
     while len(found) < count:
         size = int(torch.randint(3, 10, (1,), generator=generator))
-        places = torch.randint(len(WORDS), (size,), generator=generator).tolist()
-        found[" ".join(WORDS[place] for place in places) + "."] = None
+        places = torch.randint(len(words), (size,), generator=generator).tolist()
+        found[" ".join(words[place] for place in places) + "."] = None
     return list(found)

@@ -51,7 +51,7 @@ def demo(
     prompting: PromptingOptions,
     output_format: o.OutputFormat = o.Format.TABLE,
 ) -> None:
-    """Serve a web app on this machine: try tokens, look through runs, explain, compare.
+    """Serve a web app on this machine. In it: try tokens, look through runs, explain, compare.
 
     Example: stickytoken demo --run runs/all-MiniLM-L6-v2-profile-0123456789ab --open
     """

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
+from stickytoken.cli.detection_options import CorpusOptions, EngineOptions, ProfileOptions, StdOptions
 from stickytoken.cli.engines import chosen_engine
 from stickytoken.cli.errors import reported
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load, spread
@@ -18,34 +21,18 @@ from stickytoken.cli.settings import chosen_settings
 def detect(
     model: o.Model,
     method: o.MethodName = None,
-    sentences: o.SentenceSource = None,
-    column: o.Column = None,
-    pairs: o.PairsFile = None,
+    *,
+    corpus: CorpusOptions,
     tokens: o.TokensFile = None,
     sample: o.Sample = None,
     out: o.RunFolderPath = None,
     seed: o.Seed = 42,
     insertion: o.InsertionMode = None,
-    budget: o.Budget = None,
-    confidence: o.Confidence = None,
-    fdr: o.FalseDiscoveryRate = None,
-    smallest_effect: o.SmallestEffect = None,
-    adaptive: o.Adaptive = None,
-    vocabulary_share: o.VocabularyShare = None,
-    screen_precision: o.ScreenPrecision = None,
-    copies: o.Copies = None,
-    sentence_count: o.SentenceCount = None,
-    pair_count: o.PairCount = None,
-    scoring_pairs: o.ScoringPairs = None,
-    validation_pairs: o.ValidationPairs = None,
-    candidate_share: o.CandidateShare = None,
-    outlier_range: o.OutlierRange = None,
-    *,
+    profile: ProfileOptions,
+    std: StdOptions,
     loading: LoadingOptions,
     prompting: PromptingOptions,
-    engine: o.EngineName = o.Engine.LOCAL,
-    ray_address: o.RayAddress = None,
-    workers: o.Workers = None,
+    computing: EngineOptions,
     write_report: o.WriteReport = True,
     output_format: o.OutputFormat = o.Format.TABLE,
 ) -> None:
@@ -55,39 +42,22 @@ def detect(
     """
     from stickytoken.runs import detect as run_detection
 
-    engine_choice = chosen_engine(engine, ray_address, workers)
+    engine = chosen_engine(**asdict(computing))
     settings = chosen_settings(
-        method,
-        pairs,
-        budget=budget,
-        confidence=confidence,
-        fdr=fdr,
-        smallest_effect=smallest_effect,
-        adaptive=adaptive,
-        vocabulary_share=vocabulary_share,
-        screen_precision=screen_precision,
-        sentences=sentence_count,
-        pairs=pair_count,
-        scoring_pairs=scoring_pairs,
-        validation_pairs=validation_pairs,
-        copies=copies,
-        insertion=insertion,
-        candidate_share=candidate_share,
-        outlier_range=outlier_range,
-        seed=seed,
+        method, corpus.pairs, **asdict(profile), **asdict(std), insertion=insertion, seed=seed
     )
-    corpus = chosen_sentences(sentences, column, pairs)
+    sentences = chosen_sentences(**asdict(corpus))
     encoder = load(model, loading, prompting)
     with progress_bar() as progress:
         run = run_detection(
             encoder,
-            sentences=corpus,
-            pairs=pairs,
+            sentences=sentences,
+            pairs=corpus.pairs,
             tokens=chosen_tokens(encoder, tokens),
             sample=sample,
             settings=settings,
             out=out,
-            engine=engine_choice,
+            engine=engine,
             evidence=write_report,
             progress=progress,
         )

@@ -30,7 +30,7 @@ def evaluate(
     prompting: PromptingOptions,
     output_format: o.OutputFormat = o.Format.TABLE,
 ) -> None:
-    """Score a model on a labelled task; token prepending beside the plain prompt at the same layer.
+    """Score a model on a labelled task. Token prepending stands beside the plain prompt at its layer.
 
     Example: stickytoken evaluate ./qwen2 --prompt prompteol --token-prepending --task stsb-test.jsonl
     """

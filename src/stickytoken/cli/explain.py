@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from stickytoken.cli.explanations import print_explanation
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, spread
 from stickytoken.cli.output import print_json, tell
 from stickytoken.cli.progress import progress_bar
-from stickytoken.cli.run_models import load_for
+from stickytoken.cli.run_models import load_for, run_in
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 
@@ -34,20 +35,27 @@ Text = Annotated[
     list[str] | None,
     typer.Option("--text", help="Put the copies into this text; may be given again.", show_default=False),
 ]
-Copies = Annotated[int, typer.Option(min=1, help="Copies in each text.")]
-Place = Annotated[Placement, typer.Option(help="Where the copies go.")]
-Carriers = Annotated[int, typer.Option(min=1, help="Texts that the copies are put into.")]
-Benign = Annotated[int, typer.Option(min=3, help="Matched benign tokens to compare with.")]
-Confidence = Annotated[float, typer.Option(help="Coverage of the intervals.")]
-Attribution = Annotated[
-    bool, typer.Option("--attribution/--no-attribution", help="Integrated Jacobians: half of the time.")
-]
-Pairs = Annotated[int, typer.Option(min=0, help="Pairs attributed token by token.")]
-Steps = Annotated[int, typer.Option(min=1, help="Points of the integrals.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of all sampling.")]
 Out = Annotated[
     Path | None,
     typer.Option(help="Folder for the tables. Default: RUN/explain for a run.", show_default=False),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class LookingOptions:
+    """What an explanation looks at, and how closely."""
+
+    copies: Annotated[int, typer.Option(min=1, help="Copies in each text.")] = 8
+    placement: Annotated[Placement, typer.Option(help="Where the copies go.")] = Placement.SUFFIX
+    carriers: Annotated[int, typer.Option(min=1, help="Texts that the copies are put into.")] = 50
+    benign: Annotated[int, typer.Option(min=3, help="Matched benign tokens to compare with.")] = 16
+    confidence: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.95
+    attribution: Annotated[
+        bool, typer.Option("--attribution/--no-attribution", help="Integrated Jacobians: half of the time.")
+    ] = True
+    pairs: Annotated[int, typer.Option(min=0, help="Pairs attributed token by token.")] = 1
+    steps: Annotated[int, typer.Option(min=1, help="Points of the integrals.")] = 40
 
 
 @reported
@@ -58,45 +66,28 @@ def explain(
     ids: Ids = False,
     text: Text = None,
     model: o.RunsModel = None,
-    copies: Copies = 8,
-    placement: Place = Placement.SUFFIX,
-    carriers: Carriers = 50,
-    benign: Benign = 16,
-    confidence: Confidence = 0.95,
-    attribution: Attribution = True,
-    pairs: Pairs = 1,
-    steps: Steps = 40,
+    *,
+    looking: LookingOptions,
     sentences: o.SentenceSource = None,
     column: o.Column = None,
-    seed: o.Seed = 42,
+    seed: Seed = 42,
     out: Out = None,
-    *,
     loading: LoadingOptions,
     prompting: PromptingOptions,
     output_format: o.OutputFormat = o.Format.TABLE,
 ) -> None:
-    """Show what a model does with copies of tokens, beside matched benign tokens.
+    """Show what a model does with copies of tokens. Matched benign tokens stand beside them.
 
     Example: stickytoken explain all-MiniLM-L6-v2 '[CLS]' --text "A man repairs a bicycle"
     """
     from stickytoken.explanation import ExplainSettings
     from stickytoken.explanation import explain as run_explain
 
-    settings = ExplainSettings(
-        copies=copies,
-        placement=placement,
-        carriers=carriers,
-        benign=benign,
-        confidence=confidence,
-        attribution=attribution,
-        pairs=pairs,
-        steps=steps,
-        seed=seed,
-    )
+    settings = ExplainSettings(**asdict(looking), seed=seed)
     numbers = [o.token_id(token) for token in tokens] if ids else []
     _require_text(text)
     corpus = _corpus(sentences, column)
-    run = _run_of(source, model)
+    run = run_in(source, model)
     encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
     with progress_bar() as progress:
         found = run_explain(
@@ -136,18 +127,6 @@ def _corpus(sentences: str | None, column: str | None) -> Sentences | None:
         raise InputError(
             f"column {column!r} is asked for without sentences: pass --sentences, or leave it out"
         )
-    return None
-
-
-def _run_of(source: str, model: str | None) -> Run | None:
-    """The run in a folder; None where the source is a model."""
-    from stickytoken.explanation.source import is_run
-    from stickytoken.runs import open_run
-
-    if is_run(source):
-        return open_run(source)
-    if model is not None:
-        raise InputError(f"{source} is no run folder, so --model says nothing: leave it out")
     return None
 
 

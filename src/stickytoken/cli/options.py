@@ -73,7 +73,10 @@ PromptName: TypeAlias = Annotated[
 ]
 TokenPrepending: TypeAlias = Annotated[
     bool,
-    typer.Option("--token-prepending", help="With a language model's prompt: Fu et al., ACL 2025."),
+    typer.Option(
+        "--token-prepending",
+        help="With a language model's prompt: show the sentence its own end (Fu et al., ACL 2025).",
+    ),
 ]
 Start: TypeAlias = Annotated[
     int | None,
@@ -82,7 +85,8 @@ Start: TypeAlias = Annotated[
     ),
 ]
 Exit: TypeAlias = Annotated[
-    int | None, typer.Option(help="First later layer that it does not. Default: preset.", show_default=False)
+    int | None,
+    typer.Option(help="First later layer that it leaves as it is. Default: preset.", show_default=False),
 ]
 Layer: TypeAlias = Annotated[
     int | None,
@@ -128,7 +132,9 @@ MethodName: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-Seed: TypeAlias = Annotated[int, typer.Option(min=0, help="Of all sampling; 42 replays the published runs.")]
+Seed: TypeAlias = Annotated[
+    int, typer.Option(min=0, help="Of all sampling; std: 42 replays the published runs.")
+]
 InsertionMode: TypeAlias = Annotated[
     Insertion | None,
     typer.Option(

@@ -9,6 +9,7 @@ import typer
 
 from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
+from stickytoken.cli.detection_options import CorpusOptions
 from stickytoken.cli.errors import reported
 from stickytoken.cli.evidence import print_profiles, print_rates
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load, spread
@@ -29,9 +30,8 @@ def probe(
     ],
     ids: Annotated[bool, typer.Option("--ids", help="The arguments are token ids.")] = False,
     method: o.MethodName = None,
-    sentences: o.SentenceSource = None,
-    column: o.Column = None,
-    pairs: o.PairsFile = None,
+    *,
+    corpus: CorpusOptions,
     seed: o.Seed = 42,
     insertion: o.InsertionMode = None,
     confidence: o.Confidence = None,
@@ -40,7 +40,6 @@ def probe(
     sentence_count: o.SentenceCount = None,
     pair_count: o.PairCount = None,
     validation_pairs: o.ValidationPairs = None,
-    *,
     loading: LoadingOptions,
     prompting: PromptingOptions,
     output_format: o.OutputFormat = o.Format.TABLE,
@@ -56,18 +55,18 @@ def probe(
 
     settings = chosen_settings(
         method,
-        pairs,
+        corpus.pairs,
         confidence=confidence,
         vocabulary_share=vocabulary_share,
-        sentences=sentence_count,
-        pairs=pair_count,
+        sentence_count=sentence_count,
+        pair_count=pair_count,
         validation_pairs=validation_pairs,
         copies=copies,
         insertion=insertion,
         seed=seed,
     )
     numbers = [o.token_id(token) for token in tokens] if ids else []
-    corpus = chosen_sentences(sentences, column, pairs)
+    sentences = chosen_sentences(**asdict(corpus))
     encoder = load(model, loading, prompting)
     vocabulary = categorize(encoder.tokenizer)
     wanted = numbers or [find_token(vocabulary, token) for token in tokens]
@@ -76,8 +75,8 @@ def probe(
             encoder,
             vocabulary,
             wanted,
-            sentences=corpus,
-            pairs=pairs,
+            sentences=sentences,
+            pairs=corpus.pairs,
             settings=settings,
             progress=progress,
         )

@@ -1,4 +1,4 @@
-"""The model of a run, loaded as it was for the run."""
+"""A run that a command works with, and its model, loaded as it was for the run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,32 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load
-from stickytoken.errors import ModelError
+from stickytoken.errors import InputError, ModelError
 
 if TYPE_CHECKING:
     from stickytoken.encoders import Encoder
+    from stickytoken.runs import Run
     from stickytoken.runs.schema import LoadingRecord, RunRecord
+
+
+def run_in(source: str, model: str | None) -> Run | None:
+    """The run in a folder; None where the source is a model.
+
+    Args:
+        source: a run folder or a model.
+        model: where the run's model lies now, as `--model` says.
+
+    Raises:
+        RunError: the run is damaged or not finished.
+        InputError: `--model` beside a source that is no run.
+    """
+    from stickytoken.runs.run import is_run, open_run
+
+    if is_run(source):
+        return open_run(source)
+    if model is not None:
+        raise InputError(f"{source} is no run folder, so --model says nothing: leave it out")
+    return None
 
 
 def load_for(

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from stickytoken.detection.profile.settings import ProfileSettings
     from stickytoken.detection.std.settings import StdSettings
 
-# Options that are called otherwise than the setting.
-_OPTION_NAMES = {"sentences": "sentence-count", "pairs": "pair-count", "adaptive": "adaptive/--no-adaptive"}
+# Options that are called otherwise than the setting, since --sentences and --pairs name files.
+_SETTINGS = {"sentence_count": "sentences", "pair_count": "pairs"}
 # Settings that no option sets: the copies of profile are several numbers, those of std are one.
 _WITHOUT_OPTION = {"profile": {"copies"}}
 
@@ -27,7 +27,7 @@ def chosen_settings(
     Args:
         method: as asked for.
         pairs_file: if there is one.
-        given: settings by name; None where the user said nothing.
+        given: what the options of settings say, by their names; None where the user said nothing.
 
     Raises:
         InputError: an option of the other method, or a value out of range.
@@ -36,12 +36,15 @@ def chosen_settings(
 
     name = method.value if method is not None else "profile" if pairs_file is None else "std"
     kind = METHODS[name].settings
-    asked = {key: value for key, value in given.items() if value is not None}
     known = {field.name for field in fields(kind)} - _WITHOUT_OPTION.get(name, set())
-    for key in asked:
-        if key not in known:
-            option = _OPTION_NAMES.get(key, key.replace("_", "-"))
+    asked = {}
+    for option, value in given.items():
+        setting = _SETTINGS.get(option, option)
+        if value is not None and setting not in known:
+            shown = "--adaptive/--no-adaptive" if option == "adaptive" else f"--{option.replace('_', '-')}"
             other = next(each for each in METHODS if each != name)
-            raise InputError(f"--{option} is no option of the method {name}: leave it out, or use {other}")
+            raise InputError(f"{shown} is no option of the method {name}: leave it out, or use {other}")
+        if value is not None:
+            asked[setting] = value
     settings: StdSettings | ProfileSettings = kind(**asked)
     return settings

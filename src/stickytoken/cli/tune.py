@@ -38,7 +38,7 @@ def tune(
     loading: LoadingOptions,
     output_format: o.OutputFormat = o.Format.TABLE,
 ) -> None:
-    """Choose start, exit and layer of token prepending on a development set, and show the curve.
+    """Choose start, exit and layer of token prepending. A development set decides, and its curve is shown.
 
     Example: stickytoken tune ./qwen2 --task stsb-dev.jsonl --prompt prompteol
     """

@@ -47,6 +47,9 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
 
     Returns:
         Pairs by ascending similarity.
+
+    Raises:
+        InputError: there are fewer than two sentences.
     """
     if len(sentences) < 2:
         raise InputError(f"pairs need at least 2 sentences, got {len(sentences)}")

@@ -114,7 +114,11 @@ class WalkedPaths:
     paths: Mapping[int, tuple[Path, ...]]
 
     def of(self, token: Token) -> Sequence[Path]:
-        """One path a carrier."""
+        """One path a carrier.
+
+        Raises:
+            InputError: the token was not among those whose paths were kept.
+        """
         if token.id not in self.paths:
             raise InputError(f"token {token.id} ({token.text!r}) is not in the vocabulary that was walked")
         return self.paths[token.id]

@@ -40,7 +40,15 @@ def reported_missing() -> Iterator[list[str]]:
 
 @contextmanager
 def explained(source: ModelSource, part: str) -> Iterator[None]:
-    """Turn what the loading libraries raise into one line that names the model."""
+    """Turn what the loading libraries raise into one line that names the model.
+
+    Args:
+        source: the model.
+        part: what is loaded of it, in a word.
+
+    Raises:
+        ModelError: whatever was raised, as its cause.
+    """
     try:
         yield
     except Exception as error:  # tokenizers raises nothing narrower; chained, so nothing is lost

@@ -49,6 +49,10 @@ class SentenceTransformerEncoder:
         max_length: the model's longest input from now on; None leaves it as it is.
         reuse: compute common beginnings once where the model allows it.
         precision: of matrix products; None is that of the weights.
+
+    Raises:
+        ModelError: the model does not read text, or its tokenizer cannot be used.
+        InputError: a longest input or a precision that the model cannot have.
     """
 
     def __init__(

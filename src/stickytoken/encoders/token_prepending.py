@@ -25,6 +25,9 @@ class TokenPrepending:
     Attributes:
         start: first layer, from 0, before which the placeholder's state is overwritten.
         exit: first later layer before which it is not; beyond the last layer means never.
+
+    Raises:
+        InputError: a start below 0, or an exit that is not behind it.
     """
 
     start: int = 1

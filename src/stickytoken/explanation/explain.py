@@ -19,9 +19,10 @@ from stickytoken.explanation.measuring import Measured, mean_direction, measure
 from stickytoken.explanation.observing import Surroundings, unit
 from stickytoken.explanation.result import Explanation
 from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.explanation.source import flagged_tokens, require_same_model
+from stickytoken.explanation.source import flagged_tokens
 from stickytoken.runs.progress import ProgressCallback, ignore_progress
 from stickytoken.runs.run import Run
+from stickytoken.runs.same_model import require_same_model
 from stickytoken.runs.selection import choose_tokens, find_token
 from stickytoken.sentences import Sentences
 from stickytoken.vocabulary import Vocabulary, categorize

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stickytoken.errors import InputError
+from stickytoken.detection.numbers import proportion, set_whole_numbers
 from stickytoken.insertion import Placement
 
 LEAST_BENIGN = 3
@@ -28,6 +28,9 @@ class ExplainSettings:
         neighbours: nearest rows of the embedding matrix to name.
         directions: random vocabulary entries that the mean direction rests on.
         seed: of all sampling.
+
+    Raises:
+        InputError: a value is out of range.
     """
 
     copies: int = 8
@@ -57,9 +60,5 @@ class ExplainSettings:
             "directions": 1,
             "seed": 0,
         }
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if value < bound:
-                raise InputError(f"{name} is {value}: it must be at least {bound}")
-        if not 0 < self.confidence < 1:
-            raise InputError(f"confidence is {self.confidence}: it must lie between 0 and 1")
+        set_whole_numbers(self, least)
+        object.__setattr__(self, "confidence", proportion("confidence", self.confidence))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -30,15 +29,14 @@ from stickytoken.impacts.markdown import impact_markdown
 from stickytoken.impacts.mteb_tasks import MtebTask, UnreachableTaskError, run_mteb
 from stickytoken.impacts.plan import ImpactPlan, TaskSource, make_plan
 from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.runs.default_folder import default_folder, folder_name
 from stickytoken.runs.environment import hardware, now, package_versions
 from stickytoken.runs.identity import differences, digest
 from stickytoken.runs.impact_record import ImpactRecord, ImpactResultRecord, TaskRecord
-from stickytoken.runs.impact_results import IMPACT_FILE, IMPACT_PREFIX, TABLES, Impact, open_impact
+from stickytoken.runs.impact_results import IMPACT, IMPACT_FILE, TABLES, Impact, open_impact
 from stickytoken.runs.progress import ProgressCallback, ignore_progress
 from stickytoken.runs.run import Run
 from stickytoken.runs.store import RunFolder
-
-_IDENTITY_SHOWN = 12
 
 
 def impact(
@@ -209,8 +207,6 @@ def _task_record(found: TaskOutcomes) -> TaskRecord:
 
 
 def _default_path(plan: ImpactPlan, record: ImpactRecord) -> Path:
-    name = f"{IMPACT_PREFIX}{record.identity[:_IDENTITY_SHOWN]}"
     if plan.run is not None:
-        return plan.run / name
-    stem = re.sub(r"[^A-Za-z0-9._]+", "-", Path(record.model).name).strip("-.") or "model"
-    return Path("runs") / f"{stem}-{name}"
+        return plan.run / folder_name(IMPACT, record.identity)
+    return default_folder(record.model, IMPACT, record.identity)

@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.errors import InputError, RunError
+from stickytoken.errors import InputError
 from stickytoken.impacts.compute import shard_stage
 from stickytoken.impacts.conditions import Condition, Kind, make_conditions
 from stickytoken.impacts.intrusion import SearchCorpus, load_search_corpus
 from stickytoken.impacts.mteb_tasks import MtebTask, find_mteb_task
 from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.impacts.tasks import Task, load_task
-from stickytoken.impacts.tokens import flagged_tokens, match_benign, named_tokens, worst_tokens
+from stickytoken.impacts.tokens import match_benign, named_tokens, worst_tokens
 from stickytoken.insertion import Token
-from stickytoken.runs.identity import differences
+from stickytoken.runs.flagged import flagged_ids
 from stickytoken.runs.impact_record import TokenRecord
 from stickytoken.runs.run import Run, open_run
+from stickytoken.runs.same_model import require_same_model
 from stickytoken.vocabulary import Vocabulary, categorize
 
 if TYPE_CHECKING:
@@ -118,11 +119,11 @@ def make_plan(
         raise InputError("there is nothing to measure: pass a task, or documents for an intrusion")
     opened = run if isinstance(run, Run) or run is None else open_run(run)
     if opened is not None:
-        _require_model(opened, encoder)
+        require_same_model(opened, encoder)
     loaded, notes = _loaded(tasks)
     vocabulary = categorize(encoder.tokenizer)
     sticky = _wanted(vocabulary, opened, tokens, settings.sticky)
-    flagged = {*exclude, *(flagged_tokens(opened) if opened is not None else ())}
+    flagged = {*exclude, *(flagged_ids(opened.tokens) if opened is not None else ())}
     if opened is None:
         notes.append("no run says which tokens are sticky: a benign token may be one")
     benign = match_benign(vocabulary, sticky, flagged, settings.benign, settings.seed)
@@ -141,15 +142,6 @@ def _wanted(vocabulary: Vocabulary, run: Run | None, tokens: Sequence[int] | Non
             "--tokens"
         )
     return named_tokens(vocabulary, worst_tokens(run, count))
-
-
-def _require_model(run: Run, encoder: Encoder) -> None:
-    theirs = run.record.identity_parts.get("encoder", {})
-    if parts := differences(json.loads(json.dumps(asdict(encoder.identity))), theirs):
-        raise RunError(
-            f"the run in {run.path} is of another model than {encoder.name!r} (they differ in "
-            f"{', '.join(parts)}): pass the model of the run, with the same prompt and precision"
-        )
 
 
 def _loaded(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from stickytoken.errors import InputError
+from stickytoken.detection.numbers import proportion, set_whole_numbers
 from stickytoken.insertion import Insertion, Placement
 
 
@@ -51,12 +51,6 @@ class ImpactSettings:
     seed: int = 42
 
     def __post_init__(self) -> None:
-        for name in ("copies", "sticky", "benign", "seeds"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        if self.resamples < 100:
-            raise InputError(f"resamples is {self.resamples}: an interval needs at least 100")
-        if not 0 < self.confidence < 1:
-            raise InputError(f"confidence is {self.confidence}: it must lie between 0 and 1")
-        if self.seed < 0:
-            raise InputError(f"seed is {self.seed}: it must not be negative")
+        least = {"copies": 1, "sticky": 1, "benign": 1, "seeds": 1, "resamples": 100, "seed": 0}
+        set_whole_numbers(self, least)
+        object.__setattr__(self, "confidence", proportion("confidence", self.confidence))

@@ -27,12 +27,6 @@ def worst_tokens(run: Run, count: int) -> list[int]:
     return found[:count]
 
 
-def flagged_tokens(run: Run) -> set[int]:
-    """Ids of all tokens of a run with a verdict other than benign."""
-    judged = run.tokens.filter(run.tokens["verdict"].is_in(["sticky", "topical"]))
-    return set(judged["token_id"].to_list())
-
-
 def named_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
     """Tokens by id, in the order given, repeated ones once.
 

@@ -18,6 +18,7 @@ from stickytoken.runs.explanation_files import (
     read_explanation,
 )
 from stickytoken.runs.explanation_record import EXPLANATIONS_FOLDER
+from stickytoken.runs.flagged import is_flagged
 from stickytoken.runs.impact_results import Impact, impacts_in
 from stickytoken.runs.methods import METHODS
 from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
@@ -27,7 +28,6 @@ from stickytoken.runs.std_record import StdPlanRecord
 from stickytoken.runs.store import RUN_FILE, VOCABULARY_FILE, RunFolder
 from stickytoken.token_kind import WordMark, kind_of, script_of, word_mark
 
-FLAGGED = ("sticky", "topical")
 UNFINISHED = (
     "This run is not finished: there are no verdicts yet. The same `stickytoken detect` command continues it."
 )
@@ -70,7 +70,7 @@ class RunContent:
         """Sticky tokens, then topical ones, each worst first."""
         if self.run is None:
             return self.tokens
-        return self.tokens.filter(pl.col("verdict").is_in(FLAGGED)).sort(
+        return self.tokens.filter(is_flagged()).sort(
             pl.col("verdict") == "sticky",
             self.run.method.ranked_by,
             "token_id",

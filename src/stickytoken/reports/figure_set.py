@@ -11,13 +11,13 @@ from stickytoken.reports.figures.composition import (
     composition_table,
     describe_composition,
 )
-from stickytoken.reports.figures.effect_scatter import describe_scatter, effect_scatter, scatter_table
-from stickytoken.reports.figures.figure import ReportFigure
-from stickytoken.reports.figures.lift_distribution import (
+from stickytoken.reports.figures.distribution import (
     describe_distribution,
     distribution,
     distribution_table,
 )
+from stickytoken.reports.figures.effect_scatter import describe_scatter, effect_scatter, scatter_table
+from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.figures.panels import stacked
 from stickytoken.reports.figures.symptom_curves import (
     Curve,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from stickytoken.encoders.protocol import Encoder
 from stickytoken.encoders.spec import EncoderSpec
 from stickytoken.errors import RunError
 from stickytoken.runs.corpora import choose_corpus, corpus_fingerprint, corpus_record
+from stickytoken.runs.default_folder import default_folder
 from stickytoken.runs.engines.choice import EngineChoice, chosen_engine
 from stickytoken.runs.engines.protocol import Engine
 from stickytoken.runs.environment import hardware, now, package_versions
@@ -28,8 +28,6 @@ from stickytoken.runs.selection import choose_tokens
 from stickytoken.runs.store import PLAN_FILE, RUN_FILE, TOKENS_FILE, VOCABULARY_FILE, RunFolder
 from stickytoken.sentences import Sentences
 from stickytoken.vocabulary import categorize
-
-_IDENTITY_SHOWN = 12
 
 
 def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
@@ -104,9 +102,10 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         hardware=hardware(encoder.device),
         started=now(),
     )
-    path = Path(out).expanduser() if out is not None else _default_path(encoder.name, record)
+    if out is None:
+        out = default_folder(encoder.name, record.method, record.identity)
     job = Job(encoder, settings, corpus, vocabulary, chosen, restricted is not None, tokens is None)
-    folder = RunFolder(path)
+    folder = RunFolder(Path(out).expanduser())
     if folder.holds_other_files():
         raise RunError(f"{folder.path} holds files but no run: choose an empty or a new folder")
     with folder.locked():
@@ -162,11 +161,6 @@ def _require_same(earlier: RunRecord, ours: RunRecord, folder: RunFolder) -> Non
         return
     parts = ", ".join(differences(ours.identity_parts, earlier.identity_parts)) or "its identity"
     raise RunError(f"{folder.path} holds another run (it differs in {parts}): choose another folder")
-
-
-def _default_path(name: str, record: RunRecord) -> Path:
-    stem = re.sub(r"[^A-Za-z0-9._]+", "-", Path(name).name).strip("-.") or "model"
-    return Path("runs") / f"{stem}-{record.method}-{record.identity[:_IDENTITY_SHOWN]}"
 
 
 def _loading(encoder: Encoder) -> LoadingRecord | None:

@@ -21,6 +21,7 @@ from stickytoken.runs.embedding_map import MAP_SCHEMA, embedding_map
 from stickytoken.runs.engines.local import compute_shard
 from stickytoken.runs.evidence_panel import Exhibit
 from stickytoken.runs.evidence_record import EvidenceRecord
+from stickytoken.runs.flagged import flagged_ids
 from stickytoken.runs.job import Job
 from stickytoken.runs.progress import Progress, ProgressCallback, ignore_progress
 from stickytoken.runs.store import RunFolder
@@ -92,11 +93,10 @@ def write_evidence(
     shown = [available[k] for k in tokens_to_show(tokens, ranked_by)]
     ordinary = ordinary_tokens(job.vocabulary.available, tokens, shown, job.settings.seed)
     frame = measured_evidence(job, shown, ordinary, exhibit, progress)
-    flagged = tokens.filter(pl.col("verdict").is_in(["sticky", "topical"]))["token_id"].to_list()
     laid = embedding_map(
         job.encoder,
         job.vocabulary.available,
-        [*shown, *(available[k] for k in flagged)],
+        [*shown, *(available[k] for k in flagged_ids(tokens))],
         job.settings.seed,
     )
     record = EvidenceRecord(
@@ -158,8 +158,7 @@ def ordinary_tokens(
     vocabulary: Sequence[Token], tokens: pl.DataFrame, shown: Sequence[Token], seed: int
 ) -> list[Token]:
     """A few random tokens that nothing speaks against, as a control."""
-    flagged = tokens.filter(pl.col("verdict").is_in(["sticky", "topical"]))["token_id"].to_list()
-    excluded = {*flagged, *(token.id for token in shown)}
+    excluded = {*flagged_ids(tokens), *(token.id for token in shown)}
     order = np.random.default_rng([seed, _ORDINARY]).permutation(len(vocabulary))
     drawn = (vocabulary[k] for k in order if vocabulary[k].id not in excluded)
     return [token for token, _ in zip(drawn, range(ORDINARY_TOKENS), strict=False)]

@@ -13,7 +13,8 @@ from stickytoken.runs.store import RunFolder
 
 IMPACT_FILE = "impact.json"
 # Of the folder of a measurement, inside that of the run whose tokens it measures.
-IMPACT_PREFIX = "impact-"
+# What folders of measurements begin with.
+IMPACT = "impact"
 _TEXT, _WHOLE, _NUMBER = pl.String, pl.Int64, pl.Float64
 # What is in each table; a column keeps its type where a table is empty.
 TABLES: dict[str, dict[str, Any]] = {
@@ -169,7 +170,7 @@ def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
         The measurements, and a sentence for each that is not finished or cannot be read.
     """
     found, unread = [], []
-    for file in sorted(run.glob(f"{IMPACT_PREFIX}*/{IMPACT_FILE}")):
+    for file in sorted(run.glob(f"{IMPACT}-*/{IMPACT_FILE}")):
         try:
             impact = open_impact(file.parent)
             impact.require_tables()

@@ -60,7 +60,11 @@ class Run:
 
     @property
     def plan(self) -> StdPlanRecord | ProfilePlanRecord:
-        """What was derived from the model and the corpus before any token."""
+        """What was derived from the model and the corpus before any token.
+
+        Raises:
+            RunError: plan.json is missing or damaged.
+        """
         plan = self._folder.read_plan(self.method.plan_record)
         if plan is None:
             raise RunError(f"{self.path} has no plan.json: delete the folder and start the run again")
@@ -68,7 +72,11 @@ class Run:
 
     @property
     def evidence(self) -> RunEvidence | None:
-        """Symptom curves, real pairs and the map of the vocabulary; None where none were kept."""
+        """Symptom curves, real pairs and the map of the vocabulary; None where none were kept.
+
+        Raises:
+            RunError: what is there is damaged.
+        """
         return read_evidence(self._folder)
 
     def plan_of(self, kind: type[PlanRecord]) -> PlanRecord:
@@ -115,6 +123,15 @@ class Run:
             **self.result.model_dump(),
             "sticky": self.sticky.to_dicts(),
         }
+
+
+def is_run(path: str | Path) -> bool:
+    """Whether a folder holds a run, finished or not.
+
+    Raises:
+        RunError: the folder cannot be looked into.
+    """
+    return RunFolder(Path(path).expanduser()).holds_run()
 
 
 def open_run(path: str | Path) -> Run:

@@ -132,7 +132,11 @@ class RunFolder:
         return _validated(kind, _read_json(path), path) if path.is_file() else None
 
     def write_record(self, name: str, record: BaseModel) -> None:
-        """Write a JSON file of the run."""
+        """Write a JSON file of the run.
+
+        Raises:
+            RunError: the disk is full or the folder cannot be written.
+        """
         try:
             content = record.model_dump_json(indent=2).encode() + b"\n"
         except PydanticSerializationError as error:
@@ -143,12 +147,12 @@ class RunFolder:
         write_atomically(self.path / name, lambda stream: _write(stream, content))
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text file of the run."""
+        """Write a text file of the run; raises as `write_record` does."""
         content = text.encode("utf-8", "backslashreplace")
         write_atomically(self.path / name, lambda stream: _write(stream, content))
 
     def write_table(self, name: str, frame: pl.DataFrame) -> None:
-        """Write a Parquet file of the run."""
+        """Write a Parquet file of the run; raises as `write_record` does."""
         content = _parquet(frame)
         write_atomically(self.path / name, lambda stream: _write(stream, content))
 
@@ -175,7 +179,7 @@ class RunFolder:
         return table
 
     def write_shard(self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost) -> None:
-        """Commit one shard."""
+        """Commit one shard; raises as `write_record` does."""
         frame = pl.DataFrame(list(rows), infer_schema_length=None)
         metadata = {
             "seconds": f"{cost.seconds:.3f}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 import polars as pl
 
@@ -14,12 +14,13 @@ from stickytoken.runs.embedding_map import MAP_SCHEMA
 from stickytoken.runs.evidence import RunEvidence, measured_evidence, ordinary_tokens
 from stickytoken.runs.evidence_panel import Exhibit
 from stickytoken.runs.evidence_record import EvidenceRecord
-from stickytoken.runs.identity import differences
 from stickytoken.runs.job import Job
 from stickytoken.runs.run import Run
-from stickytoken.runs.schema import RunRecord
+from stickytoken.runs.same_model import model_difference, require_same_model
 from stickytoken.sentences import Sentences
 from stickytoken.vocabulary import Vocabulary
+
+__all__ = ["Reopened", "model_difference", "reopen", "token_evidence"]
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,6 @@ class Reopened:
     exhibit: Exhibit
 
 
-def model_difference(record: RunRecord, encoder: Encoder) -> list[str] | None:
-    """What sets an encoder apart from that of a run; empty: nothing, None: the run does not say."""
-    recorded = record.identity_parts.get("encoder")
-    return differences(asdict(encoder.identity), recorded) if isinstance(recorded, dict) else None
-
-
 def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
     """Encode the carriers and anchors of a run's plan.
 
@@ -54,11 +49,7 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
     Raises:
         RunError: the run is of another model, or its settings cannot be read.
     """
-    if different := model_difference(run.record, encoder):
-        raise RunError(
-            f"{encoder.name} is not the model that the run in {run.path} looked at (it differs in "
-            f"{', '.join(different)})"
-        )
+    require_same_model(run, encoder)
     kind = run.method.settings
     known = {field.name for field in fields(kind)}
     # Weights and constants of scores are no part of evidence.

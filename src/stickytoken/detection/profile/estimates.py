@@ -216,6 +216,9 @@ def estimate(
         late_reference: those of them that are in every round.
         confidence: coverage of the intervals.
         of_part: as in `Null.fit`.
+
+    Raises:
+        InputError: the first round did not encode the tokens alone.
     """
     first = rounds[Round.SCREEN]
     if first.alone is None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from stickytoken.detection.numbers import real_number, whole_number
+from stickytoken.detection.numbers import proportion, real_number, set_whole_numbers, whole_number
 from stickytoken.detection.precision import Precision
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
@@ -41,6 +41,9 @@ class ProfileSettings:
         screen_precision: what the model computes in before the last round; None is its own
             precision. Verdicts on the tokens that reach the last round rest on its own in any case.
         seed: of everything that is drawn.
+
+    Raises:
+        InputError: a value is out of range, or settings that go against each other.
     """
 
     budget: float = 6.0
@@ -70,22 +73,20 @@ class ProfileSettings:
             "reference": 2,
             "seed": 0,
         }
-        for name, bound in least.items():
-            object.__setattr__(self, name, whole_number(name, getattr(self, name), bound))
+        set_whole_numbers(self, least)
         given: Any = self.copies
         copies = given if isinstance(given, (tuple, list)) else (given,)
         object.__setattr__(self, "copies", tuple(whole_number("copies", count, 1) for count in copies))
-        for name in ("budget", "confidence", "fdr", "smallest_effect", "vocabulary_share"):
+        for name in ("budget", "smallest_effect", "vocabulary_share"):
             object.__setattr__(self, name, real_number(name, getattr(self, name)))
+        for name in ("confidence", "fdr"):
+            object.__setattr__(self, name, proportion(name, getattr(self, name)))
         if not self.copies:
             raise InputError("copies is empty: name at least one number of copies")
         if not _LEAST_BUDGET <= self.budget < math.inf:
             raise InputError(
                 f"budget is {self.budget}: it must be at least {_LEAST_BUDGET} texts per available token"
             )
-        for name in ("confidence", "fdr"):
-            if not 0 < getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}: it must lie between 0 and 1")
         if not 0 <= self.smallest_effect < math.inf:
             raise InputError(f"smallest_effect is {self.smallest_effect}: it must be a number from 0")
         if not 0 <= self.vocabulary_share < 1:

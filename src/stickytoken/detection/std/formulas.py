@@ -52,7 +52,11 @@ def falls_on_average(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def candidate_threshold(scores: Sequence[float], share: float) -> float:
-    """The score that the best ``share`` of the tokens reach (linear quantile)."""
+    """The score that the best ``share`` of the tokens reach (linear quantile).
+
+    Raises:
+        InputError: there are no scores.
+    """
     if not len(scores):
         raise InputError("no token was scored")
     return float(np.quantile(np.asarray(scores, dtype=np.float64), 1 - share))
@@ -63,6 +67,9 @@ def outlier_threshold(rates: Sequence[float], outlier_range: float) -> float:
 
     A candidate is sticky when its rate lies above (Chen et al. 2025, step 4 of the
     Sticky Token Detector).
+
+    Raises:
+        InputError: there are no rates.
     """
     if not len(rates):
         raise InputError("no candidate was validated")

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from stickytoken.detection.numbers import whole_number
+from stickytoken.detection.numbers import real_number, set_whole_numbers
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementWeights:
-    """Weights over placements; they sum to 1."""
+    """Weights over placements; they sum to 1.
+
+    Raises:
+        InputError: they do not, or one is negative.
+    """
 
     prefix: float
     suffix: float
@@ -40,6 +44,9 @@ class ScoreConstants:
         alpha: weight of one fall.
         beta: weight of one rise.
         gamma: keeps the denominator above 0.
+
+    Raises:
+        InputError: one is out of range.
     """
 
     alpha: float
@@ -71,6 +78,9 @@ class StdSettings:
         validation_weights: placements in the validation rate.
         angular: score constants for cosine and Euclidean distance.
         manhattan: score constants for Manhattan distance.
+
+    Raises:
+        InputError: a value is out of range.
     """
 
     sentences: int = 1000
@@ -88,16 +98,17 @@ class StdSettings:
     manhattan: ScoreConstants = field(default=ScoreConstants(1.0, 0.5, 0.1))
 
     def __post_init__(self) -> None:
-        counts = {
-            "sentences": (self.sentences, 2),
-            "pairs": (self.pairs, 1),
-            "scoring_pairs": (self.scoring_pairs, 1),
-            "validation_pairs": (self.validation_pairs, 1),
-            "copies": (self.copies, 1),
-            "seed": (self.seed, 0),
+        least = {
+            "sentences": 2,
+            "pairs": 1,
+            "scoring_pairs": 1,
+            "validation_pairs": 1,
+            "copies": 1,
+            "seed": 0,
         }
-        for name, (value, least) in counts.items():
-            object.__setattr__(self, name, whole_number(name, value, least))
+        set_whole_numbers(self, least)
+        for name in ("candidate_share", "outlier_range"):
+            object.__setattr__(self, name, real_number(name, getattr(self, name)))
         if not 0 < self.candidate_share <= 1:
             raise InputError(f"candidate_share is {self.candidate_share}: it must be above 0 and at most 1")
         if not 0 <= self.outlier_range < math.inf:
@@ -106,5 +117,3 @@ class StdSettings:
             raise InputError(f"insertion is {self.insertion!r}: it must be {' or '.join(Insertion)}")
         # One spelling of each value, since the settings are part of a run's identity.
         object.__setattr__(self, "insertion", Insertion(self.insertion))
-        object.__setattr__(self, "candidate_share", float(self.candidate_share))
-        object.__setattr__(self, "outlier_range", float(self.outlier_range))

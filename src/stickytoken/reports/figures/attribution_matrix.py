@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from stickytoken.reports.figures.figure import DataTable
-from stickytoken.reports.figures.style import DIVERGING, ORDINARY, empty_figure, label, new_figure
+from stickytoken.reports.figures.style import ORDINARY, diverging, empty_figure, label, new_figure
 
 SUM = "(sum of the row)"
 _ROW_HEIGHT = 22
@@ -37,14 +37,8 @@ def attribution_matrix(cells: pl.DataFrame) -> go.Figure:
         y=list(range(len(rows))),
         z=values.round(6).tolist(),
         customdata=[[[left, right] for right in columns] for left in rows],
-        colorscale=DIVERGING,
-        zmid=0,
-        zmin=-strongest,
-        zmax=strongest,
-        xgap=1,
-        ygap=1,
-        colorbar={"title": {"text": "added to the similarity", "side": "right"}, "thickness": 14},
         hovertemplate="%{customdata[0]} and %{customdata[1]}: %{z:.4f}<extra></extra>",
+        **diverging(strongest, "added to the similarity"),
     )
     figure.update_xaxes(
         title_text="anchor",

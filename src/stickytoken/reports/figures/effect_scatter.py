@@ -8,6 +8,7 @@ import polars as pl
 
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.style import COLORS, ORDINARY, SYMBOLS, empty_figure, label, new_figure
+from stickytoken.runs.flagged import is_flagged
 
 # Of the others so many are drawn: enough to see the cloud, few enough for a phone.
 DRAWN_POINTS = 2500
@@ -17,12 +18,11 @@ _NAMED = 5
 
 def thinned(tokens: pl.DataFrame, limit: int = DRAWN_POINTS) -> pl.DataFrame:
     """All flagged tokens and a random part of the others; the same on every call."""
-    flagged = pl.col("verdict").is_in(["sticky", "topical"]).fill_null(value=False)
-    others = tokens.filter(~flagged)
+    others = tokens.filter(~is_flagged())
     if len(others) > limit:
         kept = np.random.default_rng([len(others), _THIN]).choice(len(others), size=limit, replace=False)
         others = others[np.sort(kept)]
-    return pl.concat([others, tokens.filter(flagged)])
+    return pl.concat([others, tokens.filter(is_flagged())])
 
 
 def effect_scatter(
@@ -42,11 +42,9 @@ def effect_scatter(
         return empty_figure(f"no token has a {names[0]} and a {names[1]}")
     figure = new_figure(height=430)
     drawn = thinned(measured)
-    flagged = pl.col("verdict").is_in(["sticky", "topical"]).fill_null(value=False)
-    others = drawn.filter(~flagged)
-    _points(
-        figure, others, x, y, f"other tokens ({len(others):,} of {len(measured.filter(~flagged)):,} drawn)"
-    )
+    others = drawn.filter(~is_flagged())
+    in_all = len(measured.filter(~is_flagged()))
+    _points(figure, others, x, y, f"other tokens ({len(others):,} of {in_all:,} drawn)")
     for verdict in ("topical", "sticky"):
         _flagged(figure, drawn.filter(verdict=verdict), x, y, verdict)
     for text, value in (lines or {}).items():
@@ -110,7 +108,7 @@ def scatter_table(tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str]) 
     measured = tokens.filter(pl.col(x).is_not_null() & pl.col(y).is_not_null())
     if measured.is_empty():
         return DataTable((), ())
-    flagged = measured.filter(pl.col("verdict").is_in(["sticky", "topical"])).sort(x, descending=True)
+    flagged = measured.filter(is_flagged()).sort(x, descending=True)
     rows = list(flagged.select("token", "verdict", x, y).head(20).iter_rows())
     for name, level in (("lower quartile", 0.25), ("median", 0.5), ("upper quartile", 0.75)):
         rows.append((f"({name} of all)", None, measured[x].quantile(level), measured[y].quantile(level)))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import plotly.graph_objects as go
 import polars as pl
 
 from stickytoken.reports.figures.figure import DataTable
+from stickytoken.reports.figures.shown_measures import measures_table, shown_measures
 from stickytoken.reports.figures.style import ORDINARY, STICKY, empty_figure, label, new_figure
+
+_NEEDED = ("value", "share_below")
 
 
 def embedding_place(measures: pl.DataFrame, names: Mapping[str, str], token: str) -> go.Figure:
@@ -20,7 +22,7 @@ def embedding_place(measures: pl.DataFrame, names: Mapping[str, str], token: str
         names: what a measure is called; measures that are not there have no line.
         token: the vocabulary string.
     """
-    rows = _known(measures, names)
+    rows = shown_measures(measures, names, _NEEDED)
     if not rows:
         return empty_figure("this model does not show its embedding matrix")
     figure = new_figure(height=140 + 44 * len(rows))
@@ -60,7 +62,7 @@ def describe_place(
     measures: pl.DataFrame, neighbours: pl.DataFrame, names: Mapping[str, str], token: str
 ) -> str:
     """The row in words, with its nearest rows."""
-    rows = _known(measures, names)
+    rows = shown_measures(measures, names, _NEEDED)
     if not rows:
         return "This model does not show its embedding matrix."
     parts = [
@@ -76,12 +78,4 @@ def describe_place(
 def place_table(measures: pl.DataFrame, names: Mapping[str, str]) -> DataTable:
     """A row a measure."""
     columns = ("value", "share_below", "benign_mean", "benign_low", "benign_high", "deviations", "outside")
-    return DataTable(
-        ("measure", *(column.replace("_", " ") for column in columns)),
-        [(names[row["measure"]], *(row[column] for column in columns)) for row in _known(measures, names)],
-    )
-
-
-def _known(measures: pl.DataFrame, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    by_name = {row["measure"]: row for row in measures.drop_nulls(["value", "share_below"]).to_dicts()}
-    return [by_name[name] for name in names if name in by_name]
+    return measures_table(shown_measures(measures, names, _NEEDED), names, columns)

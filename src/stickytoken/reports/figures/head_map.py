@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from stickytoken.reports.figures.figure import DataTable
-from stickytoken.reports.figures.style import DIVERGING, empty_figure, new_figure
+from stickytoken.reports.figures.style import diverging, empty_figure, new_figure
 
 # Beyond so many standard deviations of the benign tokens colours do not go further.
 _STRONGEST = 10.0
@@ -41,15 +41,9 @@ def head_map(heads: pl.DataFrame) -> go.Figure:
         text=[["●" if cell and cell["outside"] else "" for cell in row] for row in cells],
         texttemplate="%{text}",
         textfont={"size": 9, "color": "#1d2430"},
-        colorscale=DIVERGING,
-        zmid=0,
-        zmin=-_STRONGEST,
-        zmax=_STRONGEST,
-        xgap=1,
-        ygap=1,
-        colorbar={"title": {"text": "sd from benign", "side": "right"}, "thickness": 14},
         hovertemplate="layer %{y}, head %{x}: %{z:.1f} sd<br>share %{customdata[0]:.3f}, benign "
         "%{customdata[1]:.3f}<br>Wasserstein distance %{customdata[2]:.3f}<extra></extra>",
+        **diverging(_STRONGEST, "sd from benign"),
     )
     figure.update_xaxes(title_text="head", dtick=1 if width <= 16 else 4, showgrid=False)
     figure.update_yaxes(title_text="layer", autorange="reversed", dtick=1 if len(layers) <= 12 else 4)

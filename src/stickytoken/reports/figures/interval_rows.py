@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import plotly.graph_objects as go
 import polars as pl
 
 from stickytoken.reports.figures.figure import DataTable
+from stickytoken.reports.figures.shown_measures import measures_table, shown_measures
 from stickytoken.reports.figures.style import CONTROL, STICKY, empty_figure, label, new_figure
 
+_NEEDED = ("value", "benign_low", "benign_high")
 _COLUMNS = ("value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations", "outside")
 
 
@@ -22,7 +23,7 @@ def interval_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) 
         names: what a measure is called; measures that are not there have no line.
         token: the vocabulary string.
     """
-    rows = _known(measures, names)
+    rows = shown_measures(measures, names, _NEEDED)
     if not rows:
         return empty_figure("this model does not show it")
     figure = new_figure(height=150 + 56 * len(rows))
@@ -51,7 +52,7 @@ def interval_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) 
         x=[row["value"] for row in rows],
         error_x={
             "type": "data",
-            "array": [0 if row["high"] is None else row["high"] - row["value"] for row in rows],
+            "array": [None if row["high"] is None else row["high"] - row["value"] for row in rows],
         },
         mode="markers",
         marker={
@@ -69,7 +70,7 @@ def interval_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) 
 
 def describe_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) -> str:
     """Every measure in words."""
-    rows = _known(measures, names)
+    rows = shown_measures(measures, names, _NEEDED)
     if not rows:
         return "This model does not show it."
     parts = [
@@ -82,13 +83,4 @@ def describe_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) 
 
 def rows_table(measures: pl.DataFrame, names: Mapping[str, str]) -> DataTable:
     """A row a measure."""
-    return DataTable(
-        ("measure", *(column.replace("_", " ") for column in _COLUMNS)),
-        [(names[row["measure"]], *(row[column] for column in _COLUMNS)) for row in _known(measures, names)],
-    )
-
-
-def _known(measures: pl.DataFrame, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    found = measures.drop_nulls(["value", "benign_low", "benign_high"]).to_dicts()
-    by_name = {row["measure"]: row for row in found}
-    return [by_name[name] for name in names if name in by_name]
+    return measures_table(shown_measures(measures, names, _NEEDED), names, _COLUMNS)

@@ -17,7 +17,7 @@ CONTROL = "#009E73"
 ORDINARY = "#808080"
 CONTROL_BAND = "rgba(0,158,115,0.15)"
 # From less to more than nothing; light in the middle in both themes, so that words on it stay readable.
-DIVERGING = [[0, TOPICAL], [0.5, "#f7f7f7"], [1, STICKY]]
+_DIVERGING = [[0, TOPICAL], [0.5, "#f7f7f7"], [1, STICKY]]
 COLORS: Mapping[str, str] = MappingProxyType({"sticky": STICKY, "topical": TOPICAL, "benign": ORDINARY})
 # Shapes say the same as colours.
 SYMBOLS: Mapping[str, str] = MappingProxyType(
@@ -68,6 +68,24 @@ def new_figure(height: int = 380, theme: Theme = "light") -> go.Figure:
     figure = go.Figure()
     figure.update_layout(template=go.layout.Template(template(theme)), height=height, dragmode=False)
     return figure
+
+
+def diverging(strongest: float, title: str) -> dict[str, Any]:
+    """Options of a heatmap of values below and above nothing, with gaps between its cells.
+
+    Args:
+        strongest: where colours do not go further, on both sides of 0.
+        title: of the scale of colours.
+    """
+    return {
+        "colorscale": _DIVERGING,
+        "zmid": 0,
+        "zmin": -strongest,
+        "zmax": strongest,
+        "xgap": 1,
+        "ygap": 1,
+        "colorbar": {"title": {"text": title, "side": "right"}, "thickness": 14},
+    }
 
 
 def label(text: str) -> str:
