@@ -131,7 +131,8 @@ def test_a_placeholder_without_a_row_reads_the_embeddings_by_layer_of_token_0():
     tokenizer = tokenizer_of()
     model = random_model(*FAMILIES["gemma 4"], rows=len(tokenizer))
     with_row = random_model(*FAMILIES["gemma 4"], rows=len(tokenizer) + 1)
-    reading = Reading(find_prompt("prompteol"), TokenPrepending(1, 3), 3)
+    # Overwritten late, so that what the placeholder reads in the first layer matters.
+    reading = Reading(find_prompt("prompteol"), TokenPrepending(2, 3), 4)
     encoder = CausalPromptEncoder(model, tokenizer, "tiny", reading)
     with torch.no_grad():
         state = {
