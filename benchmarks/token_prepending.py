@@ -30,7 +30,8 @@ from stickytoken.encoders.causal_prompt import CausalPromptEncoder
 from stickytoken.encoders.prompted_model import Reading
 from stickytoken.encoders.prompts import PLACEHOLDER, PROMPTS, SENTENCE, find_prompt
 from stickytoken.encoders.token_prepending import TokenPrepending
-from stickytoken.evaluation import compare, read_similarity
+from stickytoken.errors import StickyTokenError
+from stickytoken.evaluation import Score, compare, read_similarity
 
 WORDS, SENTENCE_WORDS = 2000, 11  # the full stop is the twelfth token
 LONGER_WORDS = 24  # of the sentences that token prepending is timed on
@@ -207,33 +208,67 @@ def _check(name: str, bar: str, ratio: float, passed: bool) -> Check:
 
 
 def scores(model: str, folder: Path, prompts: list[str], device: str | None) -> list[Check]:
-    """The paper's table for one model: every set that is there, plain and prepended at the same layer."""
+    """The paper's table for one model: every set that is there, plain and prepended at the same layer.
+
+    Times are shares of the first row's, on the sets that both ran. What cannot be run is said, and the
+    rest runs.
+    """
     checks = []
+    first: dict[str, float] = {}
     for prompt in prompts:
-        encoder = load_encoder(model, device=device, prompt=prompt, token_prepending=True)
-        found: dict[tuple[str, int | None], list[float | None]] = {}
-        seconds: dict[str, float] = {}
-        missing = [task for task in TASKS if not (folder / f"{task}.jsonl").is_file()]
-        for task in (task for task in TASKS if task not in missing):
-            for row in compare(encoder, read_similarity(folder / f"{task}.jsonl")).scores:
-                found.setdefault((row.encoding, row.layer), []).append(row.scores["spearman"])
-                seconds[row.encoding] = seconds.get(row.encoding, 0.0) + row.seconds
+        rows, missing = _rows(model, folder, prompt, device)
         published = next((own for name, own in PUBLISHED.items() if _means(name, model, prompt)), None)
-        for (encoding, layer), values in found.items():
-            known = [value for value in values if value is not None]
+        for (encoding, layer), found in rows.items():
+            first = first or {task: row.seconds for task, row in found.items()}
+            values = {task: row.scores["spearman"] for task, row in found.items()}
+            known = [value for value in values.values() if value is not None]
             mean = f"{np.mean(known):.2f}" if len(known) == len(values) else "-"
+            shared = [task for task in found if task in first]
+            times = sum(found[task].seconds for task in shared) / (sum(first[task] for task in shared) or 1.0)
             checks.append(
                 Check(
                     f"{prompt}, {encoding}, layer {layer}",
                     f"published {published}" if published else "nothing published",
-                    f"{mean} over {len(values)} sets; not run: {', '.join(missing) or 'none'}",
+                    f"{mean} over {len(values)} sets, {times:.2f} times; not run: {_told(missing)}",
                     True,
-                    {"spearman": values, "seconds": seconds[encoding], "missing": missing},
+                    {
+                        "spearman": values,
+                        "seconds": {task: row.seconds for task, row in found.items()},
+                        "times": times,
+                        "missing": missing,
+                    },
                 )
             )
-        if not found:
-            checks.append(Check(prompt, "", f"not run: no {', '.join(missing)}", True, {"missing": missing}))
+        if not rows:
+            checks.append(Check(prompt, "", f"not run: {_told(missing)}", True, {"missing": missing}))
     return checks
+
+
+def _rows(
+    model: str, folder: Path, prompt: str, device: str | None
+) -> tuple[dict[tuple[str, int | None], dict[str, Score]], dict[str, str]]:
+    """Scores by encoding and layer and then by set, and why sets are not among them."""
+    rows: dict[tuple[str, int | None], dict[str, Score]] = {}
+    missing: dict[str, str] = {}
+    encoder = load_encoder(
+        model, device=device, prompt=prompt, token_prepending=not find_prompt(prompt).echoes
+    )
+    encoder.encode(["weights are packed before a time is taken"])
+    for task in TASKS:
+        path = folder / f"{task}.jsonl"
+        try:
+            found = compare(encoder, read_similarity(path)).scores if path.is_file() else []
+        except StickyTokenError as error:
+            found, missing[task] = [], str(error)
+        if not path.is_file():
+            missing[task] = "no file"
+        for row in found:
+            rows.setdefault((row.encoding, row.layer), {})[task] = row
+    return rows, missing
+
+
+def _told(missing: dict[str, str]) -> str:
+    return ", ".join(f"{task} ({reason})" for task, reason in missing.items()) or "none"
 
 
 def _means(name: str, model: str, prompt: str) -> bool:
@@ -247,14 +282,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="runs of which the least counts")
     parser.add_argument("--model", help="folder or name of a language model: scores in place of costs")
     parser.add_argument("--tasks", type=Path, help="folder with STS12.jsonl ... SICKR.jsonl")
-    parser.add_argument("--prompts", nargs="+", default=["prompteol", "cot", "ke"], choices=list(PROMPTS))
+    parser.add_argument(
+        "--prompts", nargs="+", default=["prompteol", "metaeol", "cot", "ke"], choices=list(PROMPTS)
+    )
     parser.add_argument("--device", help="where a model for scores computes")
     parser.add_argument("--name", default="token_prepending", help="name of the result file")
     arguments = parser.parse_args()
     if arguments.model:
         if arguments.tasks is None:
             parser.error("--model needs --tasks")
-        checks = scores(arguments.model, arguments.tasks, arguments.prompts, arguments.device)
+        try:
+            checks = scores(arguments.model, arguments.tasks, arguments.prompts, arguments.device)
+        except StickyTokenError as error:
+            parser.error(str(error))
     else:
         torch.set_num_threads(1)
         bench = Bench(2, 64, 64, 1) if arguments.quick else Bench(12, 384, 192, arguments.rounds)

@@ -1,6 +1,7 @@
 """Embed, evaluate and tune on the command line, and what they rest on."""
 
 import json
+import tempfile
 
 import numpy as np
 import polars as pl
@@ -225,6 +226,42 @@ def test_what_embed_cannot_read_or_write_is_one_line(write, tmp_path, folder, so
     assert result.exit_code == 1
     assert reason in result.stderr
     assert not (tmp_path / output).exists()
+
+
+def test_embed_reads_lines_as_a_file_has_them(write, tmp_path, folder):
+    texts = ["a\u2028b", "c\x0cd", "", "e\x85f", "g"]
+    write("texts.txt", "\r\n".join(texts) + "\n")
+    out = tmp_path / "vectors.parquet"
+    options = ("--device", "cpu", "--prompt", "prompteol")
+    found = document("embed", folder, "--input", tmp_path / "texts.txt", "--output", out, *options)
+    assert found["texts"] == len(texts)
+    assert pl.read_parquet(out)["text"].to_list() == texts
+
+
+def test_embed_finds_out_that_nothing_can_be_written_before_it_encodes(write, tmp_path, monkeypatch):
+    write("texts.txt", "a\n")
+
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    arguments = ("--input", tmp_path / "texts.txt", "--output", tmp_path / "out.parquet")
+    # The model is not even looked for.
+    planted.refused("embed", "no/such/model", *arguments, saying="cannot be written: No space left")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tune", "--prompt", "no place"),
+        ("evaluate", "--prompt", "no place", "--token-prepending"),
+        ("evaluate", "--prompt", "no place", "--layer", "2"),
+    ],
+)
+def test_a_prompt_without_a_place_is_named_as_what_is_wrong(folder, task, arguments):
+    command, *options = arguments
+    reason = "the prompt 'no place' is none of prompteol, cot, ke, metaeol, echo and has no place"
+    planted.refused(command, folder, "--task", task, "--device", "cpu", *options, saying=reason)
 
 
 def test_tuning_a_sentence_transformer_or_an_echo_is_refused(folder, bert_folder, task):

@@ -43,9 +43,11 @@ def tune(
     Example: stickytoken tune ./qwen2 --task stsb-dev.jsonl --prompt prompteol
     """
     from stickytoken.encoders.causal_prompt import CausalPromptEncoder
+    from stickytoken.encoders.prompts import find_prompt
     from stickytoken.evaluation import read_similarity
     from stickytoken.evaluation import tune as run_tuning
 
+    find_prompt(prompt)  # another one would be put in front of every text
     pairs = read_similarity(task)
     encoder = load(model, loading, PromptingOptions(prompt=prompt))
     if not isinstance(encoder, CausalPromptEncoder):

@@ -47,12 +47,13 @@ def loads_as_causal(source: ModelSource, options: PromptOptions) -> bool:
     """Whether a model is read through a prompt: saved so, or a plain language model with a template.
 
     A folder with modules.json is a SentenceTransformer, whose prompt is a text put in front of every input.
+    A text without a place for the sentence is refused later, where options ask for one.
     """
     if source.origin is not Origin.HUB:
         folder = Path(source.location)
         if (folder / "modules.json").is_file():
             return _module_types(folder)[:1] == [_MODULE]
-    return options.prompt is not None and is_template(options.prompt)
+    return options.prompt is not None and (is_template(options.prompt) or bool(options.given))
 
 
 def refuse_prompt_options(options: PromptOptions, name: str) -> None:

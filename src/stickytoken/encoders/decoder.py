@@ -13,6 +13,8 @@ from stickytoken.encoders.borrowing import evaluating
 from stickytoken.errors import InputError, ModelError
 
 _LAYERS = ("layers", "h", "blocks")
+# Their recurrent layers take no mask.
+_READS_PADDING = ("recurrent_gemma",)
 # Share of a state's length by which a later token may move an earlier one in a causal model, beyond rounding.
 _LOOK_AHEAD = 1e-4
 
@@ -58,6 +60,16 @@ class Decoder:
         """Whether positions can be passed; models with linear biases have none."""
         return "position_ids" in inspect.signature(self.model.forward).parameters
 
+    def beside(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What a model reads of token ids beside their embedding: Gemma 4 has another one in every layer.
+
+        Args:
+            ids: that it embeds, shape (rows, tokens).
+        """
+        if not getattr(self.model.config, "hidden_size_per_layer_input", None):
+            return {}
+        return {"per_layer_inputs": self.model.get_per_layer_inputs(ids)}
+
     def layer_number(self, layer: int) -> int:
         """The number of layers to run for ``layer``, an index into the states from embedding to last layer.
 
@@ -80,7 +92,8 @@ def find_decoder(model: Any, name: str) -> Decoder:
     """Find the base decoder of a language model and its layers.
 
     Raises:
-        ModelError: an encoder, an encoder-decoder, or a model whose tokens see those behind them.
+        ModelError: an encoder, an encoder-decoder, a recurrent model, or a model whose tokens see those
+            behind them.
     """
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "get_input_embeddings"):
@@ -96,6 +109,11 @@ def find_decoder(model: Any, name: str) -> Decoder:
             f"{name} is a {config.model_type} without a list of decoder layers: prompts need a "
             f"decoder-only model"
         )
+    if _is_recurrent(found):
+        raise ModelError(
+            f"{name} is a {config.model_type}, a recurrent model: prompts need a decoder-only model "
+            "whose tokens attend to those before them"
+        )
     decoder = Decoder(found, tuple(layers), name)
     if decoder.device.type == "meta":
         raise ModelError(f"{name} is on meta, which holds shapes and no numbers: load it onto a real device")
@@ -105,6 +123,14 @@ def find_decoder(model: Any, name: str) -> Decoder:
             "prompts need a decoder-only model"
         )
     return decoder
+
+
+def _is_recurrent(model: Any) -> bool:
+    """Whether nothing attends to a token, as in Mamba and RWKV, or padding is read like text."""
+    attends = getattr(model.config, "num_attention_heads", None) is not None
+    return (
+        getattr(model, "_is_stateful", False) and not attends
+    ) or model.config.model_type in _READS_PADDING
 
 
 def _is_causal(decoder: Decoder) -> bool:

@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from stickytoken.errors import ModelError
+
 if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
@@ -18,12 +20,21 @@ _IRRELEVANT_KEYS = frozenset(
 
 
 def weights_fingerprint(model: torch.nn.Module) -> str:
-    """Return the sha256 over names, types, shapes and bytes of all parameters and buffers."""
+    """Return the sha256 over names, types, shapes and bytes of all parameters and buffers.
+
+    Raises:
+        ModelError: some are not in memory.
+    """
     import torch
 
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         for tensor in _tensors(value):
+            if tensor.is_meta:
+                raise ModelError(
+                    f"the weights {key} are not in memory but offloaded, so the model cannot be identified: "
+                    "load it without offloading"
+                )
             digest.update(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

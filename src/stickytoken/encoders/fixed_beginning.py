@@ -45,6 +45,7 @@ class FixedBeginnings:
             last=last,
             places=None,
             echoes=False,
+            beside=model.beside(ids),
         )
         self.mask = mask
         self._cache: Any = DynamicCache(config=model.decoder.model.config)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from stickytoken.encoders.decoder import Decoder
-from stickytoken.encoders.token_prepending import TokenPrepending, prepended
+from stickytoken.encoders.token_prepending import TokenPrepending, plain_states, prepended
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class PromptBatch:
         last: slot of its last token, which is the prompt's last one, shape (rows,).
         places: slot of the placeholder, shape (rows,); None without one.
         echoes: pool over all tokens from first to last, not the last alone.
+        beside: what else the model reads of the ids; see `Decoder.beside`.
     """
 
     embeddings: torch.Tensor
@@ -35,6 +36,7 @@ class PromptBatch:
     last: torch.Tensor
     places: torch.Tensor | None
     echoes: bool
+    beside: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def pool(self, states: torch.Tensor) -> torch.Tensor:
         """One vector a row, shape (rows, d)."""
@@ -97,6 +99,7 @@ def prompt_states(
         "inputs_embeds": batch.embeddings,
         "attention_mask": batch.mask,
         "use_cache": cache is not None,
+        **batch.beside,
     }
     if decoder.takes_positions:
         inputs["position_ids"] = batch.positions
@@ -157,7 +160,7 @@ def _recorded(
             del module, args
             if threading.get_ident() != owner:
                 return
-            found[number] = keep(output[0] if isinstance(output, tuple) else output)
+            found[number] = keep(plain_states(output))
             if number == top:
                 raise _ReachedError
 

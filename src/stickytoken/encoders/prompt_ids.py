@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
 from stickytoken.encoders.prompts import PLACEHOLDER, Prompt
 from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
-from stickytoken.errors import InputError, ModelError
+from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 
 Ids = tuple[int, ...]
 Span = tuple[int, int]
 
 # Sentences that begin and end unlike each other, the empty one among them: what their prompts have in common
-# has nothing to do with a sentence.
-_SAMPLES = ("a.", "The dog'", "(7 I.", "'we'", "$9 ß.")
-_UNQUOTED_SAMPLES = ("a", "The dog", "7 I", "we ß", "No 3")
+# has nothing to do with a sentence. Signs at both ends are those that a vocabulary joins to the template's.
+_SAMPLES = (
+    "a.",
+    "The dog'",
+    "7 I.",
+    "we'",
+    "9 ß.",
+    *(f"{sign}a{sign}." for sign in string.punctuation if sign != '"'),
+)
+_WORDS = ("a", "The dog", "7 I", "we ß", "No 3")
+_UNQUOTED_SAMPLES = (*_WORDS, *(f"{sign}a{sign}" for sign in (*string.punctuation, "。", "…")))
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,11 @@ class PromptTokenizer:
         else:
             texts = [prefix + each + pieces[-1] for each in sentences]
             starts = [len(prefix)] * len(sentences)
-        encoded = self._tokenizer.encode_with_spans(texts)
+        try:
+            encoded = self._tokenizer.encode_with_spans(texts)
+        except EncodingError:
+            self._tokenizer.encode_many(sentences)  # names the sentence, not the prompt around it
+            raise
         return [
             self._cut(ids, spans, text, start, len(sentence))
             for (ids, spans), text, start, sentence in zip(encoded, texts, starts, sentences, strict=True)
@@ -129,17 +142,19 @@ class PromptTokenizer:
         if reference.between is not None:
             stop = len(ids) - len(reference.after)
             first = stop - self._echoed(ids, spans or (), text, start, size)
+            merged = spans is not None and first < stop and spans[first][0] < _without_blanks(text, start)
         else:
             first, stop = len(reference.before) - len(self._special), len(ids) - len(reference.after)
             kept = self._special + tuple(ids)
-            if not (
+            merged = not (
                 first <= stop
                 and kept[: len(reference.before)] == reference.before
                 and kept[len(kept) - len(reference.after) :] == reference.after
-            ):
-                # Signs of the template have merged with the sentence in a way that no sample did.
-                own = self._tokenizer.encode_many([text[start : start + size]])[0]
-                return TokenizedText(self._marks.head, tuple((each,) for each in own), self._marks.tail)
+            )
+        if merged:
+            # Signs of the template have merged with the sentence in a way that no sample did.
+            own = self._tokenizer.encode_many([text[start : start + size]])[0]
+            return TokenizedText(self._marks.head, tuple((each,) for each in own), self._marks.tail)
         content = tuple(ids[first:stop])
         if spans is None:
             return self._cut_at_marks(content)
@@ -175,7 +190,7 @@ class PromptTokenizer:
 
     def _read_echo(self, pieces: tuple[str, ...]) -> PromptIds:
         found = set()
-        for sample in self._samples:
+        for sample in _WORDS:  # signs of the template stay apart from those of a sentence
             text = pieces[0] + sample + pieces[1] + sample + pieces[2]
             ids, spans = self._tokenizer.encode_with_spans([text])[0]
             if spans is None:

@@ -148,7 +148,9 @@ class PromptRunner:
         plain = self._by_batches(rows, None, numbers)
         try:
             found = self._by_batches(rows, FixedBeginnings(self._prompted, numbers), numbers)
-        except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
+        except torch.OutOfMemoryError:
+            raise
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
             _LOG.warning("%s: no reuse of what prompts begin with (%s)", self._name, error)
             return False
         return agree(found, plain, self._rounding)

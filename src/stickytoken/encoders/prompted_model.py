@@ -141,6 +141,10 @@ class PromptedModel:
         embedded = self.decoder.embedding(ids.masked_fill(placed, 0))
         return torch.where(placed[..., None], vector.to(embedded), embedded)
 
+    def beside(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What else the model reads of ids; a placeholder without a row has that of token 0."""
+        return self.decoder.beside(ids.masked_fill(ids >= self.decoder.rows, 0))
+
     def layout(
         self, rows: Sequence[PromptRow], *, skipping: bool = False, right: bool = False
     ) -> PromptLayout:
@@ -191,6 +195,7 @@ class PromptedModel:
             last=last,
             places=places if self.reading.prepending is not None else None,
             echoes=self.reading.prompt.echoes,
+            beside=self.beside(ids),
         )
 
 

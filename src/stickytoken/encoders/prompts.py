@@ -44,7 +44,7 @@ class Prompt:
     @property
     def quoted(self) -> bool:
         """Whether the sentence stands between quotation marks, and so has to be cleaned."""
-        return all(_QUOTED in template for template in self.templates)
+        return all(_QUOTED in _without_placeholder(template) for template in self.templates)
 
     def pieces(self, template: str, *, prepending: bool) -> tuple[str, ...]:
         """What stands before, between and behind the places of the sentence.
@@ -55,11 +55,15 @@ class Prompt:
                 template has none; otherwise leave it out.
         """
         if not prepending:
-            template = template.replace(f"{PLACEHOLDER} ", "").replace(PLACEHOLDER, "")
+            template = _without_placeholder(template)
         elif PLACEHOLDER not in template:
             place = _QUOTED if _QUOTED in template else SENTENCE
             template = template.replace(place, f"{PLACEHOLDER} {place}", 1)
         return tuple(template.strip().split(SENTENCE))
+
+
+def _without_placeholder(template: str) -> str:
+    return template.replace(f"{PLACEHOLDER} ", "").replace(PLACEHOLDER, "")
 
 
 def find_prompt(prompt: str | Prompt) -> Prompt:

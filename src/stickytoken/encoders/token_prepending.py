@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from stickytoken.errors import InputError
+from stickytoken.errors import InputError, ModelError
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,21 @@ class TokenPrepending:
             raise InputError(f"start is {self.start}, but {name} has {layers} layers: 0 to {layers - 1}")
 
 
+def plain_states(found: Any) -> torch.Tensor:
+    """What goes into a layer or comes out of it, if it is one state a token.
+
+    Raises:
+        ModelError: it is several, as in Gemma 3n: no one of them is the residual stream.
+    """
+    states: torch.Tensor = found[0] if isinstance(found, (tuple, list)) else found
+    if states.ndim != 3:
+        raise ModelError(
+            f"layers of this model pass on states of shape {tuple(states.shape)}: prompts need a model with "
+            "one state a token, of shape (rows, tokens, d)"
+        )
+    return states
+
+
 @contextmanager
 def prepended(
     layers: Sequence[torch.nn.Module], settings: TokenPrepending, places: torch.Tensor, last: torch.Tensor
@@ -75,7 +90,7 @@ def prepended(
         del module
         if kwargs is None or threading.get_ident() != owner:
             return None
-        states = args[0] if args else kwargs["hidden_states"]
+        states = plain_states(args[0] if args else kwargs["hidden_states"])
         # A model may be spread over devices: each layer has its states where it computes.
         rows = torch.arange(states.shape[0], device=states.device)
         # A copy: in place, the states that others recorded would change with it.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -30,7 +32,8 @@ def texts_of_file(path: Path, column: str | None = None) -> list[str]:
     if path.suffix.lower() not in TABLE_SUFFIXES:
         if column is not None:
             raise InputError(f"{path} is a text file without columns: leave the column out")
-        return decode(read_bytes(path), path).splitlines()
+        # As a file is read line by line: a form feed or a paragraph separator is part of a text.
+        return [line.removesuffix("\n") for line in io.StringIO(decode(read_bytes(path), path), newline=None)]
     frame = read_table(path)
     columns = (column,) if column else text_columns(frame, str(path))
     if len(columns) > 1:
@@ -46,7 +49,7 @@ def require_new_file(path: Path) -> None:
     """Refuse a file that cannot be written or would be overwritten.
 
     Raises:
-        InputError: another ending, an existing file, or no such folder.
+        InputError: another ending, an existing file, no such folder, or one that cannot be written to.
     """
     if path.suffix.lower() != ".parquet":
         raise InputError(f"{path}: vectors are written as .parquet")
@@ -54,6 +57,10 @@ def require_new_file(path: Path) -> None:
         raise InputError(f"{path} is there already: name another file, or delete it")
     if not path.parent.is_dir():
         raise InputError(f"no folder {str(path.parent)!r} to write {path.name} into")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def embed_file(
