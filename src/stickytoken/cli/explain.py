@@ -55,7 +55,9 @@ class LookingOptions:
         bool, typer.Option("--attribution/--no-attribution", help="Integrated Jacobians: half of the time.")
     ] = True
     pairs: Annotated[int, typer.Option(min=0, help="Pairs attributed token by token.")] = 1
-    steps: Annotated[int, typer.Option(min=1, help="Points of the integrals.")] = 40
+    steps: Annotated[
+        int, typer.Option(min=1, help="Points of the integrals; more where they turn sharply.")
+    ] = 40
 
 
 @reported

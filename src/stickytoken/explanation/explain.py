@@ -113,7 +113,7 @@ def _explained(job: Job, progress: ProgressCallback) -> Explanation:
             )
             notes.append(
                 f"attributions miss at most {attributed.error:.2g} of a unit vector ({job.settings.steps} "
-                "points an integral)"
+                "points an integral, more where it turns sharply)"
             )
         except ModelError as error:
             notes.append(f"no attribution: {error}")

@@ -24,7 +24,7 @@ class ExplainSettings:
         attribution_carriers: carriers whose similarities are attributed.
         attribution_benign: benign tokens that are attributed beside.
         pairs: pairs of carrier and anchor whose token-by-token matrix is kept.
-        steps: points of the integrals.
+        steps: points of the integrals; more are taken where they are too few.
         neighbours: nearest rows of the embedding matrix to name.
         directions: random vocabulary entries that the mean direction rests on.
         seed: of all sampling.
