@@ -17,6 +17,7 @@ from stickytoken import load_encoder, load_sentences
 from stickytoken.demo.bench import Bench
 from stickytoken.demo.context import make_context
 from stickytoken.demo.library import find_runs
+from stickytoken.demo.startup import Startup
 from stickytoken.visible_text import visible
 
 ATTACKS = (
@@ -58,11 +59,20 @@ def context_of(model, runs=(), folder=Path("no-such-folder"), example=Path("no-s
 @contextmanager
 def serving(context):
     """The app of a context on a free port: its address."""
+    startup = Startup(context.bench.name, context.library)
+    startup.finish(lambda: context)
+    with serving_early(startup) as url:
+        yield url
+
+
+@contextmanager
+def serving_early(startup):
+    """The app on a free port, whether or not its model is loaded: its address."""
     pytest.importorskip("gradio", reason="gradio is not installed")
     from stickytoken.demo.app import make_app
     from stickytoken.demo.server import serve
 
-    served = serve(make_app(context), 0, share=False)
+    served = serve(make_app(startup), 0, share=False)
     try:
         yield served.url
     finally:

@@ -21,12 +21,13 @@ from stickytoken.demo.exploring import (
     NOT_JUDGED,
     Filters,
     choices,
+    computed_evidence,
     filtered,
     headings,
     id_column,
+    kept_evidence,
     table_rows,
     tokens_offered,
-    with_evidence,
 )
 from stickytoken.demo.figures import describe_answer, pair_heatmap, similarity_curve
 from stickytoken.demo.library import EXAMPLE, find_runs
@@ -269,7 +270,6 @@ def test_the_worked_example_is_the_worst_token_with_its_typical_pair(planted):
 
 def test_without_a_run_there_is_an_example_too(bert):
     context = context_of(bert)
-    assert context.opened is None
     assert context.run is None
     example = worked_example(None, context.bench.vocabulary, context.corpus)
     assert "nobody has said" in example.why
@@ -280,12 +280,11 @@ def test_without_a_run_there_is_an_example_too(bert):
 
 def test_a_run_of_another_model_is_shown_but_not_used(planted, bert):
     context = context_of(bert, [planted[1]])
-    assert context.opened == "run"
     assert context.content is None
     content = context.library.content("run")
     unkept = content.tokens.filter(~pl.col("token_id").is_in(content.evidence.tokens["token_id"].to_list()))
     with pytest.raises(InputError, match="is loaded: start the app with --run run"):
-        with_evidence(content, unkept["token_id"][0], context.bench)
+        computed_evidence(content, unkept["token_id"][0], context.bench)
 
 
 def test_a_spread_is_even():
@@ -424,7 +423,7 @@ def test_evidence_computed_now_is_the_evidence_that_detect_keeps(planted, conten
         content, evidence=replace(content.evidence, tokens=kept.filter(pl.col("token_id") != token_id))
     )
     for bare in (without, replace(content, evidence=None)):
-        again = with_evidence(bare, token_id, bench).evidence.tokens
+        again = computed_evidence(bare, token_id, bench).evidence.tokens
         for name in ("below", "above"):
             assert_allclose(again[name][0].to_list(), kept[name][0].to_list(), atol=1e-5)
         for name in ("typical_carrier", "typical_anchor", "largest_carrier", "largest_anchor"):
@@ -433,12 +432,11 @@ def test_evidence_computed_now_is_the_evidence_that_detect_keeps(planted, conten
         assert again.filter("ordinary")["token_id"].to_list() == kept.filter("ordinary")["token_id"].to_list()
 
 
-def test_kept_evidence_is_shown_as_it_is(planted, content):
-    bench = Bench(load_encoder(planted[0]))
+def test_kept_evidence_is_shown_as_it_is(content):
     kept = content.evidence.tokens
     for place in (0, len(kept) - 1):  # the worst token, and an ordinary one
         token_id = kept["token_id"][place]
-        shown = with_evidence(content, token_id, bench).evidence.tokens
+        shown = kept_evidence(content, token_id).evidence.tokens
         own = shown.filter(~pl.col("ordinary"))
         assert own["token_id"].to_list() == [token_id]
         assert own.drop("ordinary").equals(kept[place].drop("ordinary"))
@@ -448,7 +446,7 @@ def test_a_token_that_no_text_holds_has_no_evidence(planted, content):
     bench = Bench(load_encoder(planted[0]))
     unavailable = set(bench.vocabulary.ids) - {token.id for token in bench.vocabulary.available}
     with pytest.raises(InputError, match="cannot occur in text"):
-        with_evidence(content, min(unavailable), bench)
+        computed_evidence(content, min(unavailable), bench)
 
 
 # The packaged example.
@@ -472,7 +470,7 @@ def test_the_packaged_run_says_what_its_model_does():
     bare = replace(
         example, evidence=replace(example.evidence, tokens=kept.filter(pl.col("token_id") != token_id))
     )
-    again = with_evidence(bare, token_id, Bench(load_encoder("all-MiniLM-L6-v2"))).evidence.tokens
+    again = computed_evidence(bare, token_id, Bench(load_encoder("all-MiniLM-L6-v2"))).evidence.tokens
     assert_allclose(again["below"][0].to_list(), kept["below"][0].to_list(), atol=1e-4)
     assert_allclose(again["above"][0].to_list(), kept["above"][0].to_list(), atol=1e-4)
 

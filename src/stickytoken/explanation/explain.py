@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from stickytoken.encoders.inspection import Inspector
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError, ModelError
 from stickytoken.explanation.assembling import Job, assemble
@@ -59,6 +58,8 @@ def explain(
         EncodingError: a text without a usable vector.
         RunError: the run is of another model, or ``out`` cannot be written.
     """
+    from stickytoken.encoders.inspection import Inspector
+
     settings = settings or ExplainSettings()
     inspector = Inspector(encoder)
     if run is not None:
