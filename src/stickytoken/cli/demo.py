@@ -76,7 +76,6 @@ def demo(
         _announce(served, output_format, open_it)
         with collector_paused(), frequent_switches():
             startup.finish(lambda: _context(load_for(source, named, loading, prompting, of_run), library))
-        tell("press Ctrl-C to stop")
         served.wait()
     except KeyboardInterrupt:
         tell("stopped")
@@ -121,5 +120,6 @@ def _announce(served: Served, output_format: o.Format, open_it: bool) -> None:
         say(f"serving on {served.url}")
         if served.public_url:
             say(f"everybody can reach it on {served.public_url}")
+    tell("press Ctrl-C to stop")
     if open_it and not webbrowser.open(served.url):
         raise InputError(f"no browser could be started: open {served.url} yourself")
