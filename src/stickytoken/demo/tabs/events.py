@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -50,7 +51,11 @@ def on_first_opening(
     seen = gr.State(False)
 
     @wraps(handler)
-    def opened(was_seen: bool, *values: Any, **named: Any) -> list[Any]:
-        return [True, *([gr.skip()] * len(outputs) if was_seen else handler(*values, **named))]
+    def opened(was_seen: bool, *values: Any) -> list[Any]:
+        return [True, *([gr.skip()] * len(outputs) if was_seen else handler(*values))]
 
+    # Gradio reads there how many inputs there are, and whether progress is wanted.
+    signature = inspect.signature(handler)
+    first = inspect.Parameter("was_seen", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    vars(opened)["__signature__"] = signature.replace(parameters=[first, *signature.parameters.values()])
     tab.select(opened, [seen, *inputs], [seen, *outputs], **how)
