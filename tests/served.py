@@ -132,6 +132,14 @@ def browsing(browser, url, **options):
         url: of the app.
         options: of the browser's context.
     """
+    with looking_early(browser, url, **options) as (page, heard):
+        page.wait_for_selector("#try-answer .headline")
+        yield page, heard
+
+
+@contextmanager
+def looking_early(browser, url, **options):
+    """The same before the worked example stands in the page."""
     context = browser.new_context(**options)
     page = context.new_page()
     yield page, visited(page, url)
@@ -157,7 +165,6 @@ def visited(page, url):
     page.on("dialog", lambda dialog: (heard.append(f"dialog: {dialog.message}"), dialog.dismiss()))
     page.on("request", asks)
     page.goto(url)
-    page.wait_for_selector("#try-answer .headline")
     return heard
 
 

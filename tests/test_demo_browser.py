@@ -5,21 +5,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from reported import words_cut_off
 from served import SHOWN, TABS, WIDE, browsing, named, open_tab, rows
 
 pytest.importorskip("gradio", reason="gradio is not installed")
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
-
-# Words of pictures that are shown and begin or end outside of them.
-CUT_OFF = """
-    [...document.querySelectorAll('.js-plotly-plot')].filter(plot => plot.offsetParent).flatMap(plot => {
-        const own = plot.getBoundingClientRect();
-        return [...plot.querySelectorAll('.main-svg text')].filter(text => {
-            const place = text.getBoundingClientRect();
-            return place.width && (place.left < own.left - 1 || place.right > own.right + 1);
-        }).map(text => text.textContent);
-    })
-"""
 
 
 def settled(page, tab):
@@ -51,15 +41,40 @@ def test_the_policy_allows_no_other_host(app):
     assert "http" not in policy
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen(browser, app):
-    with browsing(browser, app, viewport={"width": 390, "height": 844}, color_scheme="dark") as visit:
+def assert_nothing_is_cut_off(page):
+    """The page is no wider than the screen, and all words of its pictures can be read."""
+    for _ in range(50):  # a picture is drawn first, and then fitted to the screen
+        if not (found := words_cut_off(page)):
+            break
+        page.wait_for_timeout(100)
+    assert found == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
+def test_nothing_is_wider_than_the_screen(browser, app, width, scheme):
+    with browsing(browser, app, viewport={"width": width, "height": 844}, color_scheme=scheme) as visit:
         page, heard = visit
         for tab in TABS:
             settled(page, tab)
-            assert page.evaluate("document.documentElement.scrollWidth") <= 390, tab
-            # Words of a picture that stick out of it cannot be read, whether or not the page is wider.
-            if tab != "Explain":  # its figures have long names of measures, cut off on a phone
-                page.wait_for_function(f"() => ({CUT_OFF}).length === 0")
+            assert_nothing_is_cut_off(page)
+        assert heard == []
+
+
+def test_all_pictures_of_an_explanation_fit_a_phone(browser, bert_app):
+    with browsing(browser, bert_app, viewport={"width": 390, "height": 844}) as (page, heard):
+        panel = settled(page, "Explain")
+        panel.get_by_label("Attribution").check()
+        panel.get_by_role("button", name="Explain").click()
+        expect(panel.get_by_text("One pair's similarity, token by token")).to_be_visible(timeout=60_000)
+        page.wait_for_function(
+            "[...document.querySelectorAll('.js-plotly-plot')].filter(each => each.offsetParent).length >= 7"
+        )
+        assert_nothing_is_cut_off(page)
+        boxes = page.locator("input:visible, button:visible").evaluate_all(
+            "all => all.filter(each => each.getBoundingClientRect().right > innerWidth).length"
+        )
+        assert boxes == 0
         assert heard == []
 
 

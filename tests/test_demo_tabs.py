@@ -90,6 +90,8 @@ def test_a_token_is_explained_with_the_figures_of_the_report(bert_page):
         "The row of the embedding matrix",
     ]
     attributed = "One pair's similarity, token by token"
+    open_tab(bert_page, "Explore")
+    open_tab(bert_page, "Explain")
     expect(titles(panel)).to_have_text(without)
     drawn(bert_page, 2 + len(without))
     assert "Nearest embeddings" in bert_page.inner_text("#explain-tables")

@@ -12,7 +12,7 @@ import impact_files as files
 import profiled
 import stickytoken
 from hostile import HOSTILE
-from reported import Page, opened, wait_for_plots
+from reported import Page, opened, wait_for_plots, words_cut_off
 from stickytoken import load_encoder
 from stickytoken.impacts import impact
 from stickytoken.reports.content import read_content
@@ -164,8 +164,9 @@ def test_hostile_names_are_text_in_every_form(run_copy, tmp_path):
     text = stickytoken.report(run_copy, format="md")
     assert "<img" not in text
     assert "\x1b" not in text
-    with opened(tmp_path / "report.html") as (browser, heard):
+    with opened(tmp_path / "report.html", viewport={"width": 390, "height": 900}) as (browser, heard):
         wait_for_plots(browser)
+        assert words_cut_off(browser) == []
         assert heard == []
         assert browser.evaluate("document.querySelectorAll('img').length") == 0
 

@@ -140,12 +140,9 @@ def _inputs() -> list[Any]:
             label="Benign tokens",
             min_width=150,
         )
-        attribution = gr.Checkbox(
-            value=False,
-            label="Attribution",
-            info="which tokens make up the similarity; slow",
-            min_width=280,
-        )
+    attribution = gr.Checkbox(
+        value=False, label="Attribution", info="which tokens make up the similarity; slow"
+    )
     return [token, placement, copies, carriers, benign, attribution]
 
 
