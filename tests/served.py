@@ -117,6 +117,7 @@ def started_browser():
     """A headless Chromium; the test is skipped where there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = chromium()
+    playwright.expect.set_options(timeout=60_000)  # a busy machine is no defect
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser

@@ -164,11 +164,19 @@ def test_hostile_names_are_text_in_every_form(run_copy, tmp_path):
     text = stickytoken.report(run_copy, format="md")
     assert "<img" not in text
     assert "\x1b" not in text
-    with opened(tmp_path / "report.html", viewport={"width": 390, "height": 900}) as (browser, heard):
+    with opened(tmp_path / "report.html") as (browser, heard):
         wait_for_plots(browser)
-        assert words_cut_off(browser) == []
         assert heard == []
         assert browser.evaluate("document.querySelectorAll('img').length") == 0
+
+
+def test_all_words_of_its_pictures_can_be_read_on_a_phone(run_copy, tmp_path):
+    stickytoken.report(run_copy, out=tmp_path / "report.html")
+    with opened(tmp_path / "report.html", viewport={"width": 390, "height": 900}) as (browser, heard):
+        wait_for_plots(browser)
+        assert browser.evaluate("document.documentElement.scrollWidth") == 390
+        assert words_cut_off(browser) == []
+        assert heard == []
 
 
 def test_what_is_missing_stays_missing(run_copy):
