@@ -66,7 +66,8 @@ def test_all_pictures_of_an_explanation_fit_a_phone(browser, bert_app):
         panel = settled(page, "Explain")
         panel.get_by_label("Attribution").check()
         panel.get_by_role("button", name="Explain").click()
-        expect(panel.get_by_text("One pair's similarity, token by token")).to_be_visible(timeout=60_000)
+        heading = panel.get_by_role("heading", name="One pair's similarity, token by token")
+        expect(heading).to_be_visible()
         page.wait_for_function(
             "[...document.querySelectorAll('.js-plotly-plot')].filter(each => each.offsetParent).length >= 7"
         )

@@ -27,8 +27,8 @@ SYMBOLS: Mapping[str, str] = MappingProxyType(
 SERIES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#7B5EA7")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px", "1px,3px")
 
-# Letters of a line on a narrow screen.
-_NARROW_LETTERS = 44
+# Letters of a line, and of a token in a legend, on a narrow screen.
+_NARROW_LETTERS, _LEGEND_LETTERS = 44, 20
 
 Theme = Literal["light", "dark"]
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
@@ -81,6 +81,12 @@ def label(text: str) -> str:
     """
     shown = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return f"\u2068{shown}\u2069"
+
+
+def legend_label(text: str) -> str:
+    """The beginning of token text, for legends, which a narrow screen cuts off; words and tables have all."""
+    shown = visible(text)
+    return label(shown if len(shown) <= _LEGEND_LETTERS else f"{shown[: _LEGEND_LETTERS - 1]}…")
 
 
 def empty_figure(message: str) -> go.Figure:
