@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from copy import deepcopy
 from typing import Any
 
 import gradio as gr
@@ -79,7 +80,7 @@ class Explain:
                 self._example = self.explained(
                     self.example_name, Placement.SUFFIX.value, _COPIES, _CARRIERS, _BENIGN, False, progress
                 )
-            return self._example
+            return deepcopy(self._example)  # Gradio takes updates apart
 
 
 def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:

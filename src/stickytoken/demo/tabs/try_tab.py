@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from copy import deepcopy
 from typing import Any
 
 import gradio as gr
@@ -103,7 +104,7 @@ class Try:
         with self._lock:
             if self._opening is None:
                 self._opening = self._opened(self._context)
-            return self._opening
+            return deepcopy(self._opening)  # Gradio takes updates apart
 
     def _opened(self, context: Context) -> list[Any]:
         example = worked_example(context.content, context.bench.vocabulary, context.corpus)
