@@ -106,6 +106,9 @@ def test_two_visitors_do_not_disturb_each_other(browser, app, page):
             visitor.get_by_role("button", name="Show what happens").click()
         for visitor, name in ((page, "baba"), (other, "laga")):
             expect(named(visitor)).to_have_text(name)
+        # The example of Explain is computed once, and whole for both.
+        titles = [settled(visitor, "Explain").get_by_role("heading", level=3) for visitor in (page, other)]
+        expect(titles[1]).to_have_text(titles[0].all_inner_texts())
         other.reload()
         expect(named(other)).to_have_text(SHOWN[0])
         assert heard == []
