@@ -16,7 +16,6 @@ from stickytoken.cli.errors import reported
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, spread
 from stickytoken.cli.output import print_json, say, status, tell
 from stickytoken.cli.run_models import load_for, require_found
-from stickytoken.cli.threads import frequent_switches
 from stickytoken.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def demo(
             served = _served(startup, port, share)
     try:
         _announce(served, output_format, open_it)
-        with collector_paused(), frequent_switches():
+        with collector_paused():
             startup.finish(lambda: _context(load_for(source, named, loading, prompting, of_run), library))
         served.wait()
     except KeyboardInterrupt:
