@@ -3,9 +3,11 @@
 python benchmarks/demo.py    # a minute; needs Chromium
 
 `stickytoken demo` on the packaged all-MiniLM-L6-v2 in a process of its own, used in a headless Chromium.
-First paint: from the start of the process until the browser's first contentful paint, and until the worked
-example stands in the page, pictures included. Try: from the click until the page shows the new answer, for
-tokens that were not asked for before.
+First paint: from the start of the process until the browser's first contentful paint: the page, its runs, and
+that the model is being loaded. Worked example: until it stands in the page, pictures included. The first of
+the starts is a cold one: what the system keeps of files in memory is dropped before, where that is allowed
+(as root on Linux). Try: from the click until the page shows the new answer, for tokens that were not asked
+before.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
@@ -28,7 +31,18 @@ from checks import Check, show, write
 
 MOST_SECONDS_TO_PAINT, MOST_SECONDS_TO_ANSWER = 10, 2
 TOKENS = ("river", "trajectory", "saddam", "the", "house")
-STARTS = 3
+LATER_STARTS = 3
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+
+
+def drop_caches() -> bool:
+    """Make the next start read everything from the disk; whether that is allowed."""
+    try:
+        os.sync()
+        DROP_CACHES.write_text("3", encoding="ascii")
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager
@@ -88,6 +102,13 @@ def answer(page: Page, token: str) -> float:
     return time.perf_counter() - started
 
 
+def described(seconds: list[float], cold: bool) -> str:
+    """The first start and the later ones in words."""
+    first, *later = seconds
+    kind = "a cold first start" if cold else "the first start"
+    return f"{statistics.median(later):.1f} s, median of {len(later)} starts; {first:.1f} s, {kind}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--name", default="demo", help="name of the result file")
@@ -101,7 +122,8 @@ def main() -> None:
     answers: dict[str, float] = {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        for _ in range(STARTS):
+        cold = drop_caches()
+        for _ in range(1 + LATER_STARTS):
             with serving() as (url, started):
                 page = browser.new_context(viewport={"width": 1400, "height": 900}).new_page()
                 times = first_paint(page, url, started)
@@ -113,14 +135,14 @@ def main() -> None:
         Check(
             "first paint after the start of the process, packaged all-MiniLM-L6-v2",
             f"under {MOST_SECONDS_TO_PAINT} s",
-            f"{statistics.median(paints):.1f} s, median of {STARTS} starts, {max(paints):.1f} s at most",
-            statistics.median(paints) < MOST_SECONDS_TO_PAINT,
-            {"seconds": paints, "seconds_until_served": served},
+            described(paints, cold),
+            max(paints) < MOST_SECONDS_TO_PAINT,
+            {"seconds": paints, "seconds_until_served": served, "first_is_cold": cold},
         ),
         Check(
             "the worked example with its pictures",
             "none: what a user waits for",
-            f"{statistics.median(drawn):.1f} s, median, {max(drawn):.1f} s at most",
+            described(drawn, cold),
             True,
             {"seconds": drawn},
         ),

@@ -20,6 +20,7 @@ from stickytoken.demo.bench import Bench
 from stickytoken.demo.context import make_context
 from stickytoken.demo.library import find_runs
 from stickytoken.demo.server import serve
+from stickytoken.demo.startup import Startup
 from stickytoken.encoders import load_encoder
 from stickytoken.sentences import load_sentences
 
@@ -64,7 +65,9 @@ def main() -> None:
     arguments.folder.mkdir(exist_ok=True)
     library = find_runs(arguments.run, Path("no-runs"))
     context = make_context(Bench(load_encoder("all-MiniLM-L6-v2")), library, load_sentences(None))
-    served = serve(make_app(context), 0, share=False)
+    startup = Startup(context.bench.name, library)
+    startup.finish(lambda: context)
+    served = serve(make_app(startup), 0, share=False)
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])

@@ -101,6 +101,20 @@ def wait_for_plots(page):
     )
 
 
+def words_cut_off(page):
+    """Words of pictures that are shown and begin or end outside of them, with the picture's name."""
+    return page.evaluate(
+        """[...document.querySelectorAll('.js-plotly-plot')].flatMap(plot => {
+            const own = plot.getBoundingClientRect();
+            return [...plot.querySelectorAll('.main-svg text')].filter(text => {
+                const place = text.getBoundingClientRect();
+                return place.width && (place.left < own.left - 1 || place.right > own.right + 1
+                    || place.top < own.top - 1 || place.bottom > own.bottom + 1);
+            }).map(text => `${plot.ariaLabel?.slice(0, 40)}: ${text.textContent}`);
+        })"""
+    )
+
+
 def wait_until(page, condition):
     """Wait until an expression is true; the page's policy forbids the browser to poll it by itself."""
     for _ in range(600):

@@ -1,9 +1,14 @@
 """The web app as a visitor meets it: served by this process, used in a headless browser."""
 
+import json
+import re
+import shutil
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import polars as pl
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -17,6 +22,7 @@ from stickytoken import load_encoder, load_sentences
 from stickytoken.demo.bench import Bench
 from stickytoken.demo.context import make_context
 from stickytoken.demo.library import find_runs
+from stickytoken.demo.startup import Startup
 from stickytoken.visible_text import visible
 
 ATTACKS = (
@@ -32,6 +38,9 @@ ATTACKS = (
     "<a href=javascript:alert(6)>a</a>",
 )
 SHOWN = tuple(visible(text) for text in ATTACKS)
+TOKEN = re.compile("^Token")
+TABS = ("Try", "Explore", "Explain", "Compare")
+WIDE: dict[str, Any] = {"viewport": {"width": 1400, "height": 900}}
 
 
 def hostile_model() -> SentenceTransformer:
@@ -49,6 +58,31 @@ def hostile_model() -> SentenceTransformer:
     return SentenceTransformer(modules=[module], device="cpu")
 
 
+def hostile_runs(root):
+    """A saved model whose tokens are hostile, its run, and a folder of more runs.
+
+    Beside that run and another one, the folder has one that is not finished and one of a newer schema.
+    """
+    hostile_model().save(str(root / "model"))
+    runs = root / "runs"
+    run = profiled.detect_profile(load_encoder(root / "model"), runs / "run <img src=x onerror=alert(0)>")
+    verdict = pl.when(pl.col("token").is_in(ATTACKS)).then(pl.lit("sticky")).otherwise("verdict")
+    run.tokens.with_columns(verdict=verdict.alias("verdict")).write_parquet(run.path / "tokens.parquet")
+    profiled.detect_profile(load_encoder(root / "model"), runs / "second", seed=7)
+    record = json.loads((run.path / "run.json").read_text("utf-8"))
+    for name, change in (("half", {"result": None}), ("newer", {"schema_version": 99})):
+        shutil.copytree(run.path, runs / name)
+        (runs / name / "run.json").write_text(json.dumps(record | change), encoding="utf-8")
+    return root / "model", run.path, runs
+
+
+def saved_bert(root):
+    """A saved model that has layers and attention."""
+    backbone = tiny.bert_backbone(root / "backbone", max_length=128)
+    tiny.sentence_transformer(backbone).save(str(root / "model"))
+    return root / "model"
+
+
 def context_of(model, runs=(), folder=Path("no-such-folder"), example=Path("no-such-example")):
     """Model and runs of an app; without the packaged example unless it is asked for."""
     library = find_runs([Path(run) for run in runs], folder, example)
@@ -58,11 +92,20 @@ def context_of(model, runs=(), folder=Path("no-such-folder"), example=Path("no-s
 @contextmanager
 def serving(context):
     """The app of a context on a free port: its address."""
+    startup = Startup(context.bench.name, context.library)
+    startup.finish(lambda: context)
+    with serving_early(startup) as url:
+        yield url
+
+
+@contextmanager
+def serving_early(startup):
+    """The app on a free port, whether or not its model is loaded: its address."""
     pytest.importorskip("gradio", reason="gradio is not installed")
     from stickytoken.demo.app import make_app
     from stickytoken.demo.server import serve
 
-    served = serve(make_app(context), 0, share=False)
+    served = serve(make_app(startup), 0, share=False)
     try:
         yield served.url
     finally:
@@ -74,6 +117,7 @@ def started_browser():
     """A headless Chromium; the test is skipped where there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = chromium()
+    playwright.expect.set_options(timeout=60_000)  # a busy machine is no defect
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
@@ -89,6 +133,14 @@ def browsing(browser, url, **options):
         url: of the app.
         options: of the browser's context.
     """
+    with looking_early(browser, url, **options) as (page, heard):
+        page.wait_for_selector("#try-answer .headline")
+        yield page, heard
+
+
+@contextmanager
+def looking_early(browser, url, **options):
+    """The same before the worked example stands in the page."""
     context = browser.new_context(**options)
     page = context.new_page()
     yield page, visited(page, url)
@@ -114,8 +166,15 @@ def visited(page, url):
     page.on("dialog", lambda dialog: (heard.append(f"dialog: {dialog.message}"), dialog.dismiss()))
     page.on("request", asks)
     page.goto(url)
-    page.wait_for_selector("#try-answer .headline")
     return heard
+
+
+def quiet(visit):
+    """The page of a visit; nothing may be heard from it until the next one asks for it."""
+    page, heard = visit
+    heard.clear()
+    yield page
+    assert heard == []
 
 
 def open_tab(page, name):
@@ -127,3 +186,37 @@ def open_tab(page, name):
         page.locator(".overflow-menu button").first.click()
         page.locator(".overflow-dropdown").get_by_text(name, exact=True).click()
     return page.get_by_role("tabpanel").filter(visible=True)
+
+
+def alert(page):
+    """The text of the one alert that is shown; it is closed."""
+    toast = page.get_by_test_id("toast-body")
+    toast.wait_for()
+    said = toast.inner_text()
+    page.get_by_test_id("toast-close").click()
+    toast.wait_for(state="detached")
+    return said
+
+
+def drawn(page, count):
+    """Wait until so many pictures are drawn, and named."""
+    page.wait_for_function(
+        "count => [...document.querySelectorAll('.js-plotly-plot[role=img]')]"
+        ".filter(each => each.querySelector('.main-svg')).length >= count",
+        arg=count,
+    )
+
+
+def named(page):
+    """The token that the answer is about."""
+    return page.locator("#try-answer .lead .token").first
+
+
+def first_cells(page):
+    """First cells of the rows of the table that are drawn."""
+    return page.locator("#explore-table [role=gridcell].first-column")
+
+
+def rows(page):
+    """Tokens of the rows of the table that are drawn."""
+    return [text.strip() for text in first_cells(page).all_inner_texts() if text.strip()]

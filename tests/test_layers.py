@@ -27,7 +27,17 @@ LAYERS = [
     {"__main__"},
 ]
 RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
-HEAVY = ("torch", "transformers", "sentence_transformers", "polars", "datasets", "plotly", "jinja2", "gradio")
+HEAVY = (
+    "torch",
+    "transformers",
+    "sentence_transformers",
+    "scipy.stats",
+    "polars",
+    "datasets",
+    "plotly",
+    "jinja2",
+    "gradio",
+)
 MODULE_LINES = 400
 FUNCTION_LINES = 50
 
@@ -285,6 +295,12 @@ atexit.register(report)
 
 def test_importing_the_package_loads_no_heavy_library():
     assert loaded_by("import stickytoken")[0] == []
+
+
+def test_the_page_of_the_web_app_is_there_before_what_only_a_model_needs():
+    pytest.importorskip("gradio", reason="gradio is not installed")
+    loaded, _ = loaded_by("import stickytoken.demo.app, stickytoken.demo.server")
+    assert loaded == ["polars", "plotly", "jinja2", "gradio"]
 
 
 def test_listing_the_names_of_the_package_loads_no_heavy_library():

@@ -13,7 +13,7 @@ import pytest
 import planted
 import profiled
 import stickytoken
-from reported import chromium, opened, wait_for_plots, wait_until
+from reported import chromium, opened, wait_for_plots, wait_until, words_cut_off
 from stickytoken import load_encoder
 from stickytoken.errors import InputError, MissingExtraError, RunError
 from stickytoken.reports.content import read_content
@@ -53,6 +53,7 @@ def test_it_is_quiet_and_never_wider_than_the_screen(folder, name, width, scheme
             "plot.getBoundingClientRect().right])"
         )
         assert all(drawn <= room + 1 for drawn, room in widths)
+        assert words_cut_off(page) == []
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         levels = [int(level) for level in ground.removeprefix("rgb(").removesuffix(")").split(",")]
         assert (max(levels) < 60) == (scheme == "dark")

@@ -11,7 +11,7 @@ import planted
 import profiled
 import stickytoken
 from hostile import assert_harmless
-from reported import Page, opened, wait_for_plots
+from reported import Page, opened, wait_for_plots, words_cut_off
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.reports import report as make_report
@@ -293,4 +293,5 @@ def test_the_section_fits_the_screen_and_is_quiet(explained_run, tmp_path, width
             "plot.getBoundingClientRect().right + 1).length"
         )
         assert over == 0
+        assert words_cut_off(page) == []
         assert heard == []

@@ -12,7 +12,7 @@ import impact_files as files
 import profiled
 import stickytoken
 from hostile import HOSTILE
-from reported import Page, opened, wait_for_plots
+from reported import Page, opened, wait_for_plots, words_cut_off
 from stickytoken import load_encoder
 from stickytoken.impacts import impact
 from stickytoken.reports.content import read_content
@@ -168,6 +168,15 @@ def test_hostile_names_are_text_in_every_form(run_copy, tmp_path):
         wait_for_plots(browser)
         assert heard == []
         assert browser.evaluate("document.querySelectorAll('img').length") == 0
+
+
+def test_all_words_of_its_pictures_can_be_read_on_a_phone(run_copy, tmp_path):
+    stickytoken.report(run_copy, out=tmp_path / "report.html")
+    with opened(tmp_path / "report.html", viewport={"width": 390, "height": 900}) as (browser, heard):
+        wait_for_plots(browser)
+        assert browser.evaluate("document.documentElement.scrollWidth") == 390
+        assert words_cut_off(browser) == []
+        assert heard == []
 
 
 def test_what_is_missing_stays_missing(run_copy):

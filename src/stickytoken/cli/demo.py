@@ -15,12 +15,14 @@ from stickytoken.cli.collector import collector_paused
 from stickytoken.cli.errors import reported
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, spread
 from stickytoken.cli.output import print_json, say, status, tell
-from stickytoken.cli.run_models import load_for
+from stickytoken.cli.run_models import load_for, require_found
 from stickytoken.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
+    from stickytoken.demo.context import Context
     from stickytoken.demo.library import Library
     from stickytoken.demo.server import Served
+    from stickytoken.demo.startup import Startup
     from stickytoken.encoders import Encoder
 
 _PACKAGED_MODEL = "all-MiniLM-L6-v2"
@@ -59,18 +61,20 @@ def demo(
     with collector_paused():
         from stickytoken.demo.library import find_runs
         from stickytoken.demo.server import require_free
+        from stickytoken.demo.startup import Startup
 
-        require_free(port)  # before a model is loaded
+        require_free(port)  # before anything takes time
         library = find_runs(run or [], runs.expanduser())
         named = library.record(library.labels[0]) if run else None
         source = str(run[0]) if run else model or _PACKAGED_MODEL
-        encoder = load_for(source, named, loading, prompting, model if run else None)
+        of_run = model if run else None
+        startup = Startup(require_found(source, named, loading, of_run), library)
         with status("preparing the page"):
-            served = _served(encoder, library, port, share)
+            served = _served(startup, port, share)
     try:
-        _announce(served, output_format)
-        if open_it and not webbrowser.open(served.url):
-            raise InputError(f"no browser could be started: open {served.url} yourself")
+        _announce(served, output_format, open_it)
+        with collector_paused():
+            startup.finish(lambda: _context(load_for(source, named, loading, prompting, of_run), library))
         served.wait()
     except KeyboardInterrupt:
         tell("stopped")
@@ -86,20 +90,29 @@ def _require_extra() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 
-def _served(encoder: Encoder, library: Library, port: int, share: bool) -> Served:
-    """Build the page with its worked examples, and serve it."""
+def _served(startup: Startup, port: int, share: bool) -> Served:
+    """Build the page, and serve it."""
     from stickytoken.demo.app import make_app
+    from stickytoken.demo.server import serve
+
+    return serve(make_app(startup, share), port, share)
+
+
+def _context(encoder: Encoder, library: Library) -> Context:
+    """What the tabs compute with."""
     from stickytoken.demo.bench import Bench
     from stickytoken.demo.context import make_context
-    from stickytoken.demo.server import serve
     from stickytoken.sentences import load_sentences
 
-    context = make_context(Bench(encoder), library, load_sentences(None))
-    return serve(make_app(context, share), port, share)
+    return make_context(Bench(encoder), library, load_sentences(None))
 
 
-def _announce(served: Served, output_format: o.Format) -> None:
-    """Say where the page is, once it can be asked for."""
+def _announce(served: Served, output_format: o.Format, open_it: bool) -> None:
+    """Say where the page is, and open it where that is asked for.
+
+    Raises:
+        InputError: no browser could be started.
+    """
     if output_format is o.Format.JSON:
         print_json({"url": served.url, "public_url": served.public_url})
     else:
@@ -107,3 +120,5 @@ def _announce(served: Served, output_format: o.Format) -> None:
         if served.public_url:
             say(f"everybody can reach it on {served.public_url}")
     tell("press Ctrl-C to stop")
+    if open_it and not webbrowser.open(served.url):
+        raise InputError(f"no browser could be started: open {served.url} yourself")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -66,8 +68,39 @@ def load_for(
     if prompting == PromptingOptions():
         kept = recorded.model_dump(exclude={"dtype", "revision"})
         prompting = PromptingOptions(**asdict(prompting) | kept)
-    try:
+    with _named_by(source):
         return load(model or run.model.name, loading, prompting)
+
+
+def require_found(
+    source: str, run: RunRecord | None, loading: LoadingOptions, model: str | None = None
+) -> str:
+    """The name of the model that `load_for` would load; what is not there is refused before it takes time.
+
+    Args:
+        source: as for `load_for`, like the others.
+        run: run.json of the run; None without one.
+        loading: what the user says about loading.
+        model: where the run's model lies now; None is as the run names it.
+
+    Raises:
+        ModelError: it cannot be found.
+        InputError: a revision of a folder.
+    """
+    from stickytoken.encoders.resolution import resolve_model
+
+    if run is None:
+        return resolve_model(source, loading.revision).name
+    with _named_by(source):
+        revision = loading.revision or recorded_loading(run).revision
+        return resolve_model(model or run.model.name, revision).name
+
+
+@contextmanager
+def _named_by(source: str) -> Iterator[None]:
+    """Say of an error that it is about the model of a run."""
+    try:
+        yield
     except ModelError as error:
         raise ModelError(f"the model of {source}: {error} (--model says where it lies now)") from error
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.context import Context
 from stickytoken.demo.limits import WAITING
 from stickytoken.demo.shown import rendered
+from stickytoken.demo.startup import Startup
 from stickytoken.demo.tabs.compare_tab import compare_tab
 from stickytoken.demo.tabs.explain_tab import explain_tab
 from stickytoken.demo.tabs.explore_tab import explore_tab
@@ -52,32 +52,31 @@ class App:
     looks: dict[str, Any]
 
 
-def make_app(context: Context, shared: bool = False) -> App:
-    """Build the page; the worked example of its first tab is computed here.
+def make_app(startup: Startup, shared: bool = False) -> App:
+    """Build the page; what needs the model comes into it when the model is loaded.
 
     Args:
-        context: model and runs.
+        startup: the runs, and the model to come.
         shared: whether others can reach it.
 
     Raises:
-        StickyTokenError: the worked example cannot be computed.
+        RunError: the run that the app opens with cannot be read.
     """
-    model = visible(context.bench.name)
+    model = visible(startup.model)
     with gr.Blocks(title=f"Sticky tokens of {model}", analytics_enabled=False, fill_width=False) as blocks:
         gr.HTML(
-            rendered("welcome.html.j2", model=model, left_out=context.library.left_out, shared=shared),
+            rendered("welcome.html.j2", model=model, left_out=startup.library.left_out, shared=shared),
             elem_id="welcome",
         )
         with gr.Tabs():
             with gr.Tab("Try"):
-                try_tab(context)
-            with gr.Tab("Explore"):
-                explore_tab(context)
+                try_tab(startup, blocks)
+            with gr.Tab("Explore") as exploring:
+                explore_tab(startup, exploring)
             with gr.Tab("Explain") as explaining:
-                connect = explain_tab(context)
-                connect(explaining)
-            with gr.Tab("Compare"):
-                compare_tab(context)
+                explain_tab(startup, blocks, explaining)
+            with gr.Tab("Compare") as comparing:
+                compare_tab(startup.library, comparing)
     blocks.queue(max_size=WAITING)
     return App(blocks, _looks())
 

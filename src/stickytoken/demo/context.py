@@ -20,14 +20,12 @@ class Context:
     Attributes:
         bench: the model.
         library: the runs.
-        opened: label of the run that the app opens with; None where there is no run.
         content: a finished run of the loaded model, for its sentences and its tokens; None without one.
         corpus: sentences to fall back on.
     """
 
     bench: Bench
     library: Library
-    opened: str | None
     content: RunContent | None
     corpus: Sentences
 
@@ -53,15 +51,14 @@ class Context:
 
 
 def make_context(bench: Bench, library: Library, corpus: Sentences) -> Context:
-    """Choose the run to open with, and the one that belongs to the model.
+    """Find the run that belongs to the model.
 
     Raises:
         RunError: that run cannot be read.
     """
-    labels = library.labels
-    own = next((label for label in labels if _is_finished_run_of(library.record(label), bench)), None)
+    own = next((label for label in library.labels if _is_finished_run_of(library.record(label), bench)), None)
     content = None if own is None else library.content(own)
-    return Context(bench, library, labels[0] if labels else None, content, corpus)
+    return Context(bench, library, content, corpus)
 
 
 def _is_finished_run_of(record: RunRecord, bench: Bench) -> bool:

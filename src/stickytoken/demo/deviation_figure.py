@@ -44,7 +44,7 @@ def deviation_figure(measures: pl.DataFrame, token: str) -> ReportFigure:
         "far outside, with a rise of the similarities, are.",
         measures_table(measures),
         # The names of the measures leave little room beside them.
-        {"xaxis.title.text": "sd of benign tokens"},
+        {"xaxis.title.text": "sd of the<br>benign tokens", "xaxis.nticks": 4, "xaxis.tickangle": 0},
     )
 
 

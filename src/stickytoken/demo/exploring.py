@@ -82,19 +82,25 @@ def id_column(content: RunContent) -> int:
     return headings(content).index("id")
 
 
-def with_evidence(content: RunContent, token_id: int, bench: Bench) -> RunContent:
-    """The run with the evidence of one token: what it keeps, or what its model shows now.
+def kept_evidence(content: RunContent, token_id: int) -> RunContent | None:
+    """The run with the evidence that it keeps of one token; None where it keeps none."""
+    kept = content.evidence
+    if kept is None or token_id not in kept.tokens["token_id"]:
+        return None
+    chosen = kept.tokens.filter(pl.col("ordinary") | (pl.col("token_id") == token_id))
+    # An ordinary token that is asked for is shown like any other, beside the rest of them.
+    chosen = chosen.with_columns(ordinary=pl.col("ordinary") & (pl.col("token_id") != token_id))
+    return replace(content, evidence=replace(kept, tokens=chosen))
+
+
+def computed_evidence(content: RunContent, token_id: int, bench: Bench) -> RunContent:
+    """The run with the evidence of one token that its model shows now.
 
     Raises:
-        InputError: nothing is kept of this token, and the model of the run is not loaded.
+        InputError: the model of the run is not loaded.
         EncodingError: a text without a usable vector.
     """
     kept = content.evidence
-    if kept is not None and token_id in kept.tokens["token_id"]:
-        chosen = kept.tokens.filter(pl.col("ordinary") | (pl.col("token_id") == token_id))
-        # An ordinary token that is asked for is shown like any other, beside the rest of them.
-        chosen = chosen.with_columns(ordinary=pl.col("ordinary") & (pl.col("token_id") != token_id))
-        return replace(content, evidence=replace(kept, tokens=chosen))
     if content.run is None:
         return content
     with bench.encoder():

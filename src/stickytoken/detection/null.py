@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
-from scipy import optimize, special, stats
+import scipy  # its parts are loaded when they are used
 
 from stickytoken.detection.statistics import Estimates, Vector
 
@@ -20,7 +21,6 @@ _LARGEST_SKEWNESS = 1.0
 # How much vocabularies differ in it.
 _SKEWNESS_SPREAD = 0.3
 _NODES = 32
-_AT_WIDTH = float(stats.norm.ppf(_WIDTH))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +49,21 @@ class Shape:
             standard = np.divide(
                 distance, scale, out=np.where(distance > 0, np.inf, -np.inf), where=scale > 0
             )
-            return np.asarray(stats.norm.sf(standard), dtype=np.float64)
-        nodes, weights = special.roots_hermitenorm(_NODES)
+            return np.asarray(scipy.stats.norm.sf(standard), dtype=np.float64)
+        nodes, weights = scipy.special.roots_hermitenorm(_NODES)
         standard = (distance[:, None] - error[:, None] * nodes) / spread
         return np.asarray(self._survival(standard) @ (weights / weights.sum()), dtype=np.float64)
 
     def spread(self, distance: float, level: float, noise: float) -> float:
         """The spread at which a quantile of effects and noise lies ``distance`` above their median."""
-        if distance <= noise * stats.norm.ppf(level):
+        if distance <= noise * scipy.stats.norm.ppf(level):
             return 0.0
 
         def excess(spread: float) -> float:
             return self.beyond(distance + self.median(spread, noise), spread, noise) - (1 - level)
 
         # Heavy tails reach far at a small spread, and a quantile of the body at a larger one.
-        return float(optimize.brentq(excess, 0.0, 10 * distance))
+        return float(scipy.optimize.brentq(excess, 0.0, 10 * distance))
 
     def halfway(self, other: Shape) -> Shape:
         """The shape between two: averages of skewness and of 1 / freedom."""
@@ -75,7 +75,9 @@ class Shape:
         if math.isfinite(self.freedom) or self.skewness == 0 or spread == 0:
             return 0.0
         reach = spread + noise
-        return float(optimize.brentq(lambda place: self.beyond(place, spread, noise) - 0.5, -reach, reach))
+        return float(
+            scipy.optimize.brentq(lambda place: self.beyond(place, spread, noise) - 0.5, -reach, reach)
+        )
 
     def beyond(self, distance: float, spread: float, noise: float) -> float:
         """`exceedance` of one distance."""
@@ -84,11 +86,11 @@ class Shape:
     def _survival(self, standard: Vector) -> Vector:
         if math.isinf(self.freedom):
             # Below its lower end the distribution has nothing: log(0) is minus infinity there.
-            inside = np.maximum(0.0, 1 + standard * math.expm1(self.skewness * _AT_WIDTH) / _AT_WIDTH)
+            inside = np.maximum(0.0, 1 + standard * math.expm1(self.skewness * _at_width()) / _at_width())
             with np.errstate(divide="ignore"):
-                return np.asarray(stats.norm.sf(np.log(inside) / self.skewness), dtype=np.float64)
-        stretch = stats.t.ppf(_WIDTH, self.freedom) / _AT_WIDTH
-        return np.asarray(stats.t.sf(standard * stretch, self.freedom), dtype=np.float64)
+                return np.asarray(scipy.stats.norm.sf(np.log(inside) / self.skewness), dtype=np.float64)
+        stretch = scipy.stats.t.ppf(_WIDTH, self.freedom) / _at_width()
+        return np.asarray(scipy.stats.t.sf(standard * stretch, self.freedom), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,12 @@ class Null:
         return self.shape.exceedance(estimates.value - self.center, self.spread, estimates.error)
 
 
+@cache
+def _at_width() -> float:
+    """The standard normal quantile at the level that the width is taken from."""
+    return float(scipy.stats.norm.ppf(_WIDTH))
+
+
 def _freedom(body: float, tail: float, noise: float, size: int) -> float:
     """Degrees of freedom at which effects and noise together reach both quantiles.
 
@@ -156,13 +164,13 @@ def _freedom(body: float, tail: float, noise: float, size: int) -> float:
         spread = shape.spread(body, _BODY, noise)
         return shape.beyond(tail, spread, noise) - (1 - _TAIL)
 
-    if body <= noise * stats.norm.ppf(_BODY):
+    if body <= noise * scipy.stats.norm.ppf(_BODY):
         return math.inf
     if excess(math.inf) > -_CHANCE * math.sqrt(_TAIL * (1 - _TAIL) / size):
         return math.inf
     if excess(_LEAST_FREEDOM) <= 0:
         return _LEAST_FREEDOM
-    return float(optimize.brentq(excess, _LEAST_FREEDOM, _NORMAL_FREEDOM))
+    return float(scipy.optimize.brentq(excess, _LEAST_FREEDOM, _NORMAL_FREEDOM))
 
 
 def _skewness(below: float, above: float, noise: float, size: int) -> float:
@@ -178,10 +186,10 @@ def _skewness(below: float, above: float, noise: float, size: int) -> float:
         return _WIDTH - shape.beyond(shape.median(spread, noise) - below, spread, noise)
 
     chance = math.sqrt(2 * _WIDTH * (1 - _WIDTH) / size)  # both quantiles have an error
-    if above <= noise * _AT_WIDTH or (unexplained := excess(0.0)) < _CHANCE * chance:
+    if above <= noise * _at_width() or (unexplained := excess(0.0)) < _CHANCE * chance:
         return 0.0
     found = _LARGEST_SKEWNESS
     if excess(found) < 0:
-        found = float(optimize.brentq(excess, 0.0, _LARGEST_SKEWNESS))
+        found = float(scipy.optimize.brentq(excess, 0.0, _LARGEST_SKEWNESS))
     error = found * chance / unexplained
     return found * _SKEWNESS_SPREAD**2 / (_SKEWNESS_SPREAD**2 + error**2)

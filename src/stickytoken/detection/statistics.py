@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import NDArray
-from scipy import stats
 
 from stickytoken.errors import InputError
 
@@ -78,7 +78,7 @@ def mean_with_interval(centred: Vector, confidence: float, common_variance: floa
     probes = centred.shape[1]
     value = centred.mean(axis=1)
     error = np.sqrt(centred.var(axis=1, ddof=1) / probes + common_variance)
-    half = stats.t.ppf((1 + confidence) / 2, probes - 1) * error
+    half = scipy.stats.t.ppf((1 + confidence) / 2, probes - 1) * error
     return Estimates(value, error, value - half, value + half)
 
 
@@ -129,7 +129,7 @@ class Regression:
         kept = np.divide(self.variance, total, out=np.ones_like(total), where=total > 0)
         value = line + kept * (values - line)
         error = np.sqrt(kept * variances)
-        half = stats.norm.ppf((1 + confidence) / 2) * error
+        half = scipy.stats.norm.ppf((1 + confidence) / 2) * error
         return Estimates(value, error, value - half, value + half)
 
 
@@ -139,7 +139,7 @@ def _with_intercept(covariates: Vector) -> Vector:
 
 def q_values(p_values: Vector) -> Vector:
     """Smallest false discovery rate at which each hypothesis is rejected (Benjamini and Hochberg 1995)."""
-    return np.asarray(stats.false_discovery_control(p_values, method="bh"), dtype=np.float64)
+    return np.asarray(scipy.stats.false_discovery_control(p_values, method="bh"), dtype=np.float64)
 
 
 def weighted_quantile(values: Vector, weights: Vector, level: float) -> Vector:
@@ -170,7 +170,7 @@ def scale_between(first: Vector, reliability: float, second: Vector) -> float:
     """
     if len(first) < 3 or not first.var() > 0 or reliability <= 0:
         return 1.0
-    line = stats.linregress(first, second)
+    line = scipy.stats.linregress(first, second)
     slope, error = line.slope / reliability, line.stderr / reliability
     kept = _SCALE_SPREAD**2 / (_SCALE_SPREAD**2 + error**2)
     return float(max(_LEAST_SCALE, 1 + kept * (slope - 1)))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stickytoken.encoders.inspection import Inspector
 from stickytoken.explanation.attributing import Attributed
 from stickytoken.explanation.benign import BenignMatch
 from stickytoken.explanation.embeddings import EmbeddingMatrix, share_below
@@ -34,6 +33,9 @@ from stickytoken.runs.explanation_record import (
 )
 from stickytoken.runs.run import Run
 from stickytoken.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from stickytoken.encoders.inspection import Inspector
 
 
 @dataclass(frozen=True)

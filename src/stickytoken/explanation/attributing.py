@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.inspection import Inspector
-from stickytoken.encoders.integrated_jacobians import Contributions, JacobianIntegrator
 from stickytoken.explanation.observing import Surroundings
 from stickytoken.explanation.placing import Part, PlacedCarrier
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.runs.progress import Progress, ProgressCallback
+
+if TYPE_CHECKING:
+    from stickytoken.encoders.inspection import Inspector
+    from stickytoken.encoders.integrated_jacobians import Contributions, JacobianIntegrator
 
 Vector = NDArray[np.float64]
 
@@ -88,6 +91,8 @@ def attribute(
     Raises:
         ModelError: the model's operations cannot be differentiated so.
     """
+    from stickytoken.encoders.integrated_jacobians import JacobianIntegrator
+
     integrator = JacobianIntegrator(inspector)
     some = carriers[: settings.attribution_carriers]
     tokens = dict.fromkeys(benign)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from numpy.typing import NDArray
-from scipy import special, stats
 
 Vector = NDArray[np.float64]
 
@@ -64,18 +64,18 @@ def compare(
     half = np.full_like(value, np.nan)
     if n > 1:
         error = values.std(axis=0, ddof=1) / np.sqrt(n)
-        half = stats.t.ppf((1 + confidence) / 2, n - 1) * error
+        half = scipy.stats.t.ppf((1 + confidence) / 2, n - 1) * error
     means = benign.mean(axis=1)
     own, others = (_log_odds(value), _log_odds(means)) if shares else (value, means)
     centre, spread = others.mean(axis=0), others.std(axis=0, ddof=1)
-    quantile = stats.t.ppf(1 - (1 - confidence) / (2 * family), k - 1)
+    quantile = scipy.stats.t.ppf(1 - (1 - confidence) / (2 * family), k - 1)
     noise = _ROUNDING * (1 + np.abs(centre))
     reach = np.maximum(quantile * spread * np.sqrt(1 + 1 / k), noise)
     deviations = np.divide(
         own - centre, spread, out=np.full_like(value, np.nan), where=np.asarray(spread > noise)
     )
     ends = centre - reach, centre + reach
-    low, high = (special.expit(end) for end in ends) if shares else ends
+    low, high = (scipy.special.expit(end) for end in ends) if shares else ends
     return Comparison(
         value=value,
         low=value - half,
@@ -89,7 +89,7 @@ def compare(
 
 
 def _log_odds(shares: Vector) -> Vector:
-    found: Vector = special.logit(np.clip(shares, _LEAST_SHARE, 1 - _LEAST_SHARE))
+    found: Vector = scipy.special.logit(np.clip(shares, _LEAST_SHARE, 1 - _LEAST_SHARE))
     return found
 
 
@@ -103,10 +103,10 @@ def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, fl
         sample: values, shape (n,).
         reference: values, shape (m,).
     """
-    distance = float(stats.wasserstein_distance(sample, reference))
+    distance = float(scipy.stats.wasserstein_distance(sample, reference))
     low, high = min(sample.min(), reference.min()), max(sample.max(), reference.max())
     if high - low <= _ROUNDING:
         return distance, 0.0
     edges = np.linspace(low, high, 11)
     ours, theirs = (np.histogram(values, edges)[0] + 0.5 for values in (sample, reference))
-    return distance, float(stats.entropy(ours, theirs))
+    return distance, float(scipy.stats.entropy(ours, theirs))

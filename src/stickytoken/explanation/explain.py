@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from stickytoken.encoders.inspectors import inspector_of
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError, ModelError
 from stickytoken.explanation.assembling import Job, assemble
@@ -60,6 +59,8 @@ def explain(
         EncodingError: a text without a usable vector.
         RunError: the run is of another model, or ``out`` cannot be written.
     """
+    from stickytoken.encoders.inspectors import inspector_of
+
     settings = settings or ExplainSettings()
     inspector = inspector_of(encoder)
     if run is not None:

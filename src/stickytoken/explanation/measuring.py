@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.inspection import Inside, Inspector
 from stickytoken.explanation.observing import (
     Surroundings,
     attention_received,
@@ -19,6 +19,9 @@ from stickytoken.explanation.observing import (
 )
 from stickytoken.explanation.placing import PARTS, PlacedCarrier
 from stickytoken.runs.progress import Progress, ProgressCallback
+
+if TYPE_CHECKING:
+    from stickytoken.encoders.inspection import Inside, Inspector
 
 Vector = NDArray[np.float64]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.inspection import Inside
 from stickytoken.explanation.placing import Part
+
+if TYPE_CHECKING:
+    from stickytoken.encoders.inspection import Inside
 
 Vector = NDArray[np.float64]
 

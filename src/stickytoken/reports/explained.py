@@ -209,6 +209,7 @@ def _embedding(found: ExplanationContent) -> ReportFigure:
         "Rows near those of unused entries were hardly trained (Land and Bartolo 2024). An odd row need not "
         "stick, and a sticky one need not be odd." + shape,
         place_table(measures, _EMBEDDING),
+        {"xaxis.title.text": "% of the available<br>tokens below"},
     )
 
 

@@ -82,6 +82,7 @@ def _costs(impact: Impact, suffix: str) -> list[ReportFigure]:
             f"{_treatment(impact)} The further to the right, the more of the score is gone. Copies of any "
             "token cost something: what counts is how much further right the sticky ones lie.",
             costs_table(effects),
+            {"xaxis.title.text": "score lost<br>(clean minus edited)"},
             in_markdown=True,
         ),
         ReportFigure(

@@ -6,9 +6,9 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.context import Context
+from stickytoken.demo.library import Library
 from stickytoken.demo.shown import FigureSlot, message, one_line_errors, rendered, shown_in_slot
-from stickytoken.demo.tabs.events import ON_TABLES
+from stickytoken.demo.tabs.events import ON_TABLES, on_first_opening
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.reports.comparison import (
     agreement_table,
@@ -29,7 +29,7 @@ TWO_NEEDED = (
 FIGURES = 2
 
 
-def compared(context: Context, first: str | None, second: str | None) -> tuple[str, list[ReportFigure]]:
+def compared(library: Library, first: str | None, second: str | None) -> tuple[str, list[ReportFigure]]:
     """Two runs in words, tables and figures.
 
     Raises:
@@ -38,7 +38,7 @@ def compared(context: Context, first: str | None, second: str | None) -> tuple[s
     """
     if first == second:
         raise InputError("a run is the same as itself: choose two")
-    found = compare([context.library.content(label) for label in (first, second)])
+    found = compare([library.content(label) for label in (first, second)])
     said = rendered(
         "comparison.html.j2",
         headlines=headlines(found),
@@ -49,27 +49,33 @@ def compared(context: Context, first: str | None, second: str | None) -> tuple[s
     return said, comparison_figures(found)
 
 
-def compare_tab(context: Context) -> None:
-    """Lay the tab out, with the first two runs in it."""
-    labels = context.library.labels
+def compare_tab(library: Library, own_tab: gr.Tab) -> None:
+    """Lay the tab out; its first opening compares the first two runs.
+
+    Args:
+        library: the runs.
+        own_tab: the tab itself.
+    """
+    labels = library.labels
     if len(labels) < 2:
         gr.HTML(message(TWO_NEEDED.format(count="one" if labels else "none")), elem_id="compare-answer")
         return
     with gr.Row():
         first = gr.Dropdown(labels, value=labels[0], label="Run", interactive=True, min_width=280)
         second = gr.Dropdown(labels, value=labels[1], label="Beside run", interactive=True, min_width=280)
-    try:
-        said, found = compared(context, labels[0], labels[1])
-        figures: list[ReportFigure | None] = list(found)
-    except StickyTokenError as error:
-        said, figures = message(str(error)), []
-    answer = gr.HTML(said, elem_id="compare-answer")
-    slots = [FigureSlot(figure) for figure in figures or [None] * FIGURES]
+    answer = gr.HTML("", elem_id="compare-answer")
+    slots = [FigureSlot(None) for _ in range(FIGURES)]
 
-    @one_line_errors
     def respond(one: str, other: str) -> list[Any]:
-        line, found = compared(context, one, other)
-        return [line, *(part for figure in found for part in shown_in_slot(figure))]
+        said, found = compared(library, one, other)
+        return [said, *(part for figure in found for part in shown_in_slot(figure))]
+
+    def first_look(one: str, other: str) -> list[Any]:
+        try:
+            return respond(one, other)
+        except StickyTokenError as error:
+            return [message(str(error)), *(part for _ in slots for part in shown_in_slot(None))]
 
     outputs = [answer, *(part for slot in slots for part in slot.outputs)]
-    gr.on([first.input, second.input], respond, [first, second], outputs, **ON_TABLES)
+    gr.on([first.input, second.input], one_line_errors(respond), [first, second], outputs, **ON_TABLES)
+    on_first_opening(own_tab, first_look, [first, second], outputs, **ON_TABLES)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
+from copy import deepcopy
 from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.context import Context
 from stickytoken.demo.explaining import (
     FIGURES,
     chosen_settings,
@@ -21,7 +21,8 @@ from stickytoken.demo.limits import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS
 from stickytoken.demo.material import worked_example
 from stickytoken.demo.naming import named_token
 from stickytoken.demo.shown import FigureSlot, one_line_errors, rendered, shown_in_slot, tables
-from stickytoken.demo.tabs.events import ON_MODEL
+from stickytoken.demo.startup import Startup
+from stickytoken.demo.tabs.events import ON_MODEL, ON_STARTUP, on_first_opening
 from stickytoken.demo.tabs.try_tab import NAMING, PLACES
 from stickytoken.explanation import Explanation
 from stickytoken.explanation.settings import LEAST_BENIGN
@@ -32,17 +33,23 @@ _COPIES, _CARRIERS, _BENIGN = 8, 8, 8
 
 
 class Explain:
-    """What the tab shows.
+    """What the tab shows; whatever it is asked for waits until the model is loaded.
 
     Args:
-        context: of the app.
+        startup: what there is of the app.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, startup: Startup) -> None:
+        self._startup = startup
         self._example: list[Any] | None = None
         self._lock = threading.Lock()
-        self.token_id = worked_example(context.content, context.bench.vocabulary, context.corpus).token_id
+
+    @property
+    def example_name(self) -> str:
+        """What a visitor may type to name the token of the worked example."""
+        context = self._startup.context()
+        example = worked_example(context.content, context.bench.vocabulary, context.corpus)
+        return context.name_of(example.token_id)
 
     def explained(
         self,
@@ -62,30 +69,31 @@ class Explain:
             EncodingError: a text without a usable vector.
         """
         settings = chosen_settings(copies, carriers, benign, placement, attribution)
-        bench = self._context.bench
-        token = named_token(bench.vocabulary, name)
-        return _parts(explain_on(bench, token, self._context.run, settings, progress))
+        context = self._startup.context()
+        token = named_token(context.bench.vocabulary, name)
+        return _parts(explain_on(context.bench, token, context.run, settings, progress))
 
     def example(self, progress: ProgressCallback) -> list[Any]:
         """The worked example; computed once, when somebody first opens the tab."""
         with self._lock:
             if self._example is None:
-                name = self._context.name_of(self.token_id)
                 self._example = self.explained(
-                    name, Placement.SUFFIX.value, _COPIES, _CARRIERS, _BENIGN, False, progress
+                    self.example_name, Placement.SUFFIX.value, _COPIES, _CARRIERS, _BENIGN, False, progress
                 )
-            return self._example
+            return deepcopy(self._example)  # Gradio takes updates apart
 
 
-def explain_tab(context: Context) -> Any:
-    """Lay the tab out.
+def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
+    """Lay the tab out; its first opening computes the worked example.
 
-    Returns:
-        A function that connects the tab itself, whose first opening computes the worked example.
+    Args:
+        startup: what there is of the app.
+        page: that the tab is in.
+        own_tab: the tab itself.
     """
-    tab = Explain(context)
-    inputs = _inputs(context.name_of(tab.token_id))
-    button = gr.Button("Explain", variant="primary")
+    tab = Explain(startup)
+    inputs = _inputs()
+    button = gr.Button("Explain", variant="primary", interactive=False)
     said = gr.HTML("", elem_id="explain-answer", min_height=80)
     slots = [FigureSlot(None) for _ in range(FIGURES)]
     details = gr.HTML("", elem_id="explain-tables")
@@ -107,24 +115,20 @@ def explain_tab(context: Context) -> Any:
     def opened(progress: gr.Progress = gr.Progress()) -> list[Any]:  # noqa: B008 - how gradio asks for it
         return tab.example(told(progress))
 
+    @one_line_errors
+    def started() -> list[Any]:
+        return [gr.update(value=tab.example_name, interactive=True), gr.update(interactive=True)]
+
+    page.load(started, None, [inputs[0], button], **ON_STARTUP)
     full = ON_MODEL | {"show_progress": "full", "show_progress_on": [said]}
     gr.on([button.click, inputs[0].submit], respond, inputs, outputs, **full)
-
-    def connect(own_tab: Any) -> None:
-        own_tab.select(opened, None, outputs, **full)
-
-    return connect
+    on_first_opening(own_tab, opened, [], outputs, **full)
 
 
-def _inputs(name: str) -> list[Any]:
-    """What a visitor sets, in the order of `Explain.explained`."""
+def _inputs() -> list[Any]:
+    """What a visitor sets, in the order of `Explain.explained`; the token not yet."""
     with gr.Row():
-        token = gr.Textbox(
-            name,
-            label="Token",
-            info=NAMING,
-            min_width=180,
-        )
+        token = gr.Textbox(label="Token", info=NAMING, min_width=180, interactive=False)
         placement = gr.Radio(PLACES, value=Placement.SUFFIX.value, label="Where the copies go", min_width=220)
         copies = gr.Slider(1, COPIES, value=_COPIES, step=1, label="Copies", min_width=150)
     with gr.Row():
@@ -137,12 +141,9 @@ def _inputs(name: str) -> list[Any]:
             label="Benign tokens",
             min_width=150,
         )
-        attribution = gr.Checkbox(
-            value=False,
-            label="Attribution",
-            info="which tokens make up the similarity; slow",
-            min_width=280,
-        )
+    attribution = gr.Checkbox(
+        value=False, label="Attribution", info="which tokens make up the similarity; slow"
+    )
     return [token, placement, copies, carriers, benign, attribution]
 
 

@@ -6,21 +6,23 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.context import Context
 from stickytoken.demo.exploring import (
     Filters,
     choices,
+    computed_evidence,
     filtered,
     headings,
     id_column,
+    kept_evidence,
     table_rows,
     tokens_offered,
-    with_evidence,
 )
+from stickytoken.demo.library import Library
 from stickytoken.demo.limits import TABLE_ROWS
 from stickytoken.demo.material import worst_token
 from stickytoken.demo.shown import FigureSlot, message, one_line_errors, rendered, shown_in_slot
-from stickytoken.demo.tabs.events import ON_MODEL, ON_TABLES
+from stickytoken.demo.startup import Startup
+from stickytoken.demo.tabs.events import ON_MODEL, ON_TABLES, on_first_opening
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.reports.cards import card_of
 from stickytoken.reports.content import RunContent
@@ -35,11 +37,11 @@ class Explore:
     """What the tab shows.
 
     Args:
-        context: of the app.
+        startup: what there is of the app; only evidence that a run does not keep waits for the model.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, startup: Startup) -> None:
+        self._startup = startup
 
     def about(self, content: RunContent) -> str:
         """The headline of a run, its key numbers and notes."""
@@ -59,7 +61,9 @@ class Explore:
         """
         if content.run is None:
             raise InputError("this run is not finished: no token has evidence yet")
-        shown = with_evidence(content, token_id, self._context.bench)
+        shown = kept_evidence(content, token_id)
+        if shown is None:
+            shown = computed_evidence(content, token_id, self._startup.context().bench)
         card = card_of(shown, token_id)
         if card is None:
             raise InputError(f"the run did not look at token id {token_id}: choose one from its table")
@@ -67,23 +71,32 @@ class Explore:
         figures = curve_figures(shown, content.run)
         return rendered("evidence.html.j2", card=card, confidence=confidence), figures[0] if figures else None
 
-    def evidence_or_reason(self, content: RunContent, token_id: int) -> tuple[str, ReportFigure | None]:
-        """The evidence; where there is none, a sentence that says why."""
+    def evidence_or_reason(
+        self, content: RunContent, token_id: int | None
+    ) -> tuple[str, ReportFigure | None]:
+        """The evidence, if a token is chosen; where there is none, a sentence that says why."""
+        if token_id is None:
+            return "", None
         try:
             return self.evidence(content, token_id)
         except StickyTokenError as error:
             return message(str(error)), None
 
 
-def explore_tab(context: Context) -> None:
-    """Lay the tab out, with the run that the app opens with in it."""
-    if context.opened is None:
+def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
+    """Lay the tab out, with the run that the app opens with in it.
+
+    Args:
+        startup: what there is of the app.
+        own_tab: the tab itself.
+    """
+    if startup.opened is None:
         gr.HTML(message(NO_RUN))
         return
-    tab = Explore(context)
-    content = context.library.content(context.opened)
+    tab = Explore(startup)
+    content = startup.library.content(startup.opened)
     rows = filtered(content, Filters())
-    run = gr.Dropdown(context.library.labels, value=context.opened, label="Run", interactive=True)
+    run = gr.Dropdown(startup.library.labels, value=startup.opened, label="Run", interactive=True)
     about = gr.HTML(tab.about(content), elem_id="explore-about")
     with gr.Row():
         search = gr.Textbox(label="Search", info="part of a token", min_width=160)
@@ -101,20 +114,25 @@ def explore_tab(context: Context) -> None:
         tokens_offered(rows), value=token_id, label="Token to look at", interactive=True,
         info="or choose a row of the table", elem_id="explore-token",
     )  # fmt: skip
-    card, curve = ("", None) if token_id is None else tab.evidence_or_reason(content, token_id)
-    evidence = gr.HTML(card, elem_id="explore-evidence")
-    slot = FigureSlot(curve)
-    _connect(context, tab, run, [search, *filters], [about, count, table, token], [evidence, *slot.outputs])
+    evidence = gr.HTML("", elem_id="explore-evidence")
+    shown = [evidence, *FigureSlot(None).outputs]
+
+    def first_look(label: str, token_id: int | None) -> list[Any]:
+        card, curve = tab.evidence_or_reason(startup.library.content(label), token_id)
+        return [card, *shown_in_slot(curve)]
+
+    on_first_opening(own_tab, one_line_errors(first_look), [run, token], shown, **ON_MODEL)
+    _connect(startup.library, tab, run, [search, *filters], [about, count, table, token], shown)
 
 
 def _connect(
-    context: Context, tab: Explore, run: Any, filters: list[Any], listing: list[Any], shown: list[Any]
+    library: Library, tab: Explore, run: Any, filters: list[Any], listing: list[Any], shown: list[Any]
 ) -> None:
     about, count, table, token = listing
 
     @one_line_errors
     def opened(label: str) -> list[Any]:
-        found = context.library.content(label)
+        found = library.content(label)
         rows = filtered(found, Filters())
         fresh = [gr.update(choices=choices(found, name), value=[]) for name in ("verdict", "kind", "script")]
         first = worst_token(found) if found.run is not None else None
@@ -123,7 +141,7 @@ def _connect(
 
     @one_line_errors
     def narrowed(label: str, text: str, *wanted: list[str]) -> list[Any]:
-        found = context.library.content(label)
+        found = library.content(label)
         rows = filtered(found, Filters(text or "", *(tuple(each or ()) for each in wanted)))
         return [_counted(len(rows)), _table(found, rows), gr.update(choices=tokens_offered(rows))]
 
@@ -131,12 +149,12 @@ def _connect(
     def looked_at(label: str, token_id: int | None) -> list[Any]:
         if token_id is None:
             return ["", *shown_in_slot(None)]
-        card, curve = tab.evidence(context.library.content(label), int(token_id))
+        card, curve = tab.evidence(library.content(label), int(token_id))
         return [card, *shown_in_slot(curve)]
 
     @one_line_errors
     def selected(label: str, event: gr.SelectData) -> Any:
-        place = id_column(context.library.content(label))
+        place = id_column(library.content(label))
         cell = event.row_value[place] if event.row_value else None
         return gr.skip() if cell in (None, "") else gr.update(value=int(cell))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from copy import deepcopy
 from typing import Any
 
 import gradio as gr
@@ -9,13 +11,16 @@ import gradio as gr
 from stickytoken.demo.context import Context
 from stickytoken.demo.figures import describe_answer, pair_heatmap, similarity_curve
 from stickytoken.demo.limits import COPIES, checked_count, checked_text
-from stickytoken.demo.material import Example, listed_tokens, other_sentences, worked_example
+from stickytoken.demo.material import listed_tokens, other_sentences, worked_example
 from stickytoken.demo.naming import named_token
-from stickytoken.demo.shown import FigureSlot, one_line_errors, rendered, shown_in_slot, tables
-from stickytoken.demo.tabs.events import ON_MODEL
+from stickytoken.demo.shown import FigureSlot, message, one_line_errors, rendered, shown_in_slot, tables
+from stickytoken.demo.startup import Startup
+from stickytoken.demo.tabs.events import ON_MODEL, ON_STARTUP
 from stickytoken.demo.trial import Answer, Question, measure_trial, plan_trial
+from stickytoken.errors import StickyTokenError
 from stickytoken.insertion import Placement
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
+from stickytoken.visible_text import visible
 
 _BENIGN = 4
 _WHERE = {
@@ -24,20 +29,30 @@ _WHERE = {
     Placement.RANDOM: "between the words of sentence B",
 }
 NAMING = "as in the vocabulary, or # and its id"
+LISTED = "its flagged tokens, then ordinary ones"
+NOTHING_LISTED = "no run of this model is open"
 PLACES = [("in front", "prefix"), ("behind", "suffix"), ("between the words", "random")]
+LOADING = (
+    "{model} is being loaded; the worked example follows in a few seconds. Explore and Compare can be opened "
+    "meanwhile."
+)
 
 
 class Try:
-    """What the tab shows.
+    """What the tab shows; whatever it is asked for waits until the model is loaded.
 
     Args:
-        context: of the app.
+        startup: what there is of the app.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._others = other_sentences(context.content, context.corpus)
-        self.example: Example = worked_example(context.content, context.bench.vocabulary, context.corpus)
+    def __init__(self, startup: Startup) -> None:
+        self._startup = startup
+        self._lock = threading.Lock()
+        self._opening: list[Any] | None = None
+
+    @property
+    def _context(self) -> Context:
+        return self._startup.context()
 
     def answer(self, anchor: str, carrier: str, name: str, placement: str, copies: float) -> Answer:
         """Put copies of a token into sentence B.
@@ -49,10 +64,12 @@ class Try:
         anchor = checked_text("sentence A", anchor)
         carrier = checked_text("sentence B", carrier)
         count = checked_count("copies", copies, 1, COPIES)
-        bench = self._context.bench
+        context = self._context
+        bench = context.bench
         token = named_token(bench.vocabulary, name)
-        benign = bench.benign(token.id, self._context.run, _BENIGN)
-        others = tuple(text for text in self._others if text not in (anchor, carrier))
+        benign = bench.benign(token.id, context.run, _BENIGN)
+        others = other_sentences(context.content, context.corpus)
+        others = tuple(text for text in others if text not in (anchor, carrier))
         question = Question(anchor, carrier, token, Placement(placement), count, benign, others)
         with bench.encoder() as encoder:
             return measure_trial(encoder, plan_trial(encoder, question))
@@ -77,63 +94,89 @@ class Try:
         )
         return said, similarity_curve(answer, token, benign, u), pair_heatmap(answer, token, benign[0])
 
+    def answered(self, answer: Answer, why: str = "") -> list[Any]:
+        """What the tab's outputs become."""
+        said, *figures = self.shown(answer, why)
+        return [said, *(part for figure in figures for part in shown_in_slot(figure)), _sentences(answer)]
 
-def try_tab(context: Context) -> None:
-    """Lay the tab out, with the worked example in it."""
-    tab = Try(context)
-    example = tab.example
-    name = context.name_of(example.token_id)
-    first = tab.answer(example.anchor, example.carrier, name, Placement.SUFFIX.value, example.copies)
-    said, curve, heatmap = tab.shown(first, example.why)
-    inputs, chosen = _inputs(context, example, name)
-    button = gr.Button("Show what happens", variant="primary")
-    answer = gr.HTML(said, elem_id="try-answer")
-    slots = (FigureSlot(curve), FigureSlot(heatmap))
-    texts = gr.HTML(_sentences(first), elem_id="try-sentences")
+    def opening(self) -> list[Any]:
+        """What the tab's inputs, list, button and outputs become first; computed once for all visitors."""
+        with self._lock:
+            if self._opening is None:
+                self._opening = self._opened(self._context)
+            return deepcopy(self._opening)  # Gradio takes updates apart
+
+    def _opened(self, context: Context) -> list[Any]:
+        example = worked_example(context.content, context.bench.vocabulary, context.corpus)
+        name = context.name_of(example.token_id)
+        asked = (example.anchor, example.carrier, name, Placement.SUFFIX.value, example.copies)
+        try:
+            answered = self.answered(self.answer(*asked), example.why)
+        except StickyTokenError as error:
+            answered = [message(str(error)), *shown_in_slot(None), *shown_in_slot(None), ""]
+        listed = [
+            (f"{context.shown_name(token_id)}: {verdict}", token_id)
+            for token_id, verdict in listed_tokens(context.content)
+        ]
+        return [
+            *(gr.update(value=value, interactive=True) for value in asked),
+            gr.update(choices=listed, info=LISTED if listed else NOTHING_LISTED, interactive=bool(listed)),
+            gr.update(interactive=True),
+            *answered,
+        ]
+
+
+def try_tab(startup: Startup, page: gr.Blocks) -> None:
+    """Lay the tab out; the worked example stands in it as soon as the model is loaded.
+
+    Args:
+        startup: what there is of the app.
+        page: that the tab is in.
+    """
+    tab = Try(startup)
+    inputs, chosen = _inputs()
+    button = gr.Button("Show what happens", variant="primary", interactive=False)
+    answer = gr.HTML(message(LOADING.format(model=visible(startup.model))), elem_id="try-answer")
+    slots = (FigureSlot(None), FigureSlot(None))
+    texts = gr.HTML("", elem_id="try-sentences")
 
     @one_line_errors
     def respond(*asked: Any) -> list[Any]:
-        found = tab.answer(*asked)
-        line, *figures = tab.shown(found)
-        return [line, *(part for figure in figures for part in shown_in_slot(figure)), _sentences(found)]
+        return tab.answered(tab.answer(*asked))
 
     def named(token_id: int | None) -> Any:
-        return gr.skip() if token_id is None else context.name_of(token_id)
+        return gr.skip() if token_id is None else startup.context().name_of(token_id)
 
     anchor, carrier, token, placement, copies = inputs
     outputs = [answer, *(part for slot in slots for part in slot.outputs), texts]
+    page.load(one_line_errors(tab.opening), None, [*inputs, chosen, button, *outputs], **ON_STARTUP)
     picked = chosen.input(named, chosen, token, queue=False, show_progress="hidden", api_visibility="private")
     submitted = [token.submit, anchor.submit, carrier.submit]
     gr.on([button.click, *submitted, placement.input, copies.release], respond, inputs, outputs, **ON_MODEL)
     picked.then(respond, inputs, outputs, **ON_MODEL)
 
 
-def _inputs(context: Context, example: Example, name: str) -> tuple[list[Any], Any]:
-    """What a visitor sets, in the order of `Try.answer`; and the list of the run's tokens."""
+def _inputs() -> tuple[list[Any], Any]:
+    """What a visitor sets, in the order of `Try.answer`, and the list of tokens; not to be used yet."""
     with gr.Row():
-        anchor = gr.Textbox(
-            example.anchor, lines=2, max_lines=6, label="Sentence A, which stays as it is", min_width=280
-        )
-        carrier = gr.Textbox(
-            example.carrier, lines=2, max_lines=6, label="Sentence B, which gets the copies", min_width=280
-        )
-    with gr.Row():
-        token = gr.Textbox(name, label="Token", info=NAMING, elem_id="try-token", min_width=180)
-        listed = [
-            (f"{context.shown_name(token_id)}: {verdict}", token_id)
-            for token_id, verdict in listed_tokens(context.content)
+        texts = [
+            gr.Textbox(label=label, lines=2, max_lines=6, min_width=280, interactive=False)
+            for label in ("Sentence A, which stays as it is", "Sentence B, which gets the copies")
         ]
+    with gr.Row():
+        token = gr.Textbox(label="Token", info=NAMING, elem_id="try-token", min_width=180, interactive=False)
         chosen = gr.Dropdown(
-            listed,
-            value=None,
-            label="From the run's list",
-            info="its flagged tokens, then ordinary ones" if listed else "no run of this model is open",
-            interactive=bool(listed),
-            min_width=180,
+            [], value=None, label="From the run's list", info=LISTED, min_width=180, interactive=False
         )
-        placement = gr.Radio(PLACES, value=Placement.SUFFIX.value, label="Where the copies go", min_width=220)
-        copies = gr.Slider(1, COPIES, value=example.copies, step=1, label="Copies", min_width=180)
-    return [anchor, carrier, token, placement, copies], chosen
+        placement = gr.Radio(
+            PLACES,
+            value=Placement.SUFFIX.value,
+            label="Where the copies go",
+            min_width=220,
+            interactive=False,
+        )
+        copies = gr.Slider(1, COPIES, step=1, label="Copies", min_width=180, interactive=False)
+    return [*texts, token, placement, copies], chosen
 
 
 def _sentences(answer: Answer) -> str:

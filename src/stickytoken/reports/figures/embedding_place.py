@@ -9,7 +9,7 @@ import polars as pl
 
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.shown_measures import measures_table, shown_measures
-from stickytoken.reports.figures.style import ORDINARY, STICKY, empty_figure, label, new_figure
+from stickytoken.reports.figures.style import ORDINARY, STICKY, empty_figure, legend_label, new_figure
 
 _NEEDED = ("value", "share_below")
 
@@ -46,7 +46,7 @@ def embedding_place(measures: pl.DataFrame, names: Mapping[str, str], token: str
             "size": 13,
             "symbol": ["diamond" if row["outside"] else "circle-open" for row in rows],
         },
-        name=f"{label(token)} (filled: outside the benign interval)",
+        name=f"{legend_label(token)}<br>(filled: outside the benign interval)",
         showlegend=True,
         cliponaxis=False,
         hovertemplate="%{y}: %{customdata[0]:.4f}, benign %{customdata[1]:.4f}<br>%{x:.1f} % of the "

@@ -9,7 +9,7 @@ import polars as pl
 
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.shown_measures import measures_table, shown_measures
-from stickytoken.reports.figures.style import CONTROL, STICKY, empty_figure, label, new_figure
+from stickytoken.reports.figures.style import CONTROL, STICKY, empty_figure, label, legend_label, new_figure
 
 _NEEDED = ("value", "benign_low", "benign_high")
 _COLUMNS = ("value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations", "outside")
@@ -60,7 +60,7 @@ def interval_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) 
             "size": 12,
             "symbol": ["diamond" if row["outside"] else "circle-open" for row in rows],
         },
-        name=f"{label(token)} (filled: outside)",
+        name=f"{legend_label(token)} (filled: outside)",
         hovertemplate=f"%{{y}}<br>{label(token)}: %{{x:.4f}}<extra></extra>",
     )
     figure.update_yaxes(autorange="reversed", showgrid=False)

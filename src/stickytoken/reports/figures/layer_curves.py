@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.panels import draw_band
-from stickytoken.reports.figures.style import CONTROL, STICKY, empty_figure, label, new_figure
+from stickytoken.reports.figures.style import CONTROL, STICKY, empty_figure, label, legend_label, new_figure
 
 _COLUMNS = ("layer", "value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations")
 
@@ -113,7 +113,7 @@ def _draw_token(figure: go.Figure, rows: list[dict[str, Any]], column: int, toke
             "size": 9,
             "symbol": ["diamond" if row["outside"] else "circle-open" for row in rows],
         },
-        name=f"{label(token)} (filled: outside)",
+        name=f"{legend_label(token)} (filled: outside)",
         legendgroup="token",
         showlegend=column == 1,
         hovertemplate=f"{label(token)}<br>layer %{{x}}: %{{y:.4f}}, %{{customdata}}<extra></extra>",

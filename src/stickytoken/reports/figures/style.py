@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
@@ -25,6 +26,9 @@ SYMBOLS: Mapping[str, str] = MappingProxyType(
 )
 SERIES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#7B5EA7")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px", "1px,3px")
+
+# Letters of a line, and of a token in a legend, on a narrow screen.
+_NARROW_LETTERS, _LEGEND_LETTERS = 44, 20
 
 Theme = Literal["light", "dark"]
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
@@ -97,9 +101,16 @@ def label(text: str) -> str:
     return f"\u2068{shown}\u2069"
 
 
+def legend_label(text: str) -> str:
+    """The beginning of token text, for legends, which a narrow screen cuts off; words and tables have all."""
+    shown = visible(text)
+    return label(shown if len(shown) <= _LEGEND_LETTERS else f"{shown[: _LEGEND_LETTERS - 1]}…")
+
+
 def empty_figure(message: str) -> go.Figure:
-    """A figure that says why there is nothing to see."""
+    """A figure that says why there is nothing to see, in lines that a narrow screen has room for."""
     figure = new_figure(height=120)
     figure.update_layout(xaxis={"visible": False}, yaxis={"visible": False})
-    figure.add_annotation(text=label(message), showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
+    lines = "<br>".join(label(line) for line in textwrap.wrap(message, _NARROW_LETTERS))
+    figure.add_annotation(text=lines, showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
     return figure

@@ -1,0 +1,56 @@
+"""What the page is built from while the model is still being loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from stickytoken.demo.library import Library
+from stickytoken.errors import ModelError, StickyTokenError
+
+if TYPE_CHECKING:
+    from stickytoken.demo.context import Context
+
+
+class Startup:
+    """The runs, which are there at once, and the model, which takes some seconds.
+
+    Args:
+        model: the model's name, as the user gave it.
+        library: the runs.
+    """
+
+    def __init__(self, model: str, library: Library) -> None:
+        self.model = model
+        self.library = library
+        self._context: Future[Context] = Future()
+
+    @property
+    def opened(self) -> str | None:
+        """Label of the run that the app opens with; None where there is no run."""
+        return next(iter(self.library.labels), None)
+
+    def finish(self, load: Callable[[], Context]) -> None:
+        """Load the model here; everybody who waits for it goes on, or is told why there is none.
+
+        Args:
+            load: loads it.
+        """
+        try:
+            context = load()
+        except StickyTokenError as error:
+            self._context.set_exception(error)
+            raise
+        except BaseException:
+            self._context.set_exception(ModelError(f"{self.model} was not loaded: start the app again"))
+            raise
+        self._context.set_result(context)
+
+    def context(self) -> Context:
+        """What the tabs compute with; waits until the model is loaded.
+
+        Raises:
+            StickyTokenError: it could not be loaded.
+        """
+        return self._context.result()

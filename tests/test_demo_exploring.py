@@ -1,0 +1,113 @@
+"""The table of a run in the web app, and the evidence of its tokens."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from numpy.testing import assert_allclose
+
+from stickytoken import load_encoder
+from stickytoken.demo import exploring
+from stickytoken.demo.bench import Bench
+from stickytoken.demo.exploring import NOT_JUDGED, Filters, computed_evidence, filtered, kept_evidence
+from stickytoken.errors import InputError
+from stickytoken.reports.content import read_content
+
+
+@pytest.fixture(scope="module")
+def content(planted_profile):
+    return read_content(planted_profile[1])
+
+
+def test_without_filters_the_table_is_the_run_flagged_ones_first(content):
+    rows = filtered(content, Filters())
+    assert len(rows) == len(content.tokens)
+    flagged = content.flagged["token_id"].to_list()
+    assert rows["token_id"].head(len(flagged)).to_list() == flagged
+    rest = rows["lift"].slice(len(flagged)).to_list()
+    assert rest == sorted(rest, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        Filters(text="BA"),
+        Filters(verdicts=("sticky",)),
+        Filters(kinds=("symbol",)),
+        Filters(scripts=("Latin",), kinds=("whole word",)),
+        Filters(text="a", verdicts=("benign", "topical")),
+    ],
+)
+def test_filters_keep_what_passes_all_of_them(content, filters):
+    kept = filtered(content, filters)
+    wanted = {
+        row["token_id"]
+        for row in content.tokens.to_dicts()
+        if filters.text.lower() in row["token"].lower()
+        and row["verdict"] in (filters.verdicts or (row["verdict"],))
+        and row["kind"] in (filters.kinds or (row["kind"],))
+        and row["script"] in (filters.scripts or (row["script"],))
+    }
+    assert set(kept["token_id"]) == wanted
+    assert 0 < len(wanted) < len(content.tokens)
+
+
+def test_rows_without_a_verdict_can_be_asked_for(content):
+    first = content.tokens["token_id"][0]
+    nulls = content.tokens.with_columns(
+        verdict=pl.when(pl.col("token_id") == first).then(None).otherwise("verdict")
+    )
+    unjudged = replace(content, tokens=nulls)
+    assert NOT_JUDGED in exploring.choices(unjudged, "verdict")
+    assert filtered(unjudged, Filters(verdicts=(NOT_JUDGED,)))["token_id"].to_list() == [first]
+
+
+def test_search_is_for_text_and_no_pattern(content):
+    assert set(filtered(content, Filters(text="."))["token"]) == {"."}
+
+
+def test_cells_are_rounded_and_visible(content):
+    named = content.tokens.with_columns(token=pl.lit("\u202e<b>"), lift=pl.lit(1 / 3))
+    row = exploring.table_rows(content, named)[0]
+    assert row[0] == r"\u202e<b>"
+    assert row[exploring.headings(content).index("lift")] == 0.3333
+    assert row[exploring.id_column(content)] == content.tokens["token_id"][0]
+    assert exploring.tokens_offered(named, 1) == [
+        (rf"\u202e<b> (id {row[exploring.id_column(content)]})", row[exploring.id_column(content)])
+    ]
+
+
+def test_evidence_computed_now_is_the_evidence_that_detect_keeps(planted_profile, content):
+    """Of a token that the run keeps, taken away from it and computed again."""
+    model, _ = planted_profile
+    bench = Bench(load_encoder(model))
+    kept = content.evidence.tokens
+    token_id = kept["token_id"][0]
+    without = replace(
+        content, evidence=replace(content.evidence, tokens=kept.filter(pl.col("token_id") != token_id))
+    )
+    for bare in (without, replace(content, evidence=None)):
+        again = computed_evidence(bare, token_id, bench).evidence.tokens
+        for name in ("below", "above"):
+            assert_allclose(again[name][0].to_list(), kept[name][0].to_list(), atol=1e-5)
+        for name in ("typical_carrier", "typical_anchor", "largest_carrier", "largest_anchor"):
+            assert again[name][0] == kept[name][0]
+        assert_allclose(again["typical_after"][0], kept["typical_after"][0], atol=1e-5)
+        assert again.filter("ordinary")["token_id"].to_list() == kept.filter("ordinary")["token_id"].to_list()
+
+
+def test_kept_evidence_is_shown_as_it_is(content):
+    kept = content.evidence.tokens
+    for place in (0, len(kept) - 1):  # the worst token, and an ordinary one
+        token_id = kept["token_id"][place]
+        shown = kept_evidence(content, token_id).evidence.tokens
+        own = shown.filter(~pl.col("ordinary"))
+        assert own["token_id"].to_list() == [token_id]
+        assert own.drop("ordinary").equals(kept[place].drop("ordinary"))
+
+
+def test_a_token_that_no_text_holds_has_no_evidence(planted_profile, content):
+    bench = Bench(load_encoder(planted_profile[0]))
+    unavailable = set(bench.vocabulary.ids) - {token.id for token in bench.vocabulary.available}
+    with pytest.raises(InputError, match="cannot occur in text"):
+        computed_evidence(content, min(unavailable), bench)

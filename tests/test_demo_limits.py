@@ -1,0 +1,55 @@
+"""What the web app allows a visitor, and which token he means."""
+
+import pytest
+
+from stickytoken.demo.limits import COPIES, TEXT_CHARACTERS, checked_count, checked_text
+from stickytoken.demo.naming import name_of, named_token
+from stickytoken.errors import InputError
+
+
+@pytest.mark.parametrize("text", ["", "  \n", None])
+def test_an_empty_text_is_refused(text):
+    with pytest.raises(InputError, match="sentence A is empty"):
+        checked_text("sentence A", text)
+
+
+def test_a_text_is_allowed_up_to_the_limit():
+    assert checked_text("it", "x" * TEXT_CHARACTERS)
+    with pytest.raises(InputError, match=r"it has 1,001 characters, 1,000 are the most here: shorten it"):
+        checked_text("it", "x" * (TEXT_CHARACTERS + 1))
+
+
+@pytest.mark.parametrize("value", [0, COPIES + 1, 2.5, None, -1])
+def test_copies_beyond_the_limits_are_refused(value):
+    with pytest.raises(InputError, match=f"is not a whole number from 1 to {COPIES}"):
+        checked_count("copies", value, 1, COPIES)
+
+
+def test_a_token_is_named_by_its_string_or_its_id(bench):
+    river = named_token(bench.vocabulary, "river")
+    assert river.text.strip() == "river"
+    assert named_token(bench.vocabulary, f" #{river.id} ") == river
+    assert name_of(bench.vocabulary, river.id) == "river"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "no token is named"),
+        (None, "no token is named"),
+        ("volcano", "the vocabulary has no token 'volcano'"),
+        ("#99999", "token id 99999 cannot occur in text"),
+        ("#999999999999999999999", "the vocabulary has no token"),
+        ("99999", "if you mean the id, write #99999"),
+        ("[unused0]", "cannot occur in text"),
+        ("x" * 201, "the token has 201 characters"),
+    ],
+)
+def test_a_token_that_nobody_can_try_is_refused(bench, name, reason):
+    with pytest.raises(InputError, match=reason):
+        named_token(bench.vocabulary, name)
+
+
+def test_every_available_token_has_a_name_that_names_it(bench):
+    for token in bench.vocabulary.available:
+        assert named_token(bench.vocabulary, name_of(bench.vocabulary, token.id)) == token
