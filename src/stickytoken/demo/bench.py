@@ -10,11 +10,12 @@ from functools import lru_cache
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.explanation.benign import match_benign
-from stickytoken.explanation.source import flagged_tokens
+from stickytoken.explanation.said_by_run import flagged_tokens
 from stickytoken.insertion import Token
 from stickytoken.runs.run import Run
+from stickytoken.runs.same_model import model_difference
 from stickytoken.runs.schema import RunRecord
-from stickytoken.runs.token_evidence import Reopened, model_difference, reopen
+from stickytoken.runs.token_evidence import Reopened, reopen
 from stickytoken.vocabulary import Vocabulary, categorize
 
 _RUNS_KEPT = 4

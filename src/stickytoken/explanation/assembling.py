@@ -14,8 +14,8 @@ from stickytoken.explanation.embeddings import EmbeddingMatrix, share_below
 from stickytoken.explanation.material import Material
 from stickytoken.explanation.measuring import Measured
 from stickytoken.explanation.result import Explanation, TokenExplanation
+from stickytoken.explanation.said_by_run import run_verdicts
 from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.explanation.source import run_verdicts
 from stickytoken.explanation.tables import (
     frame,
     head_rows,

@@ -17,8 +17,8 @@ from stickytoken.explanation.material import gather
 from stickytoken.explanation.measuring import Measured, mean_direction, measure
 from stickytoken.explanation.observing import Surroundings, unit
 from stickytoken.explanation.result import Explanation
+from stickytoken.explanation.said_by_run import flagged_tokens
 from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.explanation.source import flagged_tokens
 from stickytoken.runs.progress import ProgressCallback, ignore_progress
 from stickytoken.runs.run import Run
 from stickytoken.runs.same_model import require_same_model

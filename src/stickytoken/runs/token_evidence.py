@@ -16,11 +16,9 @@ from stickytoken.runs.evidence_panel import Exhibit
 from stickytoken.runs.evidence_record import EvidenceRecord
 from stickytoken.runs.job import Job
 from stickytoken.runs.run import Run
-from stickytoken.runs.same_model import model_difference, require_same_model
+from stickytoken.runs.same_model import require_same_model
 from stickytoken.sentences import Sentences
 from stickytoken.vocabulary import Vocabulary
-
-__all__ = ["Reopened", "model_difference", "reopen", "token_evidence"]
 
 
 @dataclass(frozen=True)
