@@ -150,6 +150,6 @@ def test_a_text_that_turns_sharply_gets_more_steps(backbone, one_part_a_token, m
     ids = (*ids, *ids[-1:] * 6)
     labels = list(range(len(ids))) if one_part_a_token else [0] * len(ids)
     integrator = JacobianIntegrator(inspector_of(encoder))
-    found = integrator.contributions(ids, labels, 12)
+    found = integrator.contributions(ids, labels, 6)
     monkeypatch.setattr(integrated_jacobians, "_MOST", 1)
-    assert integrator.contributions(ids, labels, 12).error > 0.01 > found.error
+    assert integrator.contributions(ids, labels, 6).error > 0.01 > found.error

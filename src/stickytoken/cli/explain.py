@@ -57,7 +57,7 @@ class LookingOptions:
     pairs: Annotated[int, typer.Option(min=0, help="Pairs attributed token by token.")] = 1
     steps: Annotated[
         int, typer.Option(min=1, help="Points of the integrals; more where they turn sharply.")
-    ] = 40
+    ] = 32
 
 
 @reported

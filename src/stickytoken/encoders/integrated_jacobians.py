@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.embedded_text import EmbeddedText
 from stickytoken.encoders.inspection import Inspector
-from stickytoken.encoders.quadrature import rule_along
+from stickytoken.encoders.quadrature import Rule, rule_along, whole_rule
 from stickytoken.errors import EncodingError, ModelError
 
 # torch gives its functions no types.
@@ -100,8 +100,9 @@ class JacobianIntegrator:
     its content; a model without one gets zeros. What the model puts around a text stays. A reference whose
     vector has no direction (a static model's zeros) cannot be normalised: then the text's length is divided
     by at the end, and the reference adds nothing. Directional derivatives are exact, by forward-mode
-    differentiation, one for each part. The integral is a Gauss-Legendre sum in panels: a vector may turn
-    within a hundredth of the way, where attention moves to other tokens, so the way is looked along first.
+    differentiation, one for each part. The integral is a Gauss-Legendre sum, which is nearly exact where the
+    way is smooth. Where the sum misses something, a vector turns within a hundredth of the way, because
+    attention moves to other tokens: then the way is looked along, and the sum is one over panels.
 
     Args:
         inspector: of the model.
@@ -157,24 +158,25 @@ class JacobianIntegrator:
         if not len(directions):
             raise EncodingError(f"{self.encoder.name}: a text to be explained has no tokens")
         tried = directions if len(directions) <= _FEW else directions.sum(dim=0, keepdim=True)
-        points = steps
-        found = self._integrate(way, tried, points, len(expected))
+        points, rule = steps, whole_rule(steps)
+        found = self._integrate(way, tried, rule, len(expected))
         while float((found.sum(dim=0) - expected).norm()) > _MISSED and points < _MOST * steps:
             points *= 2
-            found = self._integrate(way, tried, points, len(expected))
-        return found if tried is directions else self._integrate(way, directions, points, len(expected))
+            rule = rule_along(self._travelled(way, _LOOKS * points), points)
+            found = self._integrate(way, tried, rule, len(expected))
+        return found if tried is directions else self._integrate(way, directions, rule, len(expected))
 
-    def _integrate(self, way: _Way, directions: torch.Tensor, steps: int, width: int) -> torch.Tensor:
+    def _integrate(self, way: _Way, directions: torch.Tensor, rule: Rule, width: int) -> torch.Tensor:
         """Integrals along the directions, shape (parts, width).
 
         Args:
             way: from the reference to the text.
             directions: one a part, shape (parts, T, D).
-            steps: points of the integral.
+            rule: places and weights.
             width: of the vectors.
         """
-        places, weights = rule_along(self._travelled(way, _LOOKS * steps), steps)
-        points = [(node, part) for node in range(steps) for part in range(len(directions))]
+        places, weights = rule
+        points = [(node, part) for node in range(len(places)) for part in range(len(directions))]
         device = way.reference.device
         total = torch.zeros((len(directions), width), dtype=torch.float64, device=device)
         for begin in range(0, len(points), way.batch):

@@ -7,14 +7,30 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
 
+Rule = tuple[Vector, Vector]
+
 _PANEL_POINTS = 4
+# Of what a panel holds, the share that is travelled; the rest is way.
+_TRAVELLED = 0.8
 
 
-def rule_along(travelled: Vector, points: int) -> tuple[Vector, Vector]:
+def whole_rule(points: int) -> Rule:
+    """Gauss-Legendre points over the whole way from 0 to 1, and their weights.
+
+    Args:
+        points: how many to place.
+
+    Returns:
+        As `rule_along`.
+    """
+    nodes, shares = np.polynomial.legendre.leggauss(points)
+    return (nodes + 1) / 2, shares / 2
+
+
+def rule_along(travelled: Vector, points: int) -> Rule:
     """Gauss-Legendre points in panels that are short where much happens.
 
-    Half of what a panel holds is way, half what is travelled on it, so that all panels hold the same.
-    Few points are one panel.
+    A panel holds way and what is travelled on it, and all panels hold the same. Few points are one panel.
 
     Args:
         travelled: how far the values have come at equally spaced places from 0 to 1, shape (n,), from 0 on
@@ -27,12 +43,12 @@ def rule_along(travelled: Vector, points: int) -> tuple[Vector, Vector]:
     panels = max(1, points // _PANEL_POINTS)
     places = np.linspace(0, 1, len(travelled))
     whole = float(travelled[-1])
-    held = places if whole == 0 else (places + travelled / whole) / 2
+    held = places if whole == 0 else (1 - _TRAVELLED) * places + _TRAVELLED * travelled / whole
     edges = np.interp(np.linspace(0, 1, panels + 1), held, places)
     sizes = np.full(panels, points // panels) + (np.arange(panels) < points % panels)
     found, weights = [], []
     for low, high, size in zip(edges[:-1], edges[1:], sizes, strict=True):
-        nodes, shares = np.polynomial.legendre.leggauss(int(size))
-        found.append(low + (high - low) * (nodes + 1) / 2)
-        weights.append((high - low) * shares / 2)
+        nodes, shares = whole_rule(int(size))
+        found.append(low + (high - low) * nodes)
+        weights.append((high - low) * shares)
     return np.concatenate(found), np.concatenate(weights)

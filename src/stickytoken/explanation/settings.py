@@ -42,7 +42,7 @@ class ExplainSettings:
     attribution_carriers: int = 4
     attribution_benign: int = 6
     pairs: int = 1
-    steps: int = 40
+    steps: int = 32
     neighbours: int = 8
     directions: int = 512
     seed: int = 42
