@@ -10,6 +10,8 @@ import transformers
 import tiny_architectures as architectures
 from stickytoken.encoders.causal_module import CausalPrompt
 from stickytoken.encoders.causal_prompt import CausalPromptEncoder
+from stickytoken.encoders.inspectors import inspector_of
+from stickytoken.encoders.integrated_jacobians import JacobianIntegrator
 from stickytoken.encoders.prompted_model import Reading
 from stickytoken.encoders.prompts import find_prompt
 from stickytoken.encoders.token_prepending import TokenPrepending
@@ -109,6 +111,27 @@ def copying(forward, place):
         return forward(states, *args, **kwargs)
 
     return run
+
+
+def test_a_family_is_looked_into_and_attributed(parts):
+    encoder = CausalPromptEncoder(*parts, "tiny", Reading(find_prompt("prompteol"), TokenPrepending(1, 3), 3))
+    inspector = inspector_of(encoder)
+    content = encoder.tokenize([SENTENCES[0]])[0].ids
+    expected = encoder.encode_ids([content])[0].astype(float)
+    inside = inspector.look([content], [[0] * len(content)], 1)[0]
+    scale = np.abs(expected).max()
+    assert np.abs(inside.vector - expected).max() < 1e-5 * max(1, scale)
+    np.testing.assert_allclose(inside.hidden[-1][-1], inside.vector, atol=1e-6 * max(1, scale))
+    if inside.attention is not None:
+        np.testing.assert_allclose(inside.attention.sum(axis=-1), 1, atol=1e-4)
+    asked = (content, [0] * len(content), 32)
+    if parts[0].config.model_type in ("mixtral", "qwen3_moe"):  # torch's product of experts has no derivative
+        with pytest.raises(ModelError, match="no forward-mode derivative of one of its operations"):
+            JacobianIntegrator(inspector).contributions(*asked)
+        return
+    found = JacobianIntegrator(inspector).contributions(*asked)
+    assert found.error < 0.05
+    np.testing.assert_allclose(found.vector, expected / np.linalg.norm(expected), atol=1e-5)
 
 
 @pytest.mark.parametrize(("span", "layer"), [(None, -1), ((1, 3), 3), ((2, 99), -1)])

@@ -171,7 +171,7 @@ def _recorded(
     ) -> None:
         del module
         if kwargs is not None and threading.get_ident() == owner:
-            found[0] = keep(args[0] if args else kwargs["hidden_states"])
+            found[0] = keep(plain_states(args[0] if args else kwargs["hidden_states"]))
 
     handles = []
     try:

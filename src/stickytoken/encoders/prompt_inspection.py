@@ -191,6 +191,7 @@ def _repeated(batch: PromptBatch, embeddings: torch.Tensor) -> PromptBatch:
         first=batch.first.expand(count),
         last=batch.last.expand(count),
         places=None if batch.places is None else batch.places.expand(count),
+        beside={name: value.expand(count, *value.shape[1:]) for name, value in batch.beside.items()},
     )
 
 
