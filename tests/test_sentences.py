@@ -158,7 +158,12 @@ def test_a_csv_cell_may_hold_quotes_commas_and_line_ends(write):
         ("s.tsv", b"sentence\tn\na\0b\t1\n", "is a binary file, not text"),
         ("s.csv", "sentence,n\na,1,surplus\n", "is not a readable csv file"),
         ("s.csv", 'sentence,n\n"never closed,1\n', "is not a readable csv file"),
-        ("s.jsonl", '{"text": "a"}\nno json\n', "is not a readable jsonl file"),
+        ("s.jsonl", '{"text": "a"}\nno json\n', "is not a readable jsonl file: line 2: Expecting value"),
+        (
+            "s.jsonl",
+            '{"text": "a"}\n\n{"text": NaN}\n',
+            "line 3: NaN is no number in JSON",
+        ),
         ("s.jsonl", '{"text": "a"', "is not a readable jsonl file"),
         ("s.jsonl", "[1, 2]\n", "is not a readable jsonl file"),
         ("s.jsonl", '"a b"\n', "is not a readable jsonl file"),

@@ -250,6 +250,17 @@ def test_embed_finds_out_that_nothing_can_be_written_before_it_encodes(write, tm
     planted.refused("embed", "no/such/model", *arguments, saying="cannot be written: No space left")
 
 
+def test_an_interrupt_promises_no_more_than_is_so(write, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stickytoken.evaluation.embedding.embed_file", interrupted)
+    texts, output = write("texts.txt", "a b\n"), tmp_path / "vectors.parquet"
+    result = planted.command("embed", "all-MiniLM-L6-v2", "--input", texts, "--output", output)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "interrupted\n")
+    assert not output.exists()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

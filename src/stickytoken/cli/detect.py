@@ -8,7 +8,7 @@ from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.detection_options import CorpusOptions, EngineOptions, ProfileOptions, StdOptions
 from stickytoken.cli.engines import chosen_engine
-from stickytoken.cli.errors import reported
+from stickytoken.cli.errors import reported_and_continued
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load, spread
 from stickytoken.cli.progress import progress_bar
 from stickytoken.cli.reports import finish_run
@@ -16,7 +16,7 @@ from stickytoken.cli.selection import chosen_tokens
 from stickytoken.cli.settings import chosen_settings
 
 
-@reported
+@reported_and_continued
 @spread
 def detect(
     model: o.Model,

@@ -16,7 +16,15 @@ _Arguments = ParamSpec("_Arguments")
 
 def reported(command: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
     """Print a `StickyTokenError` or an interrupt as one line; anything else is a defect."""
+    return _guarded(command, "interrupted")
 
+
+def reported_and_continued(command: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
+    """The same for a command that goes on where it was interrupted."""
+    return _guarded(command, "interrupted: what was computed is kept, the same command continues")
+
+
+def _guarded(command: Callable[_Arguments, None], interrupted: str) -> Callable[_Arguments, None]:
     @functools.wraps(command)
     def guarded(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
         try:
@@ -25,7 +33,7 @@ def reported(command: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
             tell(f"error: {' '.join(str(error).split())}")
             raise typer.Exit(1) from error
         except KeyboardInterrupt:
-            tell("interrupted: what was computed is kept, the same command continues")
+            tell(interrupted)
             raise typer.Exit(1) from None
 
     return guarded

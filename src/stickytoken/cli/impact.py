@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stickytoken.cli import options as o
-from stickytoken.cli.errors import reported
+from stickytoken.cli.errors import reported_and_continued
 from stickytoken.cli.impact_options import MeasuredOptions, MeasuringOptions
 from stickytoken.cli.impact_results import show_impact
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, spread
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stickytoken.vocabulary import Vocabulary
 
 
-@reported
+@reported_and_continued
 @spread
 def impact(
     source: Annotated[

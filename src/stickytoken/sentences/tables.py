@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 from pathlib import Path
 
 import polars as pl
@@ -31,8 +32,24 @@ def read_table(path: Path) -> pl.DataFrame:
         separator = "\t" if suffix == ".tsv" else ","
         return pl.read_csv(content, separator=separator, infer_schema=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:_SHOWN_REASON]
+        lines = suffix in (".jsonl", ".ndjson")
+        reason = (_no_json(content) if lines else None) or " ".join(str(error).split())[:_SHOWN_REASON]
         raise InputError(f"{path} is not a readable {suffix.lstrip('.')} file: {reason}") from error
+
+
+def _no_json(content: bytes) -> str | None:
+    """The first line that is no JSON, and why; None where all are."""
+
+    def refuse(constant: str) -> float:
+        raise ValueError(f"{constant} is no number in JSON: leave the line out")
+
+    for number, line in enumerate(content.decode().split("\n"), start=1):
+        try:
+            if line.strip():
+                json.loads(line, parse_constant=refuse)
+        except ValueError as error:
+            return f"line {number}: {error}"
+    return None
 
 
 def read_bytes(path: Path) -> bytes:
