@@ -1,6 +1,7 @@
 """The runs of the web app, and what it opens with."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,28 @@ def test_runs_of_one_name_are_told_apart(planted_profile, tmp_path):
     labels = find_runs([run], tmp_path / "runs", tmp_path / "none").labels
     assert len(set(labels)) == 2
     assert str(tmp_path / "runs" / "run") in labels[1]
+
+
+@pytest.mark.parametrize("damage", ["tokens.parquet", "plan.json"])
+def test_the_app_does_not_open_with_a_run_that_cannot_be_read(planted_profile, damage, tmp_path):
+    _, run = planted_profile
+    for name in ("older", "newer"):
+        shutil.copytree(run, tmp_path / "runs" / name)
+    os.utime(tmp_path / "runs" / "older", (0, 0))
+    (tmp_path / "runs" / "newer" / damage).write_bytes(b"no such file")
+    library = find_runs([], tmp_path / "runs", tmp_path / "none")
+    assert library.labels == ["older"]
+    assert len(library.left_out) == 1
+    assert "newer" in library.left_out[0]
+
+
+def test_a_run_that_is_gone_while_the_app_runs_is_an_error(planted_profile, tmp_path):
+    _, run = planted_profile
+    shutil.copytree(run, tmp_path / "runs" / "gone")
+    library = find_runs([run], tmp_path / "runs", tmp_path / "none")
+    shutil.rmtree(tmp_path / "runs" / "gone")
+    with pytest.raises(RunError, match="gone"):
+        library.content("gone")
 
 
 def test_a_named_folder_that_is_no_run_is_an_error(tmp_path):

@@ -82,14 +82,16 @@ def find_runs(named: Sequence[Path], folder: Path, example: Path = EXAMPLE) -> L
     """
     shelves = [_shelf(path.expanduser()) for path in named]
     taken = {_resolved(path) for path in named}
-    left_out = []
+    found: list[Shelf] = []
+    left_out: list[str] = []
     for path in _runs_in(folder):
         if _resolved(path) in taken:
             continue
         try:
-            shelves.append(_shelf(path))
+            found.append(_shelf(path))
         except StickyTokenError as error:
-            left_out.append(" ".join(visible(str(error)).split()))
+            left_out.append(_one_line(error))
+    shelves += found if named else _from_first_readable(found, left_out)
     if (example / RUN_FILE).is_file():
         label = f"{example.name} (example that comes with stickytoken)"
         shelves.append(Shelf(label, example, RunFolder(example).read_run()))
@@ -102,6 +104,27 @@ def _shelf(path: Path) -> Shelf:
     record = RunFolder(path).read_run()
     name = visible(path.resolve().name)
     return Shelf(name if record.result else f"{name} (not finished)", path, record)
+
+
+def _from_first_readable(shelves: Sequence[Shelf], left_out: list[str]) -> Sequence[Shelf]:
+    """The runs without those in front that cannot be read: with the first one the app opens.
+
+    Args:
+        shelves: runs that nobody named.
+        left_out: takes why they cannot be read.
+    """
+    for place, shelf in enumerate(shelves):
+        try:
+            read_content(shelf.path)
+        except StickyTokenError as error:
+            left_out.append(_one_line(error))
+        else:
+            return shelves[place:]
+    return []
+
+
+def _one_line(error: StickyTokenError) -> str:
+    return " ".join(visible(str(error)).split())
 
 
 def _runs_in(folder: Path) -> list[Path]:
