@@ -58,7 +58,6 @@ class PromptInspector:
     ) -> list[Inside]:
         """Send texts through the model and keep what is seen on the way; see `Inspector.look`."""
         rows = [tuple(content) for content in contents]
-
         label = content_label(self.encoder, rows)
         for row, content in enumerate(rows):
             self.encoder.check_input(content, partial(label, row))
@@ -96,7 +95,8 @@ class PromptInspector:
                 self._read(_repeated(batch, each))
                 for batch, each in zip(batches, torch.split(changed, sizes, dim=1), strict=True)
             ]
-            return torch.stack(found).mean(dim=0)
+            # Where a model is spread over devices, its last layer computes elsewhere.
+            return torch.stack(found).mean(dim=0).to(changed.device)
 
         return EmbeddedText(embedded, self._filler(embedded), places.to(embedded.device), vectors)
 
