@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checks import Check, show, write
-from stickytoken.detection.profile.estimates import Measurements, TokenEstimates, estimate
-from stickytoken.detection.profile.pull import pulls
-from stickytoken.detection.profile.rounds import LATE_REFERENCE, Round, advancing, probes_in, tokens_in
-from stickytoken.detection.profile.settings import ProfileSettings
-from stickytoken.detection.profile.verdict import find_outliers
+from stickytoken.methods.profile.estimates import Measurements, TokenEstimates, estimate
+from stickytoken.methods.profile.pull import pulls
+from stickytoken.methods.profile.rounds import LATE_REFERENCE, Round, advancing, probes_in, tokens_in
+from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.profile.verdict import find_outliers
 
 Vector = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Vector]

@@ -15,7 +15,7 @@ from pathlib import Path
 import polars as pl
 
 from stickytoken.demo.library import EXAMPLE
-from stickytoken.runs import open_run
+from stickytoken.detection import open_run
 
 _COPIED = ("run.json", "plan.json", "evidence.json")
 _PACKED = ("tokens.parquet", "vocabulary.parquet", "evidence.parquet", "map.parquet")

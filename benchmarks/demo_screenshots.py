@@ -15,6 +15,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
+from stickytoken.corpora import load_sentences
 from stickytoken.demo.app import make_app
 from stickytoken.demo.bench import Bench
 from stickytoken.demo.context import make_context
@@ -22,7 +23,6 @@ from stickytoken.demo.library import find_runs
 from stickytoken.demo.server import serve
 from stickytoken.demo.startup import Startup
 from stickytoken.encoders import load_encoder
-from stickytoken.sentences import load_sentences
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "images"
 _MOST_BYTES = 200_000

@@ -23,12 +23,12 @@ import polars as pl
 from checks import Check, show, write
 from planted import PLANTED, planted_encoder
 from stickytoken.cli.progress import progress_bar
+from stickytoken.corpora import load_sentences
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder
-from stickytoken.encoders.inspectors import inspector_of
-from stickytoken.encoders.integrated_jacobians import JacobianIntegrator
 from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.explanation.tables import AREAS
-from stickytoken.sentences import load_sentences
+from stickytoken.inspection.inspectors import inspector_of
+from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
 MODEL = "all-MiniLM-L6-v2"
 ORDINARY, PAIRS = 20, 20

@@ -38,7 +38,7 @@ from stickytoken.cli.progress import progress_bar
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.errors import RunError
 from stickytoken.impacts import Impact, ImpactSettings, Side, impact, open_impact
-from stickytoken.runs.progress import Progress, ProgressCallback
+from stickytoken.measurement.progress import Progress, ProgressCallback
 
 MODEL = "all-MiniLM-L6-v2"
 PUBLISHED_SPEARMAN = 82.03

@@ -22,12 +22,12 @@ from rich.console import Console
 from rich.table import Table
 
 from stickytoken.cli.progress import progress_bar
-from stickytoken.detection.std.settings import StdSettings
+from stickytoken.detection import detect
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.errors import StickyTokenError
-from stickytoken.runs import detect
-from stickytoken.runs.environment import hardware, now, package_versions
-from stickytoken.runs.std_record import StdResultRecord
+from stickytoken.measurement.environment import hardware, now, package_versions
+from stickytoken.methods.std.record import StdResultRecord
+from stickytoken.methods.std.settings import StdSettings
 
 MODELS = Path(__file__).with_name("paper_models.csv")
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -24,12 +24,12 @@ import polars as pl
 from checks import Check, show, write
 from published import MINILM_SCORE_THRESHOLD, MINILM_U, PUBLISHED, table
 from stickytoken.cli.progress import progress_bar
-from stickytoken.detection.std.formulas import outlier_threshold
-from stickytoken.detection.std.settings import StdSettings
+from stickytoken.detection import detect
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer, mean_similarity
-from stickytoken.runs import detect
-from stickytoken.runs.std_probe import probe_std
-from stickytoken.runs.std_record import StdResultRecord
+from stickytoken.methods.std.formulas import outlier_threshold
+from stickytoken.methods.std.probe import probe_std
+from stickytoken.methods.std.record import StdResultRecord
+from stickytoken.methods.std.settings import StdSettings
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from sklearn.cluster import KMeans
 from sklearn.metrics import v_measure_score
 
-from stickytoken.encoders.resolution import resolve_model
+from stickytoken.encoders.loading.resolution import resolve_model
 
 
 def plain_model(name: str) -> Any:

@@ -23,19 +23,19 @@ from checks import Check, show, write
 from published import PUBLISHED
 from reliability import paper_sentences
 from stickytoken.cli.progress import progress_bar
-from stickytoken.detection.profile.rounds import Cell, Round
-from stickytoken.detection.profile.settings import ProfileSettings
-from stickytoken.detection.profile.stage import ProfileStage
-from stickytoken.detection.stage import Shard
-from stickytoken.detection.statistics import mean_with_interval
+from stickytoken.corpora import Sentences, load_sentences
+from stickytoken.detection import Run, detect
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder
-from stickytoken.encoders.resolution import resolve_model
+from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.insertion import Placement
-from stickytoken.runs import Run, detect
-from stickytoken.runs.engines.local import compute_shard
-from stickytoken.runs.profile_plan import anchor_panel
-from stickytoken.runs.profile_record import ProfilePlanRecord
-from stickytoken.sentences import Sentences, load_sentences
+from stickytoken.measurement.engines.local import compute_shard
+from stickytoken.measurement.stage import Shard
+from stickytoken.methods.profile.plan import anchor_panel
+from stickytoken.methods.profile.record import ProfilePlanRecord
+from stickytoken.methods.profile.rounds import Cell, Round
+from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.profile.stage import ProfileStage
+from stickytoken.methods.statistics import mean_with_interval
 
 PLANTED = PUBLISHED.parent / "planted" / "minilm_planted.npz"
 TOPICAL = ("terrorist", "terrorism", "saddam", "politician", "bush", "qaeda", "jihad", "putin")

@@ -16,9 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MultipleLocator
 
 from stickytoken.cli.progress import progress_bar
+from stickytoken.detection import ProfileEvidence, Run, open_run
 from stickytoken.encoders import analyze_vocabulary, load_encoder
-from stickytoken.runs import ProfileEvidence, Run, open_run
-from stickytoken.runs.profile_probe import probe_profile
+from stickytoken.methods.profile.probe import probe_profile
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "lift.svg"
 _STICKY, _ORDINARY = "#b3391f", "#3d6b99"

@@ -23,12 +23,12 @@ from scipy.stats import spearmanr
 from checks import Check, show, write
 from published import PUBLISHED, table
 from stickytoken.cli.progress import progress_bar
-from stickytoken.detection.profile.settings import ProfileSettings
-from stickytoken.detection.std.settings import StdSettings
+from stickytoken.corpora import Sentences, bundled_frame
+from stickytoken.corpora.corpus import collect_sentences
+from stickytoken.detection import Run, detect
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder
-from stickytoken.runs import Run, detect
-from stickytoken.sentences import Sentences, bundled_frame
-from stickytoken.sentences.corpus import collect_sentences
+from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.std.settings import StdSettings
 
 SEEDS = (1, 2)
 

@@ -87,11 +87,11 @@ def compute(case: Case, out: Path) -> dict[str, Any]:
     """Run a case in this process."""
     import torch
 
-    from stickytoken.detection.profile.settings import ProfileSettings
+    from stickytoken.detection import detect
     from stickytoken.encoders import load_encoder
-    from stickytoken.runs import detect
-    from stickytoken.runs.engines.ray_engine import ray_engine
-    from stickytoken.runs.progress import Progress
+    from stickytoken.measurement.engines.ray_engine import ray_engine
+    from stickytoken.measurement.progress import Progress
+    from stickytoken.methods.profile.settings import ProfileSettings
 
     torch.set_num_threads(case.threads)
     encoder = load_encoder(case.model, device=case.device)
@@ -191,7 +191,7 @@ def large_vocabulary(folder: Path, entries: int) -> str:
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from transformers import BertConfig, BertModel, BertTokenizer
 
-    from stickytoken.sentences import load_sentences
+    from stickytoken.corpora import load_sentences
 
     syllables = [a + b for a, b in itertools.product("bcdfghjklmnprstvwz", "aeiou")]
     made = ("".join(parts) for size in (2, 3) for parts in itertools.product(syllables, repeat=size))

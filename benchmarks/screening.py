@@ -22,10 +22,10 @@ from scipy.stats import spearmanr
 from checks import Check, show, write
 from planted import PLANTED, planted_encoder
 from stickytoken.cli.progress import progress_bar
-from stickytoken.detection.precision import Precision
-from stickytoken.detection.profile.settings import ProfileSettings
+from stickytoken.detection import Run, detect
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.runs import Run, detect
+from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.precision import Precision
 
 QUICK_TOKENS = 400
 LEAST_JACCARD, MOST_MINUTES = 0.95, 6

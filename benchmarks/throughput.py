@@ -23,17 +23,17 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from checks import Check, show, write
-from stickytoken.detection.stage import Shard, cut_into_shards
-from stickytoken.detection.std.settings import StdSettings
-from stickytoken.detection.std.stages import ScoringStage
+from stickytoken.corpora.choice import choose_corpus
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.encoders.resolution import resolve_model
+from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.insertion import Token
-from stickytoken.runs.corpora import choose_corpus
-from stickytoken.runs.engines.local import compute_shard
-from stickytoken.runs.progress import ignore_progress
-from stickytoken.runs.std_plan import make_plan, scoring_stage
-from stickytoken.vocabulary import categorize
+from stickytoken.measurement.engines.local import compute_shard
+from stickytoken.measurement.progress import ignore_progress
+from stickytoken.measurement.stage import Shard, cut_into_shards
+from stickytoken.methods.std.plan import make_plan, scoring_stage
+from stickytoken.methods.std.settings import StdSettings
+from stickytoken.methods.std.stages import ScoringStage
+from stickytoken.vocabulary.categories import categorize
 
 BATCH_SIZES = (32, 64, 128, 256, 512)
 # Rows, columns in and out of the matrix products whose rate counts as the machine's.

@@ -26,10 +26,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from checks import Check, show, write
 from stickytoken.encoders import load_encoder
-from stickytoken.encoders.causal_prompt import CausalPromptEncoder
-from stickytoken.encoders.prompted_model import Reading
-from stickytoken.encoders.prompts import PLACEHOLDER, PROMPTS, SENTENCE, find_prompt
-from stickytoken.encoders.token_prepending import TokenPrepending
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.model import Reading
+from stickytoken.encoders.prompted.prompts import PLACEHOLDER, PROMPTS, SENTENCE, find_prompt
+from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 from stickytoken.errors import StickyTokenError
 from stickytoken.evaluation import Score, compare, read_similarity
 

@@ -23,12 +23,12 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from checks import Check, show, write
-from stickytoken.encoders.resolution import resolve_model
-from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.word_cache import WordCache
+from stickytoken.corpora import load_sentences
+from stickytoken.encoders.loading.resolution import resolve_model
+from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.tokenizing.word_cache import WordCache
 from stickytoken.insertion import Placement, Token, copies_as_text, insert_as_text
-from stickytoken.sentences import load_sentences
-from stickytoken.vocabulary import categorize
+from stickytoken.vocabulary.categories import categorize
 
 CARRIERS, PAIRS, COPIES = 6, 5, 8
 # Texts that one call gets, about those of a shard.

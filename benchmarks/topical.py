@@ -21,12 +21,12 @@ from checks import Check, show, write
 from planted import PLANTED, TOPICAL, planted_encoder
 from published import PUBLISHED
 from reliability import paper_sentences
+from stickytoken.corpora import load_sentences
+from stickytoken.corpora.endings import open_ended
 from stickytoken.encoders import Encoder, analyze_vocabulary
 from stickytoken.encoders.mean_similarity import mean_similarity
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
-from stickytoken.runs.clusters import cluster
-from stickytoken.sentences import load_sentences
-from stickytoken.sentences.endings import open_ended
+from stickytoken.methods.profile.clusters import cluster
 
 CARRIERS, COPIES, CLUSTERS, ENTRIES, RANDOM_TOKENS = 24, 8, 24, 400, 400
 # Planted tokens below this lift are not expected to be found.

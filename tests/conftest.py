@@ -19,8 +19,8 @@ import profiled
 import served
 import tiny
 import tiny_architectures as architectures
+from stickytoken.detection import Run, detect
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.runs import Run, detect
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

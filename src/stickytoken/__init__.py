@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from stickytoken.errors import StickyTokenError
 
 if TYPE_CHECKING:
+    from stickytoken.corpora import load_sentences
+    from stickytoken.detection import detect, open_run
     from stickytoken.encoders import analyze_vocabulary, load_encoder, load_tokenizer
     from stickytoken.explanation import explain
     from stickytoken.impacts import impact, open_impact
     from stickytoken.reports import report
-    from stickytoken.runs import detect, open_run
-    from stickytoken.sentences import load_sentences
 
 __all__ = [
     "StickyTokenError",
@@ -34,14 +34,14 @@ __all__ = [
 
 _HOMES = {
     "analyze_vocabulary": "stickytoken.encoders",
-    "detect": "stickytoken.runs",
+    "detect": "stickytoken.detection",
     "explain": "stickytoken.explanation",
     "impact": "stickytoken.impacts",
     "load_encoder": "stickytoken.encoders",
-    "load_sentences": "stickytoken.sentences",
+    "load_sentences": "stickytoken.corpora",
     "load_tokenizer": "stickytoken.encoders",
     "open_impact": "stickytoken.impacts",
-    "open_run": "stickytoken.runs",
+    "open_run": "stickytoken.detection",
     "report": "stickytoken.reports",
 }
 

@@ -11,7 +11,7 @@ def known_category(category: str | None) -> str | None:
     Raises:
         InputError: there is no such category.
     """
-    from stickytoken.vocabulary import Category
+    from stickytoken.vocabulary.categories import Category
 
     if category is None:
         return None

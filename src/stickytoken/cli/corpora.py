@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
-    from stickytoken.sentences import Sentences
+    from stickytoken.corpora import Sentences
 
 
 def chosen_sentences(sentences: str | None, column: str | None, pairs: Path | None) -> Sentences | None:
@@ -17,7 +17,7 @@ def chosen_sentences(sentences: str | None, column: str | None, pairs: Path | No
     Raises:
         InputError: it cannot be read, or a column is named for pairs.
     """
-    from stickytoken.sentences import load_sentences
+    from stickytoken.corpora import load_sentences
 
     if pairs is None or sentences is not None:
         return load_sentences(sentences, column)

@@ -100,9 +100,9 @@ def _served(startup: Startup, port: int, share: bool) -> Served:
 
 def _context(encoder: Encoder, library: Library) -> Context:
     """What the tabs compute with."""
+    from stickytoken.corpora import load_sentences
     from stickytoken.demo.bench import Bench
     from stickytoken.demo.context import make_context
-    from stickytoken.sentences import load_sentences
 
     return make_context(Bench(encoder), library, load_sentences(None))
 

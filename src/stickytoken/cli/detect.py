@@ -40,7 +40,7 @@ def detect(
 
     Example: stickytoken detect all-MiniLM-L6-v2 --sample 300
     """
-    from stickytoken.runs import detect as run_detection
+    from stickytoken.detection import detect as run_detection
 
     engine = chosen_engine(**asdict(computing))
     settings = chosen_settings(

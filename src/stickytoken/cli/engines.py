@@ -9,7 +9,7 @@ import typer
 from stickytoken.cli.options import Engine
 
 if TYPE_CHECKING:
-    from stickytoken.runs.engines.choice import EngineChoice
+    from stickytoken.measurement.engines.choice import EngineChoice
 
 
 def chosen_engine(engine: Engine, ray_address: str | None, workers: int | None) -> EngineChoice:
@@ -23,6 +23,6 @@ def chosen_engine(engine: Engine, ray_address: str | None, workers: int | None) 
             if value is not None:
                 raise typer.BadParameter("it belongs to the engine ray: add --engine ray", param_hint=option)
         return "local"
-    from stickytoken.runs.engines.choice import RayCluster
+    from stickytoken.measurement.engines.choice import RayCluster
 
     return RayCluster(ray_address, workers)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stickytoken.cli.output import print_table, say
 
 if TYPE_CHECKING:
-    from stickytoken.runs import Evidence, ProfileEvidence
+    from stickytoken.detection import Evidence, ProfileEvidence
 
 _SHOWN_COPIES = (0, 1, 2, 4, 8, 16, 32)
 

@@ -20,9 +20,9 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 
 if TYPE_CHECKING:
+    from stickytoken.corpora import Sentences
+    from stickytoken.detection import Run
     from stickytoken.explanation import Explanation
-    from stickytoken.runs import Run
-    from stickytoken.sentences import Sentences
 
 Source = Annotated[
     str, typer.Argument(metavar="RUN|MODEL", help="Run folder, or a model.", show_default=False)
@@ -110,7 +110,7 @@ def explain(
 
 def _write(found: Explanation, out: Path | None, run: Run | None) -> None:
     """Write the tables where they belong: as asked for, into the run, or nowhere."""
-    from stickytoken.runs.explanation_record import EXPLANATIONS_FOLDER
+    from stickytoken.explanation.record import EXPLANATIONS_FOLDER
 
     place = out or (run.path / EXPLANATIONS_FOLDER if run is not None else None)
     if place is not None:

@@ -19,7 +19,7 @@ from stickytoken.cli.run_models import load_for, run_in
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
-    from stickytoken.vocabulary import Vocabulary
+    from stickytoken.vocabulary.categories import Vocabulary
 
 
 @reported_and_continued
@@ -55,7 +55,7 @@ def impact(
     """
     from stickytoken.impacts import ImpactSettings, Side
     from stickytoken.impacts import impact as measure
-    from stickytoken.vocabulary import categorize
+    from stickytoken.vocabulary.categories import categorize
 
     settings = ImpactSettings(**asdict(measuring) | {"side": Side(measuring.side.value)})
     tasks = [*(measured.task or ()), *(_paper_tasks() if measured.preset else ())]
@@ -94,8 +94,8 @@ def _paper_tasks() -> tuple[str, ...]:
 
 
 def _token_ids(vocabulary: Vocabulary, names: list[str]) -> list[int]:
-    from stickytoken.runs.selection import find_token, token_ids_from_file
-    from stickytoken.sentences.tables import TABLE_SUFFIXES
+    from stickytoken.corpora.tables import TABLE_SUFFIXES
+    from stickytoken.detection.selection import find_token, token_ids_from_file
 
     ids: list[int] = []
     for name in names:

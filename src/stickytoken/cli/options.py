@@ -8,9 +8,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from stickytoken.detection.precision import Precision
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
+from stickytoken.precision import Precision
 
 
 class Format(StrEnum):

@@ -18,7 +18,7 @@ from stickytoken.cli.progress import progress_bar
 from stickytoken.cli.settings import chosen_settings
 
 if TYPE_CHECKING:
-    from stickytoken.runs import Evidence, ProfileEvidence
+    from stickytoken.detection import Evidence, ProfileEvidence
 
 
 @reported
@@ -48,10 +48,10 @@ def probe(
 
     Example: stickytoken probe all-MiniLM-L6-v2 trajectory river the
     """
-    from stickytoken.detection.std.settings import StdSettings
-    from stickytoken.runs import probe as run_probe
-    from stickytoken.runs.selection import find_token
-    from stickytoken.vocabulary import categorize
+    from stickytoken.detection import probe as run_probe
+    from stickytoken.detection.selection import find_token
+    from stickytoken.methods.std.settings import StdSettings
+    from stickytoken.vocabulary.categories import categorize
 
     settings = chosen_settings(
         method,

@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 
 if TYPE_CHECKING:
-    from stickytoken.runs.progress import Progress, ProgressCallback
+    from stickytoken.measurement.progress import Progress, ProgressCallback
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def progress_bar() -> Iterator[ProgressCallback]:
 @contextmanager
 def counted(what: str) -> Iterator[Callable[[int, int], None]]:
     """Give a callback that draws how many of all are done."""
-    from stickytoken.runs.progress import Progress
+    from stickytoken.measurement.progress import Progress
 
     with progress_bar() as progress:
         yield lambda done, total: progress(Progress(what, done, total))

@@ -9,7 +9,7 @@ from stickytoken.cli.output import status, tell
 from stickytoken.cli.results import show_run
 
 if TYPE_CHECKING:
-    from stickytoken.runs import Run
+    from stickytoken.detection import Run
 
 
 def finish_run(run: Run, output_format: Format, write_report: bool) -> None:

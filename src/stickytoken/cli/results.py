@@ -10,7 +10,7 @@ from stickytoken.cli.output import print_json, print_table, say, tell
 if TYPE_CHECKING:
     import polars as pl
 
-    from stickytoken.runs import Run
+    from stickytoken.detection import Run
 
 _HEADINGS = {
     "token_id": "id",
@@ -43,8 +43,8 @@ def show_run(run: Run, output_format: Format) -> None:
 
 def _print_run(run: Run) -> None:
     """Print what was found, on what it rests, and where the run lies."""
-    from stickytoken.runs.profile_summary import profile_lines, profile_notes
-    from stickytoken.runs.std_summary import std_lines, std_notes
+    from stickytoken.detection.profile_summary import profile_lines, profile_notes
+    from stickytoken.detection.std_summary import std_lines, std_notes
 
     profile = run.record.method == "profile"
     first, *others = profile_lines(run) if profile else std_lines(run)

@@ -11,9 +11,9 @@ from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load
 from stickytoken.errors import InputError, ModelError
 
 if TYPE_CHECKING:
+    from stickytoken.detection import Run
+    from stickytoken.detection.schema import LoadingRecord, RunRecord
     from stickytoken.encoders import Encoder
-    from stickytoken.runs import Run
-    from stickytoken.runs.schema import LoadingRecord, RunRecord
 
 
 def run_in(source: str, model: str | None) -> Run | None:
@@ -27,7 +27,7 @@ def run_in(source: str, model: str | None) -> Run | None:
         RunError: the run is damaged or not finished.
         InputError: `--model` beside a source that is no run.
     """
-    from stickytoken.runs.run import is_run, open_run
+    from stickytoken.detection.run import is_run, open_run
 
     if is_run(source):
         return open_run(source)
@@ -87,7 +87,7 @@ def require_found(
         ModelError: it cannot be found.
         InputError: a revision of a folder.
     """
-    from stickytoken.encoders.resolution import resolve_model
+    from stickytoken.encoders.loading.resolution import resolve_model
 
     if run is None:
         return resolve_model(source, loading.revision).name
@@ -107,7 +107,7 @@ def _named_by(source: str) -> Iterator[None]:
 
 def recorded_loading(run: RunRecord) -> LoadingRecord:
     """How the run's model was loaded; runs that do not say so have at least their prompt and precision."""
-    from stickytoken.runs.schema import LoadingRecord
+    from stickytoken.detection.schema import LoadingRecord
 
     if run.model.loading is not None:
         return run.model.loading

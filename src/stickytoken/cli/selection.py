@@ -17,7 +17,7 @@ def chosen_tokens(encoder: Encoder, path: Path | None) -> list[int] | None:
     """
     if path is None:
         return None
-    from stickytoken.runs.selection import token_ids_from_file
-    from stickytoken.vocabulary import categorize
+    from stickytoken.detection.selection import token_ids_from_file
+    from stickytoken.vocabulary.categories import categorize
 
     return token_ids_from_file(categorize(encoder.tokenizer), path)

@@ -10,8 +10,8 @@ from stickytoken.cli.options import Method
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
-    from stickytoken.detection.profile.settings import ProfileSettings
-    from stickytoken.detection.std.settings import StdSettings
+    from stickytoken.methods.profile.settings import ProfileSettings
+    from stickytoken.methods.std.settings import StdSettings
 
 # Options that are called otherwise than the setting, since --sentences and --pairs name files.
 _SETTINGS = {"sentence_count": "sentences", "pair_count": "pairs"}
@@ -32,7 +32,7 @@ def chosen_settings(
     Raises:
         InputError: an option of the other method, or a value out of range.
     """
-    from stickytoken.runs.methods import METHODS
+    from stickytoken.methods.registry import METHODS
 
     name = method.value if method is not None else "profile" if pairs_file is None else "std"
     kind = METHODS[name].settings

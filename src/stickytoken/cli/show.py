@@ -16,7 +16,7 @@ from stickytoken.cli.results import print_rows, show_run
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
-    from stickytoken.runs import Run
+    from stickytoken.detection import Run
 
 _LISTED = 50
 
@@ -67,7 +67,7 @@ def show(
     """
     import polars as pl
 
-    from stickytoken.runs import open_run
+    from stickytoken.detection import open_run
 
     category = known_category(category)
     if contains == "":

@@ -29,7 +29,7 @@ def tokens(
     Example: stickytoken tokens all-MiniLM-L6-v2 --category UNREACHABLE_MULTI_TOKEN
     """
     from stickytoken.encoders import analyze_vocabulary, load_tokenizer
-    from stickytoken.vocabulary import Category
+    from stickytoken.vocabulary.categories import Category
 
     category = known_category(category)
     quiet_libraries()

@@ -42,8 +42,8 @@ def tune(
 
     Example: stickytoken tune ./qwen2 --task stsb-dev.jsonl --prompt prompteol
     """
-    from stickytoken.encoders.causal_prompt import CausalPromptEncoder
-    from stickytoken.encoders.prompts import find_prompt
+    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+    from stickytoken.encoders.prompted.prompts import find_prompt
     from stickytoken.evaluation import read_similarity
     from stickytoken.evaluation import tune as run_tuning
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
+from stickytoken.detection.run import Run
+from stickytoken.detection.same_model import model_difference
+from stickytoken.detection.schema import RunRecord
+from stickytoken.detection.token_evidence import Reopened, reopen
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.explanation.benign import match_benign
 from stickytoken.explanation.said_by_run import flagged_tokens
 from stickytoken.insertion import Token
-from stickytoken.runs.run import Run
-from stickytoken.runs.same_model import model_difference
-from stickytoken.runs.schema import RunRecord
-from stickytoken.runs.token_evidence import Reopened, reopen
-from stickytoken.vocabulary import Vocabulary, categorize
+from stickytoken.vocabulary.categories import Vocabulary, categorize
 
 _RUNS_KEPT = 4
 _SEED = 42

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stickytoken.corpora import Sentences
 from stickytoken.demo.bench import Bench
 from stickytoken.demo.library import Library
 from stickytoken.demo.naming import name_of, shown_name
+from stickytoken.detection.run import Run
+from stickytoken.detection.schema import RunRecord
 from stickytoken.reports.content import RunContent
-from stickytoken.runs.run import Run
-from stickytoken.runs.schema import RunRecord
-from stickytoken.sentences import Sentences
 
 
 @dataclass(frozen=True)

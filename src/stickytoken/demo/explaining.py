@@ -7,13 +7,13 @@ from collections.abc import Callable
 from stickytoken.demo.bench import Bench
 from stickytoken.demo.deviation_figure import as_word, deviation_figure
 from stickytoken.demo.limits import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS, checked_count
+from stickytoken.detection.run import Run
 from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.explanation.settings import LEAST_BENIGN
 from stickytoken.insertion import Placement, Token
+from stickytoken.measurement.progress import Progress
 from stickytoken.reports.explained import explanation_figures
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
-from stickytoken.runs.progress import Progress
-from stickytoken.runs.run import Run
 from stickytoken.visible_text import visible
 
 _PAIRS_ATTRIBUTED = 2

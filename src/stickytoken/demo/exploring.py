@@ -9,9 +9,9 @@ import polars as pl
 
 from stickytoken.demo.bench import Bench
 from stickytoken.demo.limits import TABLE_ROWS
+from stickytoken.detection.token_evidence import token_evidence
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.flagged_table import COLUMNS, rows_of
-from stickytoken.runs.token_evidence import token_evidence
 from stickytoken.visible_text import visible
 
 NOT_JUDGED = "not judged"

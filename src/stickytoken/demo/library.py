@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stickytoken.detection.run_folder import RunFolder
+from stickytoken.detection.schema import RunRecord
 from stickytoken.errors import RunError, StickyTokenError
+from stickytoken.measurement.store import RUN_FILE
 from stickytoken.reports.content import RunContent, read_content
-from stickytoken.runs.schema import RunRecord
-from stickytoken.runs.store import RUN_FILE, RunFolder
 from stickytoken.visible_text import visible
 
 EXAMPLE = Path(__file__).parent / "example" / "all-MiniLM-L6-v2"

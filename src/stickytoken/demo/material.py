@@ -7,10 +7,10 @@ from typing import Any
 
 import polars as pl
 
+from stickytoken.corpora import Sentences
+from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.reports.content import RunContent
-from stickytoken.runs.profile_record import ProfilePlanRecord
-from stickytoken.sentences import Sentences
-from stickytoken.vocabulary import Category, Vocabulary
+from stickytoken.vocabulary.categories import Category, Vocabulary
 
 _COPIES = 8
 _OTHERS = 6

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from stickytoken.demo.limits import TOKEN_CHARACTERS
+from stickytoken.detection.selection import choose_tokens, find_token
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token
-from stickytoken.runs.selection import choose_tokens, find_token
 from stickytoken.visible_text import visible
-from stickytoken.vocabulary import Vocabulary
+from stickytoken.vocabulary.categories import Vocabulary
 
 _ID = re.compile(r"\s*#(\d{1,9})\s*", re.ASCII)
 _DIGITS = re.compile(r"\s*\d+\s*", re.ASCII)

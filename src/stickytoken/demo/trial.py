@@ -9,11 +9,11 @@ from string import ascii_uppercase
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.detection.probes import KeyedPaths
-from stickytoken.detection.profile.symptoms import SYMPTOM_COPIES
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Token, TokenizedText, copies_as_ids
+from stickytoken.methods.probes import KeyedPaths
+from stickytoken.methods.symptoms import SYMPTOM_COPIES
 
 Matrix = NDArray[np.float64]
 Ids = tuple[int, ...]

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from stickytoken.detection.precision import Precision
-from stickytoken.encoders.gated_block import PackedBlocks
-from stickytoken.encoders.low_precision import BFloat16Linears, Int8Linears
+from stickytoken.encoders.cpu.gated_block import PackedBlocks
+from stickytoken.encoders.cpu.low_precision import BFloat16Linears, Int8Linears
 from stickytoken.errors import InputError
+from stickytoken.precision import Precision
 
 Arithmetic: TypeAlias = Callable[[], AbstractContextManager[object]]
 """A context in which the model computes."""

@@ -9,9 +9,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.detection.precision import Precision
 from stickytoken.insertion import TokenizedText
-from stickytoken.vocabulary import RoundTripTokenizer
+from stickytoken.precision import Precision
+from stickytoken.vocabulary.categories import RoundTripTokenizer
 
 
 @dataclass(frozen=True, slots=True)

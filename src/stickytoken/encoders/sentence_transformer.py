@@ -14,26 +14,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.detection.precision import Precision
 from stickytoken.encoders.arithmetic import ROUNDING, Arithmetic, arithmetic, require_precision
 from stickytoken.encoders.batch_runner import BatchRunner
-from stickytoken.encoders.borrowing import bounded_memory, evaluating
-from stickytoken.encoders.calibration import calibration_inputs, require_agreement
+from stickytoken.encoders.checks import require_usable, shown
+from stickytoken.encoders.cpu.calibration import calibration_inputs, require_agreement
 from stickytoken.encoders.fingerprint import modules_fingerprint, weights_fingerprint
-from stickytoken.encoders.last_token_pooling import reads_last_token, tree_model
 from stickytoken.encoders.lengths import maximum_length, set_maximum_length
-from stickytoken.encoders.prefix_reuse import PrefixReuse, agree
+from stickytoken.encoders.model_state import bounded_memory, evaluating
+from stickytoken.encoders.prefixes.last_token_pooling import reads_last_token, tree_model
+from stickytoken.encoders.prefixes.reuse import PrefixReuse, agree
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.template import InputTemplate, read_template
-from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.vector_checks import require_usable, shown
+from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
+from stickytoken.precision import Precision
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from stickytoken.encoders.spec import EncoderSpec
+    from stickytoken.encoders.loading.spec import EncoderSpec
 
 _LOG = logging.getLogger(__name__)
 

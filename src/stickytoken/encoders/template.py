@@ -12,7 +12,7 @@ from stickytoken.errors import ModelError
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
+    from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 
 _SAMPLES = ("The cat sat on a warm stone.", "Trains leave at noon")
 _SHORT_SAMPLES = ("a", "to")  # for models that read only a few tokens

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stickytoken.encoders.causal_prompt import CausalPromptEncoder
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.evaluation.tasks import AnyTask, MtebTask, fitting_texts, mteb_score, scores_of

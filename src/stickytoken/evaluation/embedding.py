@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from stickytoken.corpora.files import text_columns
+from stickytoken.corpora.tables import TABLE_SUFFIXES, decode, read_bytes, read_table, text_column
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
-from stickytoken.runs.atomic import write_atomically
-from stickytoken.sentences.files import text_columns
-from stickytoken.sentences.tables import TABLE_SUFFIXES, decode, read_bytes, read_table, text_column
+from stickytoken.measurement.atomic import write_atomically
 
 _CHUNK = 2048
 

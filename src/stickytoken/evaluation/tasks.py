@@ -15,10 +15,10 @@ from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.impacts.carriers import prepare
 from stickytoken.impacts.mteb_tasks import MtebTask, evaluate, find_mteb_task, load_data
-from stickytoken.impacts.tasks.files import load_task
-from stickytoken.impacts.tasks.pairs import SimilarityTask
-from stickytoken.impacts.tasks.protocol import Task
 from stickytoken.insertion import Insertion
+from stickytoken.tasks.files import load_task
+from stickytoken.tasks.pairs import SimilarityTask
+from stickytoken.tasks.protocol import Task
 
 __all__ = [
     "AnyTask",

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.causal_prompt import CausalPromptEncoder
-from stickytoken.encoders.token_prepending import TokenPrepending
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 from stickytoken.errors import InputError
 from stickytoken.evaluation.tasks import SimilarityTask, cosines
 

@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stickytoken.detection.run import Run
 from stickytoken.explanation.attributing import Attributed
 from stickytoken.explanation.benign import BenignMatch
 from stickytoken.explanation.embeddings import EmbeddingMatrix, share_below
 from stickytoken.explanation.material import Material
 from stickytoken.explanation.measuring import Measured
+from stickytoken.explanation.record import (
+    ATTRIBUTION_SCHEMA,
+    BENIGN_SCHEMA,
+    HEADS_SCHEMA,
+    MEASURES_SCHEMA,
+    NEIGHBOURS_SCHEMA,
+    PAIRS_SCHEMA,
+)
 from stickytoken.explanation.result import Explanation, TokenExplanation
 from stickytoken.explanation.said_by_run import run_verdicts
 from stickytoken.explanation.settings import ExplainSettings
@@ -23,19 +32,10 @@ from stickytoken.explanation.tables import (
     pair_tables,
 )
 from stickytoken.explanation.verdict import findings, verdict
-from stickytoken.runs.explanation_record import (
-    ATTRIBUTION_SCHEMA,
-    BENIGN_SCHEMA,
-    HEADS_SCHEMA,
-    MEASURES_SCHEMA,
-    NEIGHBOURS_SCHEMA,
-    PAIRS_SCHEMA,
-)
-from stickytoken.runs.run import Run
-from stickytoken.vocabulary import Vocabulary
+from stickytoken.vocabulary.categories import Vocabulary
 
 if TYPE_CHECKING:
-    from stickytoken.encoders.inspection import Inspector
+    from stickytoken.inspection.protocol import Inspector
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from stickytoken.explanation.observing import Surroundings
 from stickytoken.explanation.placing import Part, PlacedCarrier
 from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.runs.progress import Progress, ProgressCallback
+from stickytoken.measurement.progress import Progress, ProgressCallback
 
 if TYPE_CHECKING:
-    from stickytoken.encoders.inspection import Inspector
-    from stickytoken.encoders.integrated_jacobians import Contributions, JacobianIntegrator
+    from stickytoken.inspection.integrated_jacobians import Contributions, JacobianIntegrator
+    from stickytoken.inspection.protocol import Inspector
 
 Vector = NDArray[np.float64]
 
@@ -91,7 +91,7 @@ def attribute(
     Raises:
         ModelError: the model's operations cannot be differentiated so.
     """
-    from stickytoken.encoders.integrated_jacobians import JacobianIntegrator
+    from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
     integrator = JacobianIntegrator(inspector)
     some = carriers[: settings.attribution_carriers]

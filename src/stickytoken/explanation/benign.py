@@ -10,7 +10,7 @@ import numpy as np
 from stickytoken.errors import InputError
 from stickytoken.explanation.settings import LEAST_BENIGN
 from stickytoken.insertion import Token
-from stickytoken.vocabulary import Vocabulary
+from stickytoken.vocabulary.categories import Vocabulary
 
 # Tokens are drawn from this many times as many nearest ones.
 _POOL = 4

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from stickytoken.corpora import Sentences
+from stickytoken.detection.run import Run
+from stickytoken.detection.same_model import require_same_model
+from stickytoken.detection.selection import choose_tokens, find_token
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError, ModelError
 from stickytoken.explanation.assembling import Job, assemble
@@ -19,12 +23,8 @@ from stickytoken.explanation.observing import Surroundings, unit
 from stickytoken.explanation.result import Explanation
 from stickytoken.explanation.said_by_run import flagged_tokens
 from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.runs.progress import ProgressCallback, ignore_progress
-from stickytoken.runs.run import Run
-from stickytoken.runs.same_model import require_same_model
-from stickytoken.runs.selection import choose_tokens, find_token
-from stickytoken.sentences import Sentences
-from stickytoken.vocabulary import Vocabulary, categorize
+from stickytoken.measurement.progress import ProgressCallback, ignore_progress
+from stickytoken.vocabulary.categories import Vocabulary, categorize
 
 _DIRECTION_KEY = 1
 
@@ -59,7 +59,7 @@ def explain(
         EncodingError: a text without a usable vector.
         RunError: the run is of another model, or ``out`` cannot be written.
     """
-    from stickytoken.encoders.inspectors import inspector_of
+    from stickytoken.inspection.inspectors import inspector_of
 
     settings = settings or ExplainSettings()
     inspector = inspector_of(encoder)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from stickytoken.corpora import Sentences, load_sentences
+from stickytoken.corpora.endings import open_ended
+from stickytoken.detection.run import Run
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.explanation.placing import PlacedCarrier, place_copies
 from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.runs.profile_record import ProfilePlanRecord
-from stickytoken.runs.run import Run
-from stickytoken.sentences import Sentences, load_sentences
-from stickytoken.sentences.endings import open_ended
+from stickytoken.methods.profile.record import ProfilePlanRecord
 
 _ANCHORS = 64
 # Carriers are drawn from this many times as many of the shortest sentences.

@@ -18,10 +18,10 @@ from stickytoken.explanation.observing import (
     unit,
 )
 from stickytoken.explanation.placing import PARTS, PlacedCarrier
-from stickytoken.runs.progress import Progress, ProgressCallback
+from stickytoken.measurement.progress import Progress, ProgressCallback
 
 if TYPE_CHECKING:
-    from stickytoken.encoders.inspection import Inside, Inspector
+    from stickytoken.inspection.protocol import Inside, Inspector
 
 Vector = NDArray[np.float64]
 

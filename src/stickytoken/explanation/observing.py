@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stickytoken.explanation.placing import Part
 
 if TYPE_CHECKING:
-    from stickytoken.encoders.inspection import Inside
+    from stickytoken.inspection.protocol import Inside
 
 Vector = NDArray[np.float64]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from stickytoken.detection.probes import KeyedPaths
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.insertion import Insertion, Placement, Token, TokenizedText, copies_as_ids
+from stickytoken.methods.probes import KeyedPaths
 
 # Stands in for the token, which may also occur in the carrier by itself.
 _COPY = Token(-1, "")

@@ -12,17 +12,17 @@ from typing import Any, BinaryIO
 import polars as pl
 
 from stickytoken.errors import InputError, RunError
-from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.explanation.verdict import Finding
-from stickytoken.runs.atomic import write_atomically
-from stickytoken.runs.environment import package_versions
-from stickytoken.runs.explanation_files import ExplanationContent
-from stickytoken.runs.explanation_record import (
+from stickytoken.explanation.files import ExplanationContent
+from stickytoken.explanation.record import (
     EXPLANATION_FILE,
     EXPLANATION_SCHEMA_VERSION,
     TABLE_SCHEMAS,
     ExplanationRecord,
 )
+from stickytoken.explanation.settings import ExplainSettings
+from stickytoken.explanation.verdict import Finding
+from stickytoken.measurement.atomic import write_atomically
+from stickytoken.measurement.environment import package_versions
 
 TABLES = tuple(TABLE_SCHEMAS)
 

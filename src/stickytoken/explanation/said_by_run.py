@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stickytoken.runs.flagged import flagged_ids
-from stickytoken.runs.run import Run
+from stickytoken.detection.flagged import flagged_ids
+from stickytoken.detection.run import Run
 
 
 def flagged_tokens(run: Run | None) -> frozenset[int]:

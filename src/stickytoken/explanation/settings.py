@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stickytoken.detection.numbers import proportion, set_whole_numbers
 from stickytoken.insertion import Placement
+from stickytoken.validation import proportion, set_whole_numbers
 
 LEAST_BENIGN = 3
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stickytoken.explanation.attributing import PairMatrix
 from stickytoken.explanation.comparison import Comparison, compare, distribution_distances
 from stickytoken.explanation.placing import Part
-from stickytoken.runs.explanation_record import NUMBERS
+from stickytoken.explanation.record import NUMBERS
 
 Vector = NDArray[np.float64]
 

@@ -1,7 +1,8 @@
 """What sticky tokens cost: in similarity, retrieval, clustering, classification, and as an intrusion."""
 
 from stickytoken.impacts.measure import impact
-from stickytoken.impacts.settings import ImpactSettings, Side
-from stickytoken.runs.impact_results import Impact, open_impact
+from stickytoken.impacts.results import Impact, open_impact
+from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.tasks.protocol import Side
 
 __all__ = ["Impact", "ImpactSettings", "Side", "impact", "open_impact"]

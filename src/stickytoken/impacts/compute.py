@@ -16,11 +16,11 @@ from stickytoken.encoders.protocol import Encoder
 from stickytoken.impacts.carriers import Carrier, Treatment, needed_room, prepare
 from stickytoken.impacts.conditions import Condition, grouped
 from stickytoken.impacts.settings import ImpactSettings
-from stickytoken.impacts.tasks.protocol import Outcomes, Scored, Task
 from stickytoken.impacts.vectors import VectorStore
 from stickytoken.insertion import Probe
-from stickytoken.runs.progress import Progress, ProgressCallback
-from stickytoken.runs.store import RunFolder, ShardCost
+from stickytoken.measurement.progress import Progress, ProgressCallback
+from stickytoken.measurement.store import ResultFolder, ShardCost
+from stickytoken.tasks.protocol import Outcomes, Scored, Task
 
 _UNIT = "unit"
 _VECTORS = "vectors-"
@@ -64,7 +64,7 @@ class TaskRunner:
         encoder: Encoder,
         settings: ImpactSettings,
         conditions: Sequence[Condition],
-        folder: RunFolder,
+        folder: ResultFolder,
         progress: ProgressCallback,
     ) -> None:
         self._encoder = encoder
@@ -152,7 +152,7 @@ def run_groups(
     stage: Stage,
     conditions: Sequence[Condition],
     outcomes: Callable[[Sequence[Condition]], GroupOutcomes],
-    folder: RunFolder,
+    folder: ResultFolder,
     progress: ProgressCallback,
 ) -> NDArray[np.float64]:
     """Outcomes under all conditions, shape (conditions, units, columns).
@@ -197,12 +197,12 @@ def shard_stage(name: str) -> str:
     return "task-" + re.sub(r"[^A-Za-z0-9._]+", "-", name)
 
 
-def vectors_file(folder: RunFolder, stage: str) -> Path:
+def vectors_file(folder: ResultFolder, stage: str) -> Path:
     """Where a stage commits vectors of texts without copies."""
     return folder.path / f"{_VECTORS}{stage}.npz"
 
 
-def remove_vectors(folder: RunFolder) -> None:
+def remove_vectors(folder: ResultFolder) -> None:
     """Delete the vectors of a finished measurement: its shards hold all that comes of them."""
     for path in folder.path.glob(f"{_VECTORS}*.npz"):
         path.unlink(missing_ok=True)

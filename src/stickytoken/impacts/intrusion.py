@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.corpora import bundled_frame, load_sentences
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.impacts.carriers import Treatment, needed_room, prepare
 from stickytoken.impacts.compute import GroupOutcomes
 from stickytoken.impacts.conditions import Condition
 from stickytoken.impacts.settings import ImpactSettings
-from stickytoken.impacts.tasks.beir import CORPUS, QUERIES, read_documents, read_queries
-from stickytoken.impacts.tasks.protocol import fingerprint, unit_vectors
 from stickytoken.impacts.vectors import VectorStore
 from stickytoken.insertion import Token
-from stickytoken.sentences import bundled_frame, load_sentences
+from stickytoken.tasks.beir import CORPUS, QUERIES, read_documents, read_queries
+from stickytoken.tasks.protocol import fingerprint, unit_vectors
 
 COPIES = (0, 1, 2, 4, 8, 16, 32)
 TOP = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stickytoken.runs.impact_record import ImpactRecord
+from stickytoken.impacts.record import ImpactRecord
 from stickytoken.visible_text import markdown as escaped
 
 _TITLES = {

@@ -9,8 +9,10 @@ from typing import Any
 
 import polars as pl
 
+from stickytoken.detection.run import Run
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError, RunError
+from stickytoken.hashing import digest
 from stickytoken.impacts.compute import (
     GroupOutcomes,
     Stage,
@@ -28,15 +30,14 @@ from stickytoken.impacts.intrusion_rows import copies_needed, intrusion_rows, in
 from stickytoken.impacts.markdown import impact_markdown
 from stickytoken.impacts.mteb_tasks import MtebTask, UnreachableTaskError, run_mteb
 from stickytoken.impacts.plan import ImpactPlan, TaskSource, make_plan
+from stickytoken.impacts.record import ImpactRecord, ImpactResultRecord, TaskRecord
+from stickytoken.impacts.results import IMPACT, IMPACT_FILE, TABLES, Impact, open_impact
 from stickytoken.impacts.settings import ImpactSettings
-from stickytoken.runs.default_folder import default_folder, folder_name
-from stickytoken.runs.environment import hardware, now, package_versions
-from stickytoken.runs.identity import differences, digest
-from stickytoken.runs.impact_record import ImpactRecord, ImpactResultRecord, TaskRecord
-from stickytoken.runs.impact_results import IMPACT, IMPACT_FILE, TABLES, Impact, open_impact
-from stickytoken.runs.progress import ProgressCallback, ignore_progress
-from stickytoken.runs.run import Run
-from stickytoken.runs.store import RunFolder
+from stickytoken.measurement.default_folder import default_folder, folder_name
+from stickytoken.measurement.environment import hardware, now, package_versions
+from stickytoken.measurement.identity import differences
+from stickytoken.measurement.progress import ProgressCallback, ignore_progress
+from stickytoken.measurement.store import ResultFolder
 
 
 def impact(
@@ -92,10 +93,12 @@ def impact(
         started=now(),
     )
     path = Path(out).expanduser() if out is not None else _default_path(plan, record)
-    return _execute(plan, record, RunFolder(path), progress)
+    return _execute(plan, record, ResultFolder(path), progress)
 
 
-def _execute(plan: ImpactPlan, record: ImpactRecord, folder: RunFolder, progress: ProgressCallback) -> Impact:
+def _execute(
+    plan: ImpactPlan, record: ImpactRecord, folder: ResultFolder, progress: ProgressCallback
+) -> Impact:
     ours = (folder.path / IMPACT_FILE).is_file()
     if not ours and (folder.holds_run() or folder.holds_other_files()):
         raise RunError(f"{folder.path} holds files but no impact: choose an empty or a new folder")
@@ -118,7 +121,9 @@ def _execute(plan: ImpactPlan, record: ImpactRecord, folder: RunFolder, progress
     return open_impact(folder.path)
 
 
-def _compute(plan: ImpactPlan, record: ImpactRecord, folder: RunFolder, progress: ProgressCallback) -> None:
+def _compute(
+    plan: ImpactPlan, record: ImpactRecord, folder: ResultFolder, progress: ProgressCallback
+) -> None:
     found, failed = _run_tasks(plan, folder, progress)
     conditions = plan.conditions
     intrusion, curves, stages = _run_intrusion(plan, folder, progress)
@@ -147,7 +152,7 @@ def _compute(plan: ImpactPlan, record: ImpactRecord, folder: RunFolder, progress
 
 
 def _run_tasks(
-    plan: ImpactPlan, folder: RunFolder, progress: ProgressCallback
+    plan: ImpactPlan, folder: ResultFolder, progress: ProgressCallback
 ) -> tuple[list[TaskOutcomes], dict[str, str]]:
     runner = TaskRunner(plan.encoder, plan.settings, plan.conditions, folder, progress)
     found: list[TaskOutcomes] = []
@@ -166,7 +171,7 @@ def _run_tasks(
 
 
 def _run_intrusion(
-    plan: ImpactPlan, folder: RunFolder, progress: ProgressCallback
+    plan: ImpactPlan, folder: ResultFolder, progress: ProgressCallback
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, int]]:
     """Rows of both tables, and the number of shards by stage."""
     if plan.corpus is None:

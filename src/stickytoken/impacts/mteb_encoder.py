@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
+from stickytoken.hashing import digest
 from stickytoken.impacts.carriers import Treatment, prepare
 from stickytoken.impacts.conditions import Condition
-from stickytoken.impacts.settings import ImpactSettings, Side
+from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.insertion import Insertion
-from stickytoken.runs.identity import digest
+from stickytoken.tasks.protocol import Side
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader

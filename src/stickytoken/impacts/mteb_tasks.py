@@ -18,11 +18,11 @@ from stickytoken.impacts.compute import GroupOutcomes, Stage, TaskOutcomes, run_
 from stickytoken.impacts.conditions import Condition
 from stickytoken.impacts.mteb_encoder import EditingEncoder
 from stickytoken.impacts.settings import ImpactSettings
-from stickytoken.impacts.tasks.files import LAYOUTS
-from stickytoken.impacts.tasks.protocol import fingerprint
 from stickytoken.insertion import Insertion, Placement
-from stickytoken.runs.progress import ProgressCallback
-from stickytoken.runs.store import RunFolder
+from stickytoken.measurement.progress import ProgressCallback
+from stickytoken.measurement.store import ResultFolder
+from stickytoken.tasks.files import LAYOUTS
+from stickytoken.tasks.protocol import fingerprint
 
 # The tasks of Chen et al. 2025, by MTEB's names.
 PAPER_TASKS = (
@@ -114,7 +114,7 @@ def run_mteb(
     encoder: Encoder,
     settings: ImpactSettings,
     conditions: Sequence[Condition],
-    folder: RunFolder,
+    folder: ResultFolder,
     progress: ProgressCallback,
 ) -> TaskOutcomes:
     """The main score of a task under all conditions.

@@ -8,21 +8,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from stickytoken.detection.flagged import flagged_ids
+from stickytoken.detection.run import Run, open_run
+from stickytoken.detection.same_model import require_same_model
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.impacts.compute import shard_stage
 from stickytoken.impacts.conditions import Condition, Kind, make_conditions
 from stickytoken.impacts.intrusion import SearchCorpus, load_search_corpus
 from stickytoken.impacts.mteb_tasks import MtebTask, find_mteb_task
+from stickytoken.impacts.record import TokenRecord
 from stickytoken.impacts.settings import ImpactSettings
-from stickytoken.impacts.tasks import Task, load_task
 from stickytoken.impacts.tokens import match_benign, named_tokens, worst_tokens
 from stickytoken.insertion import Token
-from stickytoken.runs.flagged import flagged_ids
-from stickytoken.runs.impact_record import TokenRecord
-from stickytoken.runs.run import Run, open_run
-from stickytoken.runs.same_model import require_same_model
-from stickytoken.vocabulary import Vocabulary, categorize
+from stickytoken.tasks import Task, load_task
+from stickytoken.vocabulary.categories import Vocabulary, categorize
 
 if TYPE_CHECKING:
     from mteb.abstasks import AbsTask

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-from stickytoken.detection.numbers import proportion, set_whole_numbers
 from stickytoken.insertion import Insertion, Placement
-
-
-class Side(StrEnum):
-    """Which texts of a task get the copies."""
-
-    QUERY = "query"
-    """Queries; the first sentence of a pair."""
-    DOCUMENT = "document"
-    """Documents; the second sentence of a pair."""
-    BOTH = "both"
+from stickytoken.tasks.protocol import Side
+from stickytoken.validation import proportion, set_whole_numbers
 
 
 @dataclass(frozen=True)

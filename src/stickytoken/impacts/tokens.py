@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from stickytoken.detection.run import Run
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token
-from stickytoken.runs.run import Run
-from stickytoken.vocabulary import Category, Vocabulary
+from stickytoken.vocabulary.categories import Category, Vocabulary
 
 
 def worst_tokens(run: Run, count: int) -> list[int]:

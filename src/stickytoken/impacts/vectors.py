@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Probe
-from stickytoken.runs.atomic import write_atomically
-from stickytoken.runs.engines.local import probe_ids
+from stickytoken.measurement.atomic import write_atomically
+from stickytoken.measurement.engines.local import probe_ids
 
 
 class VectorStore:

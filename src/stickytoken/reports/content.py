@@ -9,24 +9,25 @@ from pathlib import Path
 
 import polars as pl
 
-from stickytoken.detection.numbers import real_number
+from stickytoken.detection.evidence import RunEvidence, read_evidence
+from stickytoken.detection.flagged import is_flagged
+from stickytoken.detection.run import Run, open_run
+from stickytoken.detection.run_folder import RunFolder
+from stickytoken.detection.schema import RunRecord
 from stickytoken.errors import InputError, RunError
-from stickytoken.runs.evidence import RunEvidence, read_evidence
-from stickytoken.runs.explanation_files import (
+from stickytoken.explanation.files import (
     StoredExplanation,
     explanation_folders,
     read_explanation,
 )
-from stickytoken.runs.explanation_record import EXPLANATIONS_FOLDER
-from stickytoken.runs.flagged import is_flagged
-from stickytoken.runs.impact_results import Impact, impacts_in
-from stickytoken.runs.methods import METHODS
-from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.runs.run import Run, open_run
-from stickytoken.runs.schema import RunRecord
-from stickytoken.runs.std_record import StdPlanRecord
-from stickytoken.runs.store import RUN_FILE, VOCABULARY_FILE, RunFolder
-from stickytoken.token_kind import WordMark, kind_of, script_of, word_mark
+from stickytoken.explanation.record import EXPLANATIONS_FOLDER
+from stickytoken.impacts.results import Impact, impacts_in
+from stickytoken.measurement.store import RUN_FILE, VOCABULARY_FILE
+from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.methods.registry import METHODS
+from stickytoken.methods.std.record import StdPlanRecord
+from stickytoken.validation import real_number
+from stickytoken.vocabulary.kinds import WordMark, kind_of, script_of, word_mark
 
 UNFINISHED = (
     "This run is not finished: there are no verdicts yet. The same `stickytoken detect` command continues it."

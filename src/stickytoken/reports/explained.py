@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from stickytoken.explanation.files import ExplanationContent
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.escaping import number, plain
 from stickytoken.reports.figures.attribution_matrix import (
@@ -19,7 +20,6 @@ from stickytoken.reports.figures.head_map import describe_heads, head_map, heads
 from stickytoken.reports.figures.interval_rows import describe_rows, interval_rows, rows_table
 from stickytoken.reports.figures.layer_curves import describe_layers, layer_curves, layers_table
 from stickytoken.reports.figures.panels import stacked
-from stickytoken.runs.explanation_files import ExplanationContent
 
 # Of more tokens the words are shown and no figures: the page must open on a phone.
 MOST_DRAWN = 4

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from stickytoken.detection.profile_summary import profile_headline, profile_notes
+from stickytoken.detection.run import Run
+from stickytoken.detection.std_summary import std_headline, std_notes
+from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.methods.std.record import StdResultRecord
 from stickytoken.reports.content import RunContent, category_counts, moved
 from stickytoken.reports.escaping import plain
 from stickytoken.reports.measured_impacts import impact_facts, impact_notes
-from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.runs.profile_summary import profile_headline, profile_notes
-from stickytoken.runs.run import Run
-from stickytoken.runs.std_record import StdResultRecord
-from stickytoken.runs.std_summary import std_headline, std_notes
 
 
 class Fact(NamedTuple):

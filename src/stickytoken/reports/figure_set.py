@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from stickytoken.detection.run import Run
+from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.methods.std.record import StdResultRecord
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.figures.composition import (
     breakdowns,
@@ -26,9 +29,6 @@ from stickytoken.reports.figures.symptom_curves import (
     symptom_curves,
 )
 from stickytoken.reports.measured_impacts import impact_figures
-from stickytoken.runs.profile_record import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.runs.run import Run
-from stickytoken.runs.std_record import StdResultRecord
 
 
 def report_figures(content: RunContent) -> list[ReportFigure]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from stickytoken.impacts.results import Impact
 from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.figures.impact_costs import (
     costs,
@@ -21,7 +22,6 @@ from stickytoken.reports.figures.intrusion_curves import (
     intrusion_table,
 )
 from stickytoken.reports.figures.panels import stacked
-from stickytoken.runs.impact_results import Impact
 
 # Of more measurements the latest are shown.
 _MOST_SHOWN = 3

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 from stickytoken.errors import InputError, MissingExtraError, RunError
+from stickytoken.measurement.atomic import write_atomically
 from stickytoken.reports.figures.figure import ReportFigure
-from stickytoken.runs.atomic import write_atomically
 
 _WIDTH = 900
 # Dots of a PNG by dot of the screen: sharp at the width of a column in print.

@@ -8,7 +8,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
+from stickytoken.detection import Run
 from stickytoken.errors import InputError, RunError
+from stickytoken.measurement.atomic import write_atomically
 from stickytoken.reports.comparison import compare, comparison_figures
 from stickytoken.reports.comparison_report import (
     comparison_document,
@@ -23,8 +25,6 @@ from stickytoken.reports.json_report import run_document
 from stickytoken.reports.markdown_report import run_markdown
 from stickytoken.reports.page import run_page
 from stickytoken.reports.pictures import save_figures
-from stickytoken.runs import Run
-from stickytoken.runs.atomic import write_atomically
 
 REPORT_FILE = "report.html"
 

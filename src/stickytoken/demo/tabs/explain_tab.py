@@ -27,7 +27,7 @@ from stickytoken.demo.tabs.try_tab import NAMING, PLACES
 from stickytoken.explanation import Explanation
 from stickytoken.explanation.settings import LEAST_BENIGN
 from stickytoken.insertion import Placement
-from stickytoken.runs.progress import Progress, ProgressCallback, ignore_progress
+from stickytoken.measurement.progress import Progress, ProgressCallback, ignore_progress
 
 _COPIES, _CARRIERS, _BENIGN = 8, 8, 8
 

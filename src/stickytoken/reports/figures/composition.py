@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.style import ORDINARY, STICKY, empty_figure, new_figure
-from stickytoken.token_kind import Kind
+from stickytoken.vocabulary.kinds import Kind
 
 _MOST_SCRIPTS = 7
 _LONGEST = 10

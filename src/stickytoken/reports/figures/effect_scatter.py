@@ -6,9 +6,9 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
+from stickytoken.detection.flagged import is_flagged
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.style import COLORS, ORDINARY, SYMBOLS, empty_figure, label, new_figure
-from stickytoken.runs.flagged import is_flagged
 
 # Of the others so many are drawn: enough to see the cloud, few enough for a phone.
 DRAWN_POINTS = 2500

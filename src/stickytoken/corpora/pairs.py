@@ -1,0 +1,143 @@
+"""Sentence pairs: sampled evenly over similarity, then chosen below the mean similarity.
+
+Step 1 of the Sticky Token Detector (Chen et al. 2025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.errors import InputError
+from stickytoken.hashing import digest
+
+
+@dataclass(frozen=True, slots=True)
+class SentencePair:
+    """Two sentences and their cosine similarity.
+
+    Attributes:
+        sentence1: the anchor, which stays as it is.
+        sentence2: the carrier, into which tokens are inserted.
+        similarity: cosine similarity of the two under the model.
+    """
+
+    sentence1: str
+    sentence2: str
+    similarity: float
+
+    @property
+    def sentences(self) -> tuple[str, str]:
+        """Anchor and carrier."""
+        return self.sentence1, self.sentence2
+
+
+def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count: int) -> list[SentencePair]:
+    """Sample pairs evenly over the range of all pairwise similarities.
+
+    Targets are ``count`` evenly spaced similarities; each takes the nearest pair that is
+    still free. Only similarities are ever built for all n (n - 1) / 2 pairs, no texts.
+
+    Args:
+        sentences: n distinct sentences.
+        vectors: their vectors, shape (n, d).
+        count: pairs to sample; all pairs if there are fewer.
+
+    Returns:
+        Pairs by ascending similarity.
+
+    Raises:
+        InputError: there are fewer than two sentences.
+    """
+    if len(sentences) < 2:
+        raise InputError(f"pairs need at least 2 sentences, got {len(sentences)}")
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    rows, columns = np.triu_indices(len(sentences), k=1)
+    similarities = (units @ units.T).astype(np.float64)[rows, columns]
+    order = np.argsort(similarities, kind="stable")
+    ascending = similarities[order]
+    chosen = nearest_free(ascending, np.linspace(ascending[0], ascending[-1], min(count, len(order))))
+    return [
+        SentencePair(sentences[rows[k]], sentences[columns[k]], float(similarities[k]))
+        for k in order[sorted(chosen)]
+    ]
+
+
+def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: int) -> list[SentencePair]:
+    """Choose pairs evenly over the lower 80 % of the range below the mean similarity.
+
+    Of the pairs with a similarity below u, targets are ``count`` evenly spaced values in
+    [min, min + 0.8 (u - min)]; each takes the nearest pair. Where pairs are sparse one is
+    taken more than once, as in the published runs: the choice is even over similarity,
+    not over pairs.
+
+    Args:
+        pairs: candidates.
+        mean_similarity: u.
+        count: pairs to choose; as many as lie below u if there are fewer.
+
+    Raises:
+        InputError: no pair lies below u.
+    """
+    below = sorted(
+        (pair for pair in pairs if pair.similarity < mean_similarity),
+        key=lambda pair: (pair.similarity, *pair.sentences),
+    )
+    if not below:
+        raise InputError(
+            f"none of the {len(pairs)} sentence pairs has a similarity below the model's mean "
+            f"{mean_similarity:.4f}: use sentences on more varied subjects"
+        )
+    ascending = np.array([pair.similarity for pair in below])
+    low = ascending[0]
+    targets = np.linspace(low, low + 0.8 * (mean_similarity - low), min(count, len(below)))
+    return [below[int(np.abs(ascending - target).argmin())] for target in targets]
+
+
+def nearest_free(ascending: NDArray[np.float64], targets: NDArray[np.float64]) -> list[int]:
+    """For each target in turn, the index of the nearest value that no earlier target took.
+
+    Args:
+        ascending: sorted values, at least as many as targets.
+        targets: values to approach.
+
+    Returns:
+        One distinct index a target; the lower one of two at the same distance.
+    """
+    # Links that skip taken values, with path halving: near-constant time a step.
+    size = len(ascending)
+    before = np.arange(-1, size)  # before[k + 1]: the nearest free index <= k, or -1
+    after = np.arange(size + 1)  # after[k]: the nearest free index >= k, or size
+
+    def free_before(k: int) -> int:
+        while (position := before[k + 1]) != k:
+            before[k + 1] = before[position + 1]
+            k = int(position)
+        return k
+
+    def free_after(k: int) -> int:
+        while (position := after[k]) != k:
+            after[k] = after[position]
+            k = int(position)
+        return k
+
+    chosen: list[int] = []
+    for target in targets:
+        right = free_after(int(np.searchsorted(ascending, target)))
+        left = free_before(min(right, size) - 1)
+        if left < 0 and right >= size:
+            raise InputError(f"{len(targets)} targets, but only {size} values to choose from")
+        is_left = right >= size or (left >= 0 and target - ascending[left] <= ascending[right] - target)
+        k = left if is_left else right
+        before[k + 1] = k - 1
+        after[k] = k + 1
+        chosen.append(k)
+    return chosen
+
+
+def pairs_fingerprint(pairs: Sequence[SentencePair]) -> str:
+    """Return the sha256 over pairs in order."""
+    return digest([[pair.sentence1, pair.sentence2, pair.similarity] for pair in pairs])

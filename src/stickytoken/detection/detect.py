@@ -1,0 +1,174 @@
+"""Coordinate a detection: identify, plan, compute, decide, commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from stickytoken.corpora import Sentences
+from stickytoken.corpora.choice import choose_corpus, corpus_fingerprint
+from stickytoken.corpora.pairs import SentencePair
+from stickytoken.detection.evidence import has_evidence, write_evidence
+from stickytoken.detection.identity import identity_parts
+from stickytoken.detection.run import Run, open_run
+from stickytoken.detection.run_folder import RunFolder
+from stickytoken.detection.schema import LoadingRecord, ModelRecord, RunRecord, corpus_record
+from stickytoken.detection.selection import choose_tokens
+from stickytoken.encoders.loading.spec import EncoderSpec
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import RunError
+from stickytoken.hashing import digest
+from stickytoken.measurement.default_folder import default_folder
+from stickytoken.measurement.engines.choice import EngineChoice, chosen_engine
+from stickytoken.measurement.engines.protocol import Engine
+from stickytoken.measurement.environment import hardware, now, package_versions
+from stickytoken.measurement.identity import differences
+from stickytoken.measurement.progress import ProgressCallback, ignore_progress
+from stickytoken.measurement.store import PLAN_FILE, RUN_FILE, TOKENS_FILE, VOCABULARY_FILE
+from stickytoken.methods.job import FolderRunner, Job
+from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.registry import Method, choose_method
+from stickytoken.methods.std.settings import StdSettings
+from stickytoken.vocabulary.categories import categorize
+
+
+def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
+    encoder: Encoder,
+    *,
+    method: str | None = None,
+    sentences: Sentences | str | Path | None = None,
+    pairs: Sequence[SentencePair] | str | Path | None = None,
+    tokens: Sequence[int] | None = None,
+    sample: int | None = None,
+    settings: ProfileSettings | StdSettings | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    engine: EngineChoice = "local",
+    evidence: bool = True,
+    progress: ProgressCallback = ignore_progress,
+) -> Run:
+    """Find sticky tokens. The same call continues a run that was cut off.
+
+    Args:
+        encoder: the model, from `load_encoder`.
+        method: ``profile``, ours, or ``std``, the paper's; None is the one that the settings
+            or pairs belong to, else ``profile``.
+        sentences: the corpus, or what `load_sentences` takes; None is the bundled one.
+        pairs: pairs, or a file of them, in place of sampling from sentences; ``std`` only.
+        tokens: ids of the tokens to look at; None is all available ones.
+        sample: look at a random sample of this many of them.
+        settings: of the method; None is its defaults.
+        seed: replaces the seed of the settings.
+        out: the run folder; None is ``runs/<model>-<method>-<identity>``.
+        engine: ``local``, this process; ``ray``, the workers of a Ray on this machine or of the cluster
+            that RAY_ADDRESS names; a `RayCluster`; or an engine that is open, such as that of `ray_engine`.
+            It changes no number beyond rounding, and a run can be continued with another.
+        evidence: also keep what reports show beside the numbers: symptom curves, real pairs and a map.
+            A finished run without it gets it.
+        progress: told of every step.
+
+    Returns:
+        The finished run. A run that was finished before is opened, not computed again.
+
+    Raises:
+        InputError: sentences, pairs, tokens or settings that cannot be used.
+        EncodingError: a text without a usable vector.
+        RunError: the folder belongs to another run or process, or cannot be written.
+    """
+    chosen_method = choose_method(method, settings, pairs is not None)
+    settings = settings or chosen_method.settings()
+    if seed is not None:
+        settings = replace(settings, seed=seed)
+    corpus = choose_corpus(sentences, pairs)
+    vocabulary = categorize(encoder.tokenizer)
+    chosen = choose_tokens(vocabulary, tokens, sample, settings.seed)
+    restricted = None if tokens is None and sample is None else chosen
+    fingerprint = corpus_fingerprint(corpus, chosen_method.topics_count)
+    parts = identity_parts(encoder.identity, chosen_method.name, settings, fingerprint, restricted)
+    record = RunRecord(
+        identity=digest(parts),
+        identity_parts=parts,
+        method=chosen_method.name,
+        model=ModelRecord(
+            name=encoder.name,
+            vocabulary=len(vocabulary),
+            available=len(vocabulary.available),
+            device=encoder.device,
+            parameters=getattr(encoder, "parameters", None),
+            loading=_loading(encoder),
+        ),
+        corpus=corpus_record(corpus),
+        tokens=len(chosen),
+        settings=asdict(settings),
+        versions=package_versions(),
+        hardware=hardware(encoder.device),
+        started=now(),
+    )
+    if out is None:
+        out = default_folder(encoder.name, record.method, record.identity)
+    job = Job(encoder, settings, corpus, vocabulary, chosen, restricted is not None, tokens is None)
+    folder = RunFolder(Path(out).expanduser())
+    if folder.holds_other_files():
+        raise RunError(f"{folder.path} holds files but no run: choose an empty or a new folder")
+    with folder.locked():
+        run = _finished(job, chosen_method, record, folder, engine, progress)
+        if evidence and not has_evidence(folder):
+            exhibit = chosen_method.exhibit(job, run.plan)
+            write_evidence(job, run.tokens, chosen_method.ranked_by, exhibit, folder, progress)
+    return run
+
+
+def _finished(
+    job: Job,
+    method: Method,
+    record: RunRecord,
+    folder: RunFolder,
+    engine: EngineChoice,
+    progress: ProgressCallback,
+) -> Run:
+    """Compute what is not computed yet; the caller holds the folder's lock."""
+    if folder.holds_run():
+        earlier = folder.read_run()
+        _require_same(earlier, record, folder)
+        if earlier.result is not None and (folder.path / TOKENS_FILE).is_file():
+            return open_run(folder.path)
+    with chosen_engine(engine, job.encoder) as chosen:
+        _compute(job, method, record, folder, chosen, progress)
+    return open_run(folder.path)
+
+
+def _compute(
+    job: Job,
+    method: Method,
+    record: RunRecord,
+    folder: RunFolder,
+    engine: Engine,
+    progress: ProgressCallback,
+) -> None:
+    vocabulary = job.vocabulary.frame()
+    plan = folder.read_plan(method.plan_record)
+    if plan is None:
+        plan = method.make_plan(job, progress)
+    record = folder.read_run() if folder.holds_run() else record
+    folder.write_record(RUN_FILE, record)  # only now: input that cannot be planned must not block the folder
+    folder.write_record(PLAN_FILE, plan)
+    folder.write_table(VOCABULARY_FILE, vocabulary)
+    outcome = method.compute(job, plan, vocabulary, FolderRunner(engine, folder, progress))
+    folder.write_table(TOKENS_FILE, outcome.tokens)
+    folder.write_record(RUN_FILE, record.model_copy(update={"result": outcome.result}))
+
+
+def _require_same(earlier: RunRecord, ours: RunRecord, folder: RunFolder) -> None:
+    if earlier.identity == ours.identity:
+        return
+    parts = ", ".join(differences(ours.identity_parts, earlier.identity_parts)) or "its identity"
+    raise RunError(f"{folder.path} holds another run (it differs in {parts}): choose another folder")
+
+
+def _loading(encoder: Encoder) -> LoadingRecord | None:
+    """How the encoder was loaded; None where nobody but its maker can load it again."""
+    spec: EncoderSpec | None = getattr(encoder, "spec", None)
+    if spec is None:
+        return None
+    return LoadingRecord(**{name: getattr(spec, name) for name in LoadingRecord.model_fields})

@@ -1,0 +1,208 @@
+"""What a reader sees of a run beside its numbers: symptom curves, real pairs, a map of the vocabulary.
+
+It is computed while the model is at hand and kept in the run folder, so that reports need none. No
+verdict rests on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from stickytoken.detection.embedding_map import MAP_SCHEMA, embedding_map
+from stickytoken.detection.evidence_record import EvidenceRecord
+from stickytoken.detection.flagged import flagged_ids
+from stickytoken.detection.run_folder import RunFolder
+from stickytoken.insertion import Token
+from stickytoken.measurement.engines.local import compute_shard
+from stickytoken.measurement.progress import Progress, ProgressCallback, ignore_progress
+from stickytoken.measurement.stage import Shard
+from stickytoken.methods.evidence_panel import Exhibit
+from stickytoken.methods.job import Job
+from stickytoken.methods.shown_pairs import EvidenceStage
+
+EVIDENCE_FILE = "evidence.parquet"
+MAP_FILE = "map.parquet"
+EVIDENCE_RECORD_FILE = "evidence.json"
+# The worst tokens get a curve and pairs; a clean model gets those of its highest lifts.
+_MOST_SHOWN = 12
+_LEAST_SHOWN = 4
+ORDINARY_TOKENS = 8
+_ORDINARY = 12
+_PAIR = {
+    f"{kind}_{part}": dtype
+    for kind in ("typical", "largest")
+    for part, dtype in (
+        ("carrier", pl.String),
+        ("anchor", pl.String),
+        ("before", pl.Float64),
+        ("after", pl.Float64),
+    )
+}
+EVIDENCE_SCHEMA = {
+    "token_id": pl.Int64,
+    "ordinary": pl.Boolean,
+    "copies": pl.List(pl.Int64),
+    "below": pl.List(pl.Float64),
+    "above": pl.List(pl.Float64),
+    **_PAIR,
+}
+
+
+@dataclass(frozen=True)
+class RunEvidence:
+    """The evidence of a run.
+
+    Attributes:
+        record: how it was made.
+        tokens: one row a token with a curve: copies, below and above are mean similarities by number
+            of copies (empty where no pair lies on that side); pairs are null where none lies below.
+        points: the map, one row a token.
+    """
+
+    record: EvidenceRecord
+    tokens: pl.DataFrame
+    points: pl.DataFrame
+
+
+def write_evidence(
+    job: Job,
+    tokens: pl.DataFrame,
+    ranked_by: str,
+    exhibit: Exhibit,
+    folder: RunFolder,
+    progress: ProgressCallback,
+) -> None:
+    """Compute the evidence of a finished run and commit it; the record goes last.
+
+    Args:
+        job: what the run was computed from.
+        tokens: tokens.parquet.
+        ranked_by: column whose largest values are the worst.
+        exhibit: carriers against anchors.
+        folder: the caller holds its lock.
+        progress: told of every step.
+    """
+    started = time.perf_counter()
+    available = {token.id: token for token in job.vocabulary.available}
+    shown = [available[k] for k in tokens_to_show(tokens, ranked_by)]
+    ordinary = ordinary_tokens(job.vocabulary.available, tokens, shown, job.settings.seed)
+    frame = measured_evidence(job, shown, ordinary, exhibit, progress)
+    laid = embedding_map(
+        job.encoder,
+        job.vocabulary.available,
+        [*shown, *(available[k] for k in flagged_ids(tokens))],
+        job.settings.seed,
+    )
+    record = EvidenceRecord(
+        carriers=exhibit.carriers,
+        anchors=len(exhibit.stage.symptoms.panel.panel.vectors),
+        pair_copies=exhibit.stage.copies,
+        map_explained=laid.explained,
+        sequences=len(frame) * exhibit.stage.probes_per_token + len(laid.points),
+        seconds=round(time.perf_counter() - started, 1),
+    )
+    folder.write_table(EVIDENCE_FILE, frame)
+    folder.write_table(MAP_FILE, laid.points)
+    folder.write_record(EVIDENCE_RECORD_FILE, record)
+
+
+def measured_evidence(
+    job: Job,
+    tokens: Sequence[Token],
+    ordinary: Sequence[Token],
+    exhibit: Exhibit,
+    progress: ProgressCallback = ignore_progress,
+) -> pl.DataFrame:
+    """evidence.parquet of some tokens, and of ordinary ones behind them."""
+    rows = _measured(exhibit.stage, [*tokens, *ordinary], job, progress)
+    return _frame(rows, exhibit, {token.id for token in ordinary})
+
+
+def has_evidence(folder: RunFolder) -> bool:
+    """Whether all of the evidence was committed."""
+    return all((folder.path / name).is_file() for name in (EVIDENCE_RECORD_FILE, EVIDENCE_FILE, MAP_FILE))
+
+
+def read_evidence(folder: RunFolder) -> RunEvidence | None:
+    """The evidence of a run; None where none was kept, or not all of it.
+
+    Raises:
+        RunError: a file of it is damaged.
+    """
+    record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord) if has_evidence(folder) else None
+    if record is None:
+        return None
+    return RunEvidence(
+        record,
+        folder.read_table(EVIDENCE_FILE, tuple(EVIDENCE_SCHEMA)),
+        folder.read_table(MAP_FILE, tuple(MAP_SCHEMA)),
+    )
+
+
+def tokens_to_show(tokens: pl.DataFrame, ranked_by: str) -> list[int]:
+    """Sticky tokens, worst first; where they are few, those that come next."""
+    ranked = tokens.filter(pl.col(ranked_by).is_not_null()).sort(
+        pl.col("verdict") == "sticky", ranked_by, "token_id", descending=[True, True, False], nulls_last=True
+    )
+    sticky = int((ranked["verdict"] == "sticky").sum())
+    return ranked["token_id"].head(min(_MOST_SHOWN, max(sticky, _LEAST_SHOWN))).to_list()
+
+
+def ordinary_tokens(
+    vocabulary: Sequence[Token], tokens: pl.DataFrame, shown: Sequence[Token], seed: int
+) -> list[Token]:
+    """A few random tokens that nothing speaks against, as a control."""
+    excluded = {*flagged_ids(tokens), *(token.id for token in shown)}
+    order = np.random.default_rng([seed, _ORDINARY]).permutation(len(vocabulary))
+    drawn = (vocabulary[k] for k in order if vocabulary[k].id not in excluded)
+    return [token for token, _ in zip(drawn, range(ORDINARY_TOKENS), strict=False)]
+
+
+def _measured(
+    stage: EvidenceStage, tokens: Sequence[Token], job: Job, progress: ProgressCallback
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    progress(Progress(stage.name, 0, len(tokens)))
+    # All of them at once make the fullest batches, but a few at a time bound the memory.
+    size = ORDINARY_TOKENS
+    for start in range(0, len(tokens), size):
+        found, _ = compute_shard(stage, Shard(start, tuple(tokens[start : start + size])), job.encoder)
+        rows += found
+        progress(Progress(stage.name, len(rows), len(tokens), len(rows), len(rows) * stage.probes_per_token))
+    return rows
+
+
+def _frame(rows: Sequence[dict[str, Any]], exhibit: Exhibit, ordinary: set[int]) -> pl.DataFrame:
+    return pl.DataFrame(
+        [
+            {
+                "token_id": row["token_id"],
+                "ordinary": row["token_id"] in ordinary,
+                "copies": [0, *exhibit.stage.symptoms.copies],
+                "below": row["below"],
+                "above": row["above"],
+                **_pair("typical", row, exhibit),
+                **_pair("largest", row, exhibit),
+            }
+            for row in rows
+        ],
+        schema=EVIDENCE_SCHEMA,
+    )
+
+
+def _pair(kind: str, row: dict[str, Any], exhibit: Exhibit) -> dict[str, Any]:
+    if not row[kind]:
+        return {}
+    carrier, anchor, before, after = row[kind]
+    return {
+        f"{kind}_carrier": exhibit.carriers[int(carrier)],
+        f"{kind}_anchor": exhibit.sentences[int(anchor)],
+        f"{kind}_before": before,
+        f"{kind}_after": after,
+    }

@@ -1,0 +1,144 @@
+"""A finished run, opened for reading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import polars as pl
+
+from stickytoken.detection.evidence import RunEvidence, read_evidence
+from stickytoken.detection.run_folder import RunFolder
+from stickytoken.detection.schema import RunRecord
+from stickytoken.errors import InputError, RunError
+from stickytoken.measurement.store import TOKENS_FILE, VOCABULARY_FILE
+from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.methods.registry import METHODS
+from stickytoken.methods.std.record import StdPlanRecord, StdResultRecord
+
+Kind = TypeVar("Kind")
+PlanRecord = TypeVar("PlanRecord", StdPlanRecord, ProfilePlanRecord)
+ResultRecord = TypeVar("ResultRecord", StdResultRecord, ProfileResultRecord)
+
+
+class Run:
+    """The results of one finished run.
+
+    Args:
+        path: the run folder.
+
+    Raises:
+        RunError: the folder is no run, is damaged or is not finished.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._folder = RunFolder(path)
+        if not self._folder.exists():
+            raise RunError(f"no run folder {str(path)!r}")
+        self.record: RunRecord = self._folder.read_run()
+        if self.record.result is None:
+            raise RunError(f"the run in {path} is not finished: run the same command again to continue it")
+        self.method = METHODS[self.record.method]
+        self.result: StdResultRecord | ProfileResultRecord = self.record.result
+        self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, self.method.columns)
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self._folder.path
+
+    @property
+    def sticky(self) -> pl.DataFrame:
+        """The sticky tokens: by lift (profile) or validation rate (std), highest first."""
+        return self.tokens.filter(pl.col("verdict") == "sticky").sort(
+            self.method.ranked_by, "token_id", descending=[True, False]
+        )
+
+    @property
+    def vocabulary(self) -> pl.DataFrame:
+        """All vocabulary entries with their categories."""
+        return self._folder.read_table(VOCABULARY_FILE)
+
+    @property
+    def plan(self) -> StdPlanRecord | ProfilePlanRecord:
+        """What was derived from the model and the corpus before any token.
+
+        Raises:
+            RunError: plan.json is missing or damaged.
+        """
+        plan = self._folder.read_plan(self.method.plan_record)
+        if plan is None:
+            raise RunError(f"{self.path} has no plan.json: delete the folder and start the run again")
+        return plan
+
+    @property
+    def evidence(self) -> RunEvidence | None:
+        """Symptom curves, real pairs and the map of the vocabulary; None where none were kept.
+
+        Raises:
+            RunError: what is there is damaged.
+        """
+        return read_evidence(self._folder)
+
+    def plan_of(self, kind: type[PlanRecord]) -> PlanRecord:
+        """The plan of a method.
+
+        Raises:
+            RunError: the run is of another method, or has no plan.
+        """
+        return self._of(self.plan, kind)
+
+    def result_of(self, kind: type[ResultRecord]) -> ResultRecord:
+        """The result of a method.
+
+        Raises:
+            RunError: the run is of another method.
+        """
+        return self._of(self.result, kind)
+
+    def _of(self, record: object, kind: type[Kind]) -> Kind:
+        if not isinstance(record, kind):
+            raise RunError(f"{self.path} holds a run of the method {self.record.method}")
+        return record
+
+    def token(self, token: str) -> pl.DataFrame:
+        """The rows of one token, given as vocabulary string or decoded text.
+
+        Raises:
+            InputError: the run has no such token.
+        """
+        rows = self.tokens.filter(pl.col("token") == token)
+        if rows.is_empty() and token.strip():
+            rows = self.tokens.filter(pl.col("decoded").str.strip_chars() == token.strip())
+        if rows.is_empty():
+            raise InputError(f"the run in {self.path} has no token {token!r}")
+        return rows
+
+    def summary(self) -> dict[str, Any]:
+        """The run in JSON values, the sticky tokens included."""
+        return {
+            "run": str(self.path),
+            "method": self.record.method,
+            "model": self.record.model.name,
+            "available": self.record.model.available,
+            **self.result.model_dump(),
+            "sticky": self.sticky.to_dicts(),
+        }
+
+
+def is_run(path: str | Path) -> bool:
+    """Whether a folder holds a run, finished or not.
+
+    Raises:
+        RunError: the folder cannot be looked into.
+    """
+    return RunFolder(Path(path).expanduser()).holds_run()
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a finished run.
+
+    Raises:
+        RunError: the folder is no run, is damaged or is not finished.
+    """
+    return Run(Path(path).expanduser())

@@ -1,0 +1,45 @@
+"""The folder of a detection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stickytoken.detection.schema import SCHEMA_VERSION, RunRecord
+from stickytoken.errors import RunError
+from stickytoken.measurement.store import RUN_FILE, ResultFolder, read_json, validated
+
+_SHOWN_VERSION = 40
+
+
+class RunFolder(ResultFolder):
+    """Reads and writes the files of one run."""
+
+    def read_run(self) -> RunRecord:
+        """Read run.json.
+
+        Raises:
+            RunError: it is missing, damaged, without a schema version or of a newer one.
+        """
+        if not self.holds_run():
+            raise RunError(f"{self.path} is not a run folder: it has no {RUN_FILE}")
+        path = self.path / RUN_FILE
+        raw = read_json(path)
+        if isinstance(raw, Mapping):
+            _require_readable(raw.get("schema_version"), path)
+        return validated(RunRecord, raw, path)
+
+
+def _require_readable(version: Any, path: Path) -> None:
+    if type(version) is not int or version < 1:  # a bool is an int
+        found = "missing" if version is None else json.dumps(version)[:_SHOWN_VERSION]
+        raise RunError(
+            f"{path} is not what a run writes (schema_version: {found}, where a whole number from 1 is "
+            "needed): delete the folder and start the run again"
+        )
+    if version > SCHEMA_VERSION:
+        raise RunError(
+            f"{path} has schema version {version}, this stickytoken reads up to {SCHEMA_VERSION}: upgrade it"
+        )

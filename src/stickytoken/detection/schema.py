@@ -1,0 +1,76 @@
+"""What a run folder's JSON files hold."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from stickytoken.corpora import Sentences
+from stickytoken.corpora.choice import PairCorpus
+from stickytoken.measurement.records import Record
+from stickytoken.methods.profile.record import ProfileResultRecord
+from stickytoken.methods.std.record import StdResultRecord
+
+# 2 added the method profile. Files that a run may lack (evidence, map, report) need no new version.
+SCHEMA_VERSION = 2
+
+
+class LoadingRecord(Record):
+    """How a model was loaded, as far as it can change vectors; arguments of `load_encoder`."""
+
+    dtype: str = "float32"
+    revision: str | None = None
+    prompt: str | None = Field(default=None, description="null for a saved model that has its own")
+    token_prepending: bool = False
+    start: int | None = None
+    exit: int | None = None
+    layer: int | None = None
+
+
+class ModelRecord(Record):
+    """The model of a run."""
+
+    name: str = Field(description="as the user typed it")
+    vocabulary: int = Field(description="entries of the tokenizer")
+    available: int = Field(description="entries that can occur in text")
+    device: str
+    parameters: int | None = Field(description="number of parameters, where the encoder knows it")
+    loading: LoadingRecord | None = Field(
+        default=None, description="null where the encoder was made of a model object"
+    )
+
+
+class CorpusRecord(Record):
+    """Where sentences or pairs came from."""
+
+    source: str
+    sentences: int | None = Field(description="distinct sentences; null for a pair file")
+    blank: int = 0
+    duplicates: int = 0
+
+
+def corpus_record(corpus: Sentences | PairCorpus) -> CorpusRecord:
+    """Describe a corpus for run.json."""
+    if isinstance(corpus, PairCorpus):
+        return CorpusRecord(source=corpus.source, sentences=None)
+    return CorpusRecord(
+        source=corpus.source, sentences=len(corpus), blank=corpus.blank, duplicates=corpus.duplicates
+    )
+
+
+class RunRecord(Record):
+    """run.json: identity, settings as resolved, versions, hardware, outcome."""
+
+    schema_version: int = SCHEMA_VERSION
+    identity: str
+    identity_parts: dict[str, Any]
+    method: Literal["std", "profile"]
+    model: ModelRecord
+    corpus: CorpusRecord
+    tokens: int = Field(description="tokens that the run looks at")
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    hardware: dict[str, str]
+    started: str
+    result: StdResultRecord | ProfileResultRecord | None = None

@@ -1,0 +1,125 @@
+"""Which tokens a run looks at, and which token a user means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import polars as pl
+
+from stickytoken.corpora.tables import TABLE_SUFFIXES, decode, read_bytes, read_table
+from stickytoken.errors import InputError
+from stickytoken.insertion import Token
+from stickytoken.vocabulary.categories import Vocabulary
+
+Value = TypeVar("Value")
+
+
+def choose_tokens(
+    vocabulary: Vocabulary, ids: Sequence[int] | None, sample: int | None, seed: int
+) -> list[Token]:
+    """The available tokens that a run looks at, by ascending id.
+
+    Raises:
+        InputError: an id is not available, or the sample is larger than what there is.
+    """
+    available = {token.id: token for token in vocabulary.available}
+    if ids is not None:
+        categories = dict(zip(vocabulary.ids, vocabulary.categories, strict=True))
+        for token_id in ids:
+            if token_id not in available:
+                reason = categories.get(token_id, "not in the vocabulary")
+                raise InputError(f"token id {token_id} cannot occur in text ({reason}): leave it out")
+        available = {token_id: available[token_id] for token_id in sorted(set(ids))}
+    if not available:
+        raise InputError(
+            "there is no token to look at: the vocabulary has no available entry, or none was named"
+        )
+    if sample is None:
+        return list(available.values())
+    if not 1 <= sample <= len(available):
+        raise InputError(
+            f"a sample of {sample} tokens is asked for: it must be between 1 and {len(available)}"
+        )
+    drawn = np.random.default_rng(seed).choice(list(available), size=sample, replace=False)
+    return [available[int(token_id)] for token_id in sorted(drawn)]
+
+
+def find_token(vocabulary: Vocabulary, text: str) -> int:
+    """The id of the entry that a user calls ``text``.
+
+    The vocabulary string is tried first, then the decoded text, then the decoded text
+    without white space around it.
+
+    Raises:
+        InputError: no entry, or several, are called so.
+    """
+    for names in (vocabulary.tokens, vocabulary.decoded, tuple(name.strip() for name in vocabulary.decoded)):
+        found = [
+            (token_id, category)
+            for token_id, name, category in zip(vocabulary.ids, names, vocabulary.categories, strict=True)
+            if name == text and text
+        ]
+        reachable = [token_id for token_id, category in found if category.available]
+        wanted = reachable or [token_id for token_id, _ in found]
+        if len(wanted) == 1:
+            return wanted[0]
+        if wanted:
+            shown = ", ".join(str(token_id) for token_id in wanted[:5])
+            raise InputError(f"{text!r} may be any of the token ids {shown}: pass the id instead")
+    raise InputError(f"the vocabulary has no token {text!r}: `stickytoken tokens` lists what there is")
+
+
+def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
+    """Read tokens from a file: txt with a token a line, or a table.
+
+    A table has a column ``token_id``, or else ``token``.
+
+    Raises:
+        InputError: the file cannot be read, or names an unknown token.
+    """
+    if path.suffix.lower() in TABLE_SUFFIXES:
+        frame = read_table(path)
+        if "token_id" in frame.columns:
+            return _numbers(frame["token_id"], path)
+        if "token" not in frame.columns:
+            raise InputError(
+                f"{path} has no column 'token_id' or 'token': it has {', '.join(frame.columns) or 'none'}"
+            )
+        names = _names(frame["token"], path)
+    else:
+        names = [line for line in decode(read_bytes(path), path).split("\n") if line.strip()]
+    ids_by_token = dict(zip(vocabulary.tokens, vocabulary.ids, strict=True))
+    return [
+        ids_by_token[name] if name in ids_by_token else find_token(vocabulary, name.rstrip("\r"))
+        for name in names
+    ]
+
+
+def _numbers(values: pl.Series, path: Path) -> list[int]:
+    if not values.dtype.is_numeric() and values.dtype != pl.String:
+        raise InputError(f"column 'token_id' of {path} holds {values.dtype}, not whole numbers")
+    ids = values.cast(pl.Int64, strict=False)
+    if values.dtype.is_float():
+        ids = ids.set(values != ids, None)
+    return [
+        _present(token_id, f"{path}: the token_id of row {row} is no number")
+        for row, token_id in enumerate(ids.to_list(), start=1)
+    ]
+
+
+def _names(values: pl.Series, path: Path) -> list[str]:
+    if values.dtype != pl.String:
+        raise InputError(f"column 'token' of {path} holds {values.dtype}, not text")
+    return [
+        _present(name, f"{path}: the token of row {row} is missing")
+        for row, name in enumerate(values.to_list(), start=1)
+    ]
+
+
+def _present(value: Value | None, otherwise: str) -> Value:
+    if value is None:
+        raise InputError(otherwise)
+    return value

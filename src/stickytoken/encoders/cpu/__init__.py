@@ -1,0 +1,1 @@
+"""Packed and low-precision linear layers on a CPU."""

@@ -1,0 +1,137 @@
+"""Linear layers on a CPU in bfloat16 or int8, for early rounds; the rest of the model stays in float32.
+
+A layer's output depends on its own input row alone: int8 takes the range of each layer's inputs from
+calibration, not from the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from stickytoken.encoders.cpu.packed_linear import LinearPlace, PackedForward, ReplacedForwards, linear_places
+
+# Inputs beyond the calibrated range by this share are still told apart.
+_HEADROOM = 1.1
+_LEVELS = 255
+_LARGEST_WEIGHT = 127
+
+
+class Range(NamedTuple):
+    """Smallest and largest input of a layer."""
+
+    low: float
+    high: float
+
+
+class BFloat16Linears(ReplacedForwards):
+    """Products of bfloat16 numbers, summed in float32.
+
+    Args:
+        model: any model; layers that are not plain float32 ones on a CPU are left alone.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__({place.module: _BFloat16Linear(place) for place in linear_places(model)})
+
+
+class Int8Linears(ReplacedForwards):
+    """Products of int8 numbers: weights by their own scale a feature, inputs by one scale a layer.
+
+    Args:
+        model: any model; layers that are not plain float32 ones on a CPU are left alone.
+        calibrate: runs the model on inputs of all kinds; called once.
+    """
+
+    def __init__(self, model: torch.nn.Module, calibrate: Callable[[], object]) -> None:
+        places = linear_places(model)
+        ranges = _input_ranges(places, calibrate)
+        # A layer that the calibration did not reach has no range.
+        super().__init__(
+            {place.module: _Int8Linear(place, ranges) for place in places if place.layer in ranges}
+        )
+
+
+class _BFloat16Linear(PackedForward):
+    def __init__(self, place: LinearPlace) -> None:
+        super().__init__(place)
+        self._feeds = place.feeds is not None
+
+    def pack(self, weight: torch.Tensor) -> None:
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.bfloat16())
+
+    def multiply(self, flat: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        name, kind = self._activation
+        bias = None if bias is None else bias.bfloat16()
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+            flat.bfloat16(), self._weight, bias, name, [], kind
+        )
+        # The layer that reads it would round it to bfloat16 again.
+        return found if self._feeds else found.float()
+
+
+class _Quantization:
+    """From numbers in a range to 0, 1, ..., 255."""
+
+    def __init__(self, of: Range) -> None:
+        low, high = min(of.low * _HEADROOM, 0.0), max(of.high * _HEADROOM, 0.0)
+        self.scale = (high - low) / _LEVELS or 1.0
+        self.zero = round(-low / self.scale)
+        # A half, since the conversion to integers cuts off.
+        self._shift = torch.tensor(self.zero + 0.5)
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        scaled = torch.add(self._shift, values, alpha=1 / self.scale)
+        return scaled.clamp_(0, _LEVELS).to(torch.uint8)
+
+
+class _Int8Linear(PackedForward):
+    def __init__(self, place: LinearPlace, ranges: dict[torch.nn.Linear, Range]) -> None:
+        super().__init__(place)
+        self._input = _Quantization(ranges[place.layer])
+        read_by = None if place.feeds is None else ranges.get(place.feeds)
+        self._output = None if read_by is None else _Quantization(read_by)
+
+    def pack(self, weight: torch.Tensor) -> None:
+        self._scales = weight.abs().amax(dim=1).clamp_(min=torch.finfo(weight.dtype).tiny) / _LARGEST_WEIGHT
+        quantized = (weight / self._scales[:, None]).round_().to(torch.int8)
+        self._weight = torch.ops.onednn.qlinear_prepack(quantized, None)
+        self._zeros = torch.zeros(len(weight), dtype=torch.int64)
+
+    def multiply(self, flat: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        given, to = self._input, self._output
+        found: Any = torch.ops.onednn.qlinear_pointwise(
+            flat if flat.dtype == torch.uint8 else given(flat),
+            given.scale,
+            given.zero,
+            self._weight,
+            self._scales,
+            self._zeros,
+            bias,
+            1.0 if to is None else to.scale,
+            0 if to is None else to.zero,
+            torch.float32 if to is None else torch.uint8,
+            self._activation[0],
+            [],
+            self._activation[1],
+        )
+        return found  # type: ignore[no-any-return]
+
+
+def _input_ranges(places: list[LinearPlace], calibrate: Callable[[], object]) -> dict[torch.nn.Linear, Range]:
+    ranges: dict[torch.nn.Linear, Range] = {}
+
+    def widen(layer: Any, inputs: tuple[torch.Tensor, ...]) -> None:
+        low, high = (value.item() for value in torch.aminmax(inputs[0]))
+        known = ranges.get(layer, Range(low, high))
+        ranges[layer] = Range(min(low, known.low), max(high, known.high))
+
+    hooks = [place.layer.register_forward_pre_hook(widen) for place in places]
+    try:
+        calibrate()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return ranges

@@ -1,0 +1,1 @@
+"""From a name, folder or object to an encoder."""

@@ -1,0 +1,80 @@
+"""What can go wrong while libraries load a model, in one line that names it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stickytoken.encoders.loading.resolution import ModelSource, Origin
+from stickytoken.errors import ModelError
+
+_SHOWN_REASON = 300
+_MISSING = re.compile(r"^(\S+)\s*\|\s*MISSING", re.MULTILINE)
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@contextmanager
+def reported_missing() -> Iterator[list[str]]:
+    """Collect the tensors that a checkpoint lacks; transformers names them only in its log."""
+    missing: list[str] = []
+
+    class _Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            missing.extend(_MISSING.findall(_STYLE.sub("", record.getMessage())))
+
+    logger = logging.getLogger("transformers.modeling_utils")
+    collector, level, propagates = _Collector(), logger.level, logger.propagate
+    logger.addHandler(collector)
+    if not logger.isEnabledFor(logging.WARNING):
+        logger.setLevel(logging.WARNING)
+    logger.propagate = False
+    try:
+        yield missing
+    finally:
+        logger.removeHandler(collector)
+        logger.setLevel(level)
+        logger.propagate = propagates
+
+
+@contextmanager
+def explained(source: ModelSource, part: str) -> Iterator[None]:
+    """Turn what the loading libraries raise into one line that names the model.
+
+    Args:
+        source: the model.
+        part: what is loaded of it, in a word.
+
+    Raises:
+        ModelError: whatever was raised, as its cause.
+    """
+    try:
+        yield
+    except Exception as error:  # tokenizers raises nothing narrower; chained, so nothing is lost
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if "custom code" in reason:
+            reason = "it needs its own Python code: read that code, then pass trust_remote_code"
+        if len(reason) > _SHOWN_REASON:
+            reason = reason[: _SHOWN_REASON - 1] + "…"
+        if source.origin is Origin.HUB:
+            message = (
+                f"no {part} {source.name!r}: no such folder, not in the hub cache, not packaged, "
+                f"and the hub did not deliver it ({reason})"
+            )
+        else:
+            message = f"the {part} {source.name!r} ({source.origin.value}) cannot be loaded: {reason}"
+        raise ModelError(message) from error
+
+
+def require_all_weights(missing: list[str], name: str) -> None:
+    """Refuse a model some of whose tensors would be drawn at random; nothing uses those of a pooler.
+
+    Raises:
+        ModelError: the checkpoint lacks them.
+    """
+    if needed := [tensor for tensor in missing if "pooler." not in tensor]:
+        raise ModelError(
+            f"the weights of {name!r} lack {needed[0]} and {len(needed) - 1} other tensors: "
+            "they would be drawn at random"
+        )

@@ -1,0 +1,320 @@
+"""Load encoders and tokenizers by name, folder or object."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stickytoken.encoders.lengths import require_length
+from stickytoken.encoders.loading.devices import require_cuda, require_device
+from stickytoken.encoders.loading.errors import explained, reported_missing, require_all_weights
+from stickytoken.encoders.loading.resolution import (
+    ModelSource,
+    Origin,
+    has_weights,
+    hub_repositories,
+    resolve_model,
+)
+from stickytoken.encoders.loading.spec import EncoderSpec
+from stickytoken.encoders.loading.weights_dtype import require_running, set_precision
+from stickytoken.encoders.prompted.loading import (
+    PromptOptions,
+    encoder_of_module,
+    load_causal,
+    loads_as_causal,
+    refuse_prompt_options,
+)
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.errors import InputError, ModelError, StickyTokenWarning
+from stickytoken.precision import Precision
+from stickytoken.vocabulary.categories import Vocabulary, categorize
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+_DTYPES = ("float32", "float16", "bfloat16", "tf32")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+)
+
+
+def load_encoder(  # noqa: PLR0913 - the front door
+    model: str | Path | SentenceTransformer,
+    *,
+    device: str | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+    dtype: str = "float32",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    max_length: int | None = None,
+    token_budget: int | None = None,
+    token_prepending: bool = False,
+    start: int | None = None,
+    exit: int | None = None,  # noqa: A002 - the published name
+    layer: int | None = None,
+) -> Encoder:
+    """Load a text embedding model.
+
+    Args:
+        model: a folder, a name, or a loaded SentenceTransformer. A name is looked for as
+            a local folder, in the hub cache, as the packaged model and on the hub, in
+            that order.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; None takes the best there is. A
+            loaded model stays where it is.
+        prompt: text put in front of every input; None is the model's default prompt. For a
+            language model that is no SentenceTransformer, ``prompteol``, ``cot``, ``ke``, ``metaeol``,
+            ``echo`` or a text with ``{sentence}`` in it reads sentences through that prompt.
+        prompt_name: name of one of the model's own prompts, instead of ``prompt``.
+        dtype: precision of the weights: ``float32``, ``float16`` or ``bfloat16``; ``tf32``
+            is float32 weights multiplied as TF32 on CUDA. A loaded model keeps its own.
+        revision: branch, tag or commit on the hub; a folder or a loaded model has none.
+        trust_remote_code: let the repository's own Python code run.
+        max_length: longest input in tokens, special tokens included; None is the model's
+            own. A loaded model keeps its own.
+        token_budget: tokens of a batch; None chooses by device.
+        token_prepending: with such a prompt, let the sentence see the state of the last token
+            (Fu et al., ACL 2025).
+        start: first layer that token prepending overwrites, from 0; None is the preset's.
+        exit: first later layer that it does not overwrite; None is the preset's.
+        layer: with such a prompt, the layer that is read: an index into the embedding and the
+            outputs of all layers, -1 behind the final norm; None is the preset's.
+
+    Raises:
+        ModelError: the model cannot be found, reached or used.
+        InputError: an option that cannot be met, such as an unknown prompt name, precision or
+            device; options that need no model to be judged are judged before it is loaded.
+    """
+    options = PromptOptions(prompt, token_prepending, start, exit, layer)
+    if not isinstance(model, (str, Path)):
+        _require_as_loaded(model, _name_of(model), device, revision)
+        return _of_loaded(model, options, prompt_name, token_budget)
+    if dtype not in _DTYPES:
+        raise InputError(f"dtype {dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
+    if device is not None:
+        require_device(device)
+    require_length(max_length)
+    name = str(model)
+    source = resolve_model(name, revision)
+    spec = EncoderSpec(
+        model=str(Path(name).expanduser().resolve()) if source.origin is Origin.FOLDER else name,
+        device=device,
+        prompt=prompt,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        max_length=max_length,
+        token_budget=token_budget,
+    )
+    if not loads_as_causal(source, options):
+        refuse_prompt_options(options, name)
+        return _load_plain(source, spec, prompt_name)
+    if prompt_name is not None:
+        raise InputError(
+            f"{name!r} is read through a prompt and has none named {prompt_name!r}: leave it out"
+        )
+    return load_causal(source, options, spec)
+
+
+def _of_loaded(
+    model: SentenceTransformer, options: PromptOptions, prompt_name: str | None, token_budget: int | None
+) -> Encoder:
+    """An encoder of a model that the user loaded."""
+    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+
+    name = _name_of(model)
+    if (causal := encoder_of_module(model, name, options, prompt_name, token_budget)) is not None:
+        return causal
+    refuse_prompt_options(options, name)
+    prompt = options.prompt if prompt_name is None else _named_prompt(model, prompt_name, name)
+    return SentenceTransformerEncoder(model, name, prompt=prompt, token_budget=token_budget)
+
+
+def _load_plain(source: ModelSource, spec: EncoderSpec, prompt_name: str | None) -> Encoder:
+    """Load a model with all its modules; its encoder remembers the spec as it turned out."""
+    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+
+    name = source.name
+    precision = Precision.TF32 if spec.dtype == Precision.TF32 else None
+    weights = "float32" if precision else spec.dtype
+    loaded = _load_sentence_transformer(source, spec.device, weights, spec.revision, spec.trust_remote_code)
+    if precision:
+        require_cuda(loaded.device.type, name)
+    encoder = SentenceTransformerEncoder(
+        loaded,
+        name,
+        prompt=spec.prompt if prompt_name is None else _named_prompt(loaded, prompt_name, name),
+        token_budget=spec.token_budget,
+        max_length=spec.max_length,
+        precision=precision,
+    )
+    if weights != "float32":
+        require_running(encoder, weights)
+    encoder.spec = replace(spec, device=encoder.device, prompt=encoder.prompt)
+    return encoder
+
+
+def load_from_spec(spec: EncoderSpec, device: str) -> Encoder:
+    """Load the encoder that a spec describes, in another process or on another machine.
+
+    Args:
+        spec: of an encoder that `load_encoder` loaded by name.
+        device: where it shall compute here.
+
+    Raises:
+        ModelError: the model cannot be found or used here.
+        InputError: an option cannot be met here.
+    """
+    return load_encoder(
+        spec.model,
+        device=device,
+        prompt=spec.prompt,
+        dtype=spec.dtype,
+        revision=spec.revision,
+        trust_remote_code=spec.trust_remote_code,
+        max_length=spec.max_length,
+        token_budget=spec.token_budget,
+        token_prepending=spec.token_prepending,
+        start=spec.start,
+        exit=spec.exit,
+        layer=spec.layer,
+    )
+
+
+def load_tokenizer(
+    model: str | Path, *, revision: str | None = None, trust_remote_code: bool = False
+) -> HuggingFaceTokenizer:
+    """Load a model's tokenizer alone; the folder needs no weights.
+
+    Raises:
+        ModelError: there is no tokenizer, or it cannot be reached.
+        InputError: a revision of a folder.
+    """
+    from tokenizers import Tokenizer
+
+    source = resolve_model(str(model), revision)
+    if source.origin is Origin.HUB:
+        with explained(source, "tokenizer"):
+            return HuggingFaceTokenizer(_tokenizer_from_hub(source.name, revision, trust_remote_code))
+    folder = _tokenizer_folder(Path(source.location), source.name)
+    files = {path.name for path in folder.iterdir()}
+    with explained(source, "tokenizer"):
+        if "tokenizer.json" in files and not files & {"tokenizer_config.json", "config.json"}:
+            return HuggingFaceTokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")))
+        return HuggingFaceTokenizer(
+            _auto_tokenizer(str(folder), trust_remote_code=trust_remote_code, local_files_only=True)
+        )
+
+
+def analyze_vocabulary(encoder: Encoder | HuggingFaceTokenizer) -> Vocabulary:
+    """Categorize every vocabulary entry of an encoder or a tokenizer."""
+    return categorize(encoder if isinstance(encoder, HuggingFaceTokenizer) else encoder.tokenizer)
+
+
+def _tokenizer_from_hub(name: str, revision: str | None, trust_remote_code: bool) -> Any:
+    """The tokenizer of the first repository that has one."""
+    *preferred, last = hub_repositories(name)
+    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    for repository in preferred:
+        try:
+            return _auto_tokenizer(repository, **options)
+        except OSError:  # what transformers raises where there is no such repository, or no tokenizer in it
+            continue
+    return _auto_tokenizer(last, **options)
+
+
+def _auto_tokenizer(location: str, **options: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(location, **options)
+
+
+def _load_sentence_transformer(
+    source: ModelSource, device: str | None, dtype: str, revision: str | None, trust_remote_code: bool
+) -> SentenceTransformer:
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    if source.origin is Origin.FOLDER:
+        _require_model(Path(source.location), source.name)
+    with explained(source, "model"), reported_missing() as missing, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # a pooler that the weights lack, and nothing uses, is drawn alike each time
+        loaded = SentenceTransformer(
+            source.location,
+            device=device,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            local_files_only=source.origin is not Origin.HUB,
+            model_kwargs={"dtype": getattr(torch, dtype)},
+        )
+    require_all_weights(missing, source.name)
+    set_precision(loaded, dtype, source.name)
+    if Path(source.location).is_dir() and not (Path(source.location) / "modules.json").is_file():
+        pooling = getattr(loaded[-1], "pooling_mode", type(loaded[-1]).__name__)
+        warnings.warn(
+            f"{source.name!r} has no modules.json, so how it pools is a guess: {pooling}",
+            StickyTokenWarning,
+            stacklevel=3,
+        )
+    return loaded
+
+
+def _require_model(folder: Path, name: str) -> None:
+    if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
+        if any((folder / file).is_file() for file in _TOKENIZER_FILES):
+            raise ModelError(f"{name!r} holds a tokenizer but no model: detection needs the weights")
+        raise ModelError(f"{name!r} holds no model: no modules.json and no config.json in it")
+    if not has_weights(folder):
+        raise ModelError(f"{name!r} holds no weights (*.safetensors or *.bin): detection needs them")
+
+
+def _tokenizer_folder(folder: Path, name: str) -> Path:
+    """The folder itself, or that of the first module listed in modules.json."""
+    places = [folder]
+    modules = folder / "modules.json"
+    if modules.is_file():
+        try:
+            places += [folder / entry["path"] for entry in json.loads(modules.read_text("utf-8"))]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelError(f"{modules} is not a list of modules: {error}") from error
+    for place in places:
+        if any((place / file).is_file() for file in _TOKENIZER_FILES):
+            return place
+    raise ModelError(f"{name!r} holds no tokenizer: none of {', '.join(_TOKENIZER_FILES)} in it")
+
+
+def _require_as_loaded(
+    model: SentenceTransformer, name: str, device: str | None, revision: str | None
+) -> None:
+    """Refuse options that a loaded model could only ignore."""
+    if device is not None and str(model.device).split(":")[0] != device.split(":")[0]:
+        raise InputError(f"the model is on {model.device}, not {device}: move it first with model.to()")
+    if model.device.type == "meta":
+        raise InputError(f"{name} is on meta, which holds shapes and no numbers: load it onto a real device")
+    if revision is not None:
+        raise InputError(
+            f"revision {revision!r} is asked for, but {name} is loaded already: leave the revision out"
+        )
+
+
+def _named_prompt(model: SentenceTransformer, prompt_name: str, name: str) -> str:
+    prompts: dict[str, Any] = model.prompts
+    if prompt_name not in prompts:
+        known = ", ".join(sorted(prompts)) or "none"
+        raise InputError(f"{name} has no prompt named {prompt_name!r}: it has {known}")
+    return str(prompts[prompt_name] or "")
+
+
+def _name_of(model: SentenceTransformer) -> str:
+    config = getattr(getattr(model[0], "config", None), "_name_or_path", None) if len(model) else None
+    return Path(config).name if config else "model"

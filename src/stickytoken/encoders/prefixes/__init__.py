@@ -1,0 +1,1 @@
+"""Common beginnings of inputs, computed once for causal models."""

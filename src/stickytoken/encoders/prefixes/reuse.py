@@ -1,0 +1,263 @@
+"""Causal models with last-token pooling: every common beginning is computed once.
+
+A causal model's state at a token does not depend on what follows. So one pass over a carrier with n
+copies behind it gives the vectors of 1 to n copies, and the keys and values of what inputs have in
+common serve them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stickytoken.encoders.prefixes.tree import Branch, grow, levels, new_tokens
+
+# Whether a model takes one mask, one with a sliding window, or one for each kind of layer.
+_ONE, _WINDOW, _BY_KIND = "one", "window", "by kind"
+_MASKS = {
+    "llama": _ONE,
+    "mistral": _WINDOW,
+    "phi3": _WINDOW,
+    "qwen2": _BY_KIND,
+    "qwen3": _BY_KIND,
+    "gemma2": _BY_KIND,
+}
+_ATTENTION = ("sdpa", "eager")
+# Difference from the plain path, as a share of a vector's length, up to which reuse counts as equal.
+_TOLERANCE = 1e-4
+# Reuse pays where it leaves at most this share of the tokens.
+_WORTHWHILE = 0.8
+
+KeysAndValues = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+class _Batch(NamedTuple):
+    """Branches of one shape: as many tokens before and in each of them, and ends at the same places."""
+
+    branches: list[Branch]
+    shared: int
+    size: int
+    ends: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TreeModel:
+    """A causal model that is read where inputs end.
+
+    Attributes:
+        backbone: the transformers model, of a kind that `known_kind` knows.
+        before: special tokens, or a prompt's, in front of each content.
+        after: those behind it.
+        states: from the backbone's input to its states, shape (rows, tokens, d).
+        finish: from states where inputs end, shape (n, 1, d), to their vectors, shape (n, components).
+    """
+
+    backbone: Any
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    states: Callable[[dict[str, Any]], torch.Tensor]
+    finish: Callable[[torch.Tensor], torch.Tensor]
+
+
+def known_kind(backbone: Any) -> bool:
+    """Whether it is known which masks a model takes, and that it looks back only."""
+    config = backbone.config
+    return (
+        config.model_type in _MASKS
+        and getattr(config, "_attn_implementation", None) in _ATTENTION
+        and not getattr(config, "use_bidirectional_attention", False)
+    )
+
+
+def agree(found: NDArray[np.float32], plain: NDArray[np.float32], rounding: float) -> bool:
+    """Whether vectors are those of the plain path.
+
+    Args:
+        found: shape (n, d).
+        plain: of the same inputs.
+        rounding: distance of neighbouring numbers around 1 in the model's arithmetic.
+    """
+    tolerance = max(_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=-1).max()
+    return bool(np.abs(found - plain).max() <= tolerance)
+
+
+class PrefixReuse:
+    """Computes inputs as trees.
+
+    Args:
+        model: what is read, and how.
+        token_budget: tokens of a batch, shared ones included.
+    """
+
+    def __init__(self, model: TreeModel, token_budget: int) -> None:
+        self._model = model
+        self._token_budget = token_budget
+
+    def trees(self, contents: Sequence[tuple[int, ...]], known: int = 0) -> list[Branch] | None:
+        """The inputs as trees; None where they have too little in common.
+
+        Args:
+            contents: of the inputs.
+            known: tokens that the other path does not compute for every input.
+        """
+        before, after = self._model.before, self._model.after
+        inputs = [(*before, *content) for content in contents]
+        if not all(inputs):
+            return None
+        roots = grow(inputs)
+        plain = sum(map(len, inputs)) + (len(after) - known) * len(inputs)
+        return roots if new_tokens(roots) + len(after) * len(inputs) <= _WORTHWHILE * plain else None
+
+    def vectors(self, roots: Sequence[Branch], count: int) -> NDArray[np.float32]:
+        """Vectors of the inputs in the trees, shape (count, d). Needs inference mode."""
+        found: NDArray[np.float32] | None = None
+        # A few trees at a time: their keys and values are kept until they are done.
+        for group in _groups(roots, self._token_budget):
+            kept: dict[int, KeysAndValues] = {}
+            for level in levels(group):
+                for batch in _batches(level, len(self._model.after), self._token_budget):
+                    rows, vectors = self._run(batch, kept)
+                    if found is None:
+                        found = np.empty((count, vectors.shape[1]), dtype=np.float32)
+                    found[rows] = vectors
+        return np.empty((0, 0), np.float32) if found is None else found
+
+    def _run(self, batch: _Batch, kept: dict[int, KeysAndValues]) -> tuple[list[int], NDArray[np.float32]]:
+        """Run branches of one shape; keep keys and values of those that others leave."""
+        from transformers import DynamicCache
+
+        backbone, after = self._model.backbone, self._model.after
+        device = backbone.get_input_embeddings().weight.device
+        fans = len(batch.ends) if after else 0
+        rows = [[*branch.tokens, *after * fans] for branch in batch.branches]
+        ids = torch.tensor(rows, dtype=torch.long, device=device)
+        cache = DynamicCache()
+        if batch.shared:
+            for layer, (keys, values) in enumerate(_gather(batch, kept)):
+                cache.update(keys, values, layer)
+        places, mask = _places(batch, len(after))
+        states = self._model.states(
+            {
+                "input_ids": ids,
+                "attention_mask": self._masks(places.to(device), mask.to(device)),
+                "position_ids": places[None, batch.shared :].to(device),
+                "past_key_values": cache,
+                "use_cache": True,
+            }
+        )
+        layers: Any = cache.layers
+        for row, branch in enumerate(batch.branches):
+            if branch.children:
+                kept[id(branch)] = [
+                    (layer.keys[row, :, : branch.length], layer.values[row, :, : branch.length])
+                    for layer in layers
+                ]
+        return self._pool(states, batch, len(after))
+
+    def _pool(self, states: torch.Tensor, batch: _Batch, after: int) -> tuple[list[int], NDArray[np.float32]]:
+        """Make vectors of the states where inputs end."""
+        last = [
+            batch.size + (fan + 1) * after - 1 if after else end - batch.shared - 1
+            for fan, end in enumerate(batch.ends)
+        ]
+        vectors = self._model.finish(states[:, last].flatten(0, 1)[:, None]).float()
+        # A place on a branch may end one input; branches of a batch end at the same places.
+        rows = [row for branch in batch.branches for _, row in sorted(branch.ends)]
+        return rows, vectors.cpu().numpy()
+
+    def _masks(self, places: torch.Tensor, seen: torch.Tensor) -> Any:
+        """What the model adds to its attention: 0 where a token sees another, else almost -infinity."""
+        config, dtype = self._model.backbone.config, self._model.backbone.dtype
+        window = getattr(config, "sliding_window", None)
+        near = seen
+        if window is not None:
+            queries = places[places.shape[0] - seen.shape[0] :]
+            near = seen & (queries[:, None] - places[None, :] < window)
+        full, sliding = (
+            torch.where(own, 0.0, torch.finfo(dtype).min).to(dtype)[None, None] for own in (seen, near)
+        )
+        kind = _MASKS[config.model_type]
+        if kind == _BY_KIND:
+            return {"full_attention": full, "sliding_attention": sliding}
+        return sliding if kind == _WINDOW else full
+
+
+def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
+    """Trees together whose branches that others leave have at most so many tokens, one at least."""
+    group: list[Branch] = []
+    size = 0
+    for root in roots:
+        own = sum(branch.length for level in levels([root]) for branch in level if branch.children)
+        if group and size + own > token_budget:
+            yield group
+            group, size = [], 0
+        group.append(root)
+        size += own
+    if group:
+        yield group
+
+
+def _batches(level: Sequence[Branch], after: int, token_budget: int) -> list[_Batch]:
+    """Branches of a level by shape, in batches within the budget."""
+    shapes: dict[tuple[int, int, tuple[int, ...]], list[Branch]] = {}
+    for branch in level:
+        ends = tuple(sorted(length for length, _ in branch.ends))
+        shapes.setdefault((branch.shared, len(branch.tokens), ends), []).append(branch)
+    found = []
+    for (shared, size, ends), branches in shapes.items():
+        rows = max(1, token_budget // (shared + size + after * len(ends)))
+        found += [
+            _Batch(branches[start : start + rows], shared, size, ends)
+            for start in range(0, len(branches), rows)
+        ]
+    return found
+
+
+def _gather(batch: _Batch, kept: dict[int, KeysAndValues]) -> KeysAndValues:
+    """Keys and values of what is shared, by layer, of shape (branches, heads, shared, d)."""
+    parents = [kept[id(branch.parent)] for branch in batch.branches]
+    layers = range(len(parents[0]))
+    if all(parent is parents[0] for parent in parents):
+        return [
+            (
+                parents[0][layer][0][None, :, : batch.shared].expand(len(parents), -1, -1, -1),
+                parents[0][layer][1][None, :, : batch.shared].expand(len(parents), -1, -1, -1),
+            )
+            for layer in layers
+        ]
+    return [
+        (
+            torch.stack([parent[layer][0][:, : batch.shared] for parent in parents]),
+            torch.stack([parent[layer][1][:, : batch.shared] for parent in parents]),
+        )
+        for layer in layers
+    ]
+
+
+def _places(batch: _Batch, after: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions of all tokens, shared ones first, and which of them each new token sees.
+
+    Behind the branch stand the tokens that close an input, once for every end. They see what
+    comes before that end, and each other up to themselves.
+
+    Returns:
+        Shape (tokens,), and shape (new tokens, tokens).
+    """
+    whole = batch.shared + batch.size
+    positions = list(range(whole))
+    owner = [-1] * whole
+    for fan, end in enumerate(batch.ends if after else ()):
+        positions += range(end, end + after)
+        owner += [fan] * after
+    place, own = torch.tensor(positions), torch.tensor(owner)
+    # The last token before the closing ones that each token may see.
+    limit = torch.tensor([*range(1, whole + 1), *(end for end in batch.ends for _ in range(after))])
+    earlier = torch.arange(len(positions))[None, :]
+    on_branch = (own[None, :] < 0) & (earlier < limit[:, None])
+    closing = (own[None, :] >= 0) & (own[None, :] == own[:, None]) & (place[None, :] <= place[:, None])
+    return place, (on_branch | closing)[batch.shared :]

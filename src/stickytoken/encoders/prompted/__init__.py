@@ -1,0 +1,1 @@
+"""Sentence embeddings from language models through a prompt."""

@@ -1,0 +1,225 @@
+"""Load a language model that is read through a prompt."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stickytoken.encoders.loading.devices import require_cuda
+from stickytoken.encoders.loading.errors import explained, reported_missing, require_all_weights
+from stickytoken.encoders.loading.resolution import ModelSource, Origin, has_weights
+from stickytoken.encoders.loading.spec import EncoderSpec
+from stickytoken.encoders.prompted.prompts import PROMPTS, find_prompt, is_template
+from stickytoken.errors import InputError, ModelError, StickyTokenWarning
+from stickytoken.precision import Precision
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+
+_MODULE = "stickytoken.encoders.prompted.module.CausalPrompt"
+_NORMALIZE = "Normalize"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptOptions:
+    """What a user asked for; see `stickytoken.load_encoder`."""
+
+    prompt: str | None
+    token_prepending: bool
+    start: int | None
+    exit: int | None
+    layer: int | None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Options that only a language model with a prompt can meet, where they were given."""
+        values = {"start": self.start, "exit": self.exit, "layer": self.layer}
+        found = {key: value for key, value in values.items() if value is not None}
+        return found | ({"token_prepending": True} if self.token_prepending else {})
+
+
+def loads_as_causal(source: ModelSource, options: PromptOptions) -> bool:
+    """Whether a model is read through a prompt: saved so, or a plain language model with a template.
+
+    A folder with modules.json is a SentenceTransformer, whose prompt is a text put in front of every input.
+    A text without a place for the sentence is refused later, where options ask for one.
+    """
+    if source.origin is not Origin.HUB:
+        folder = Path(source.location)
+        if (folder / "modules.json").is_file():
+            return _module_types(folder)[:1] == [_MODULE]
+    return options.prompt is not None and (is_template(options.prompt) or bool(options.given))
+
+
+def refuse_prompt_options(options: PromptOptions, name: str) -> None:
+    """Refuse options that a model without a prompt's template could only ignore.
+
+    Raises:
+        InputError: one was given.
+    """
+    if options.given:
+        asked = ", ".join(options.given)
+        raise InputError(
+            f"{asked} is asked for, but {name!r} is not read through a prompt: pass a plain language model "
+            f"and a prompt ({', '.join(PROMPTS)}, or a text with {{sentence}})"
+        )
+    if options.prompt is not None and options.prompt.lower() in PROMPTS:
+        warnings.warn(
+            f"{name!r} is a SentenceTransformer: {options.prompt!r} is put in front of every text as it is, "
+            "and names no prompt",
+            StickyTokenWarning,
+            stacklevel=3,
+        )
+
+
+def load_causal(source: ModelSource, options: PromptOptions, spec: EncoderSpec) -> CausalPromptEncoder:
+    """Load a language model and read it through a prompt, or a saved `CausalPrompt`.
+
+    The encoder remembers the spec as it turned out.
+
+    Raises:
+        ModelError: it cannot be loaded, or is no decoder-only model.
+        InputError: an option that it cannot meet.
+    """
+    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+    from stickytoken.encoders.prompted.module import reading_for
+
+    saved = _saved_options(source)
+    if saved is not None:
+        options = _over(options, saved, source.name)
+    if options.prompt is None:
+        raise InputError(f"{source.name!r} is a language model and needs a prompt: {', '.join(PROMPTS)}")
+    prompt = find_prompt(options.prompt)
+    model, tokenizer = _load_parts(source, spec)
+    precision = Precision.TF32 if spec.dtype == Precision.TF32 else None
+    if precision:
+        require_cuda(model.device.type, source.name)
+    reading = reading_for(
+        model, source.name, prompt, options.token_prepending, options.start, options.exit, options.layer
+    )
+    encoder = CausalPromptEncoder(
+        model,
+        tokenizer,
+        source.name,
+        reading,
+        token_budget=spec.token_budget,
+        max_length=spec.max_length,
+        normalize=saved is not None and _NORMALIZE in _kinds(source),
+        precision=precision,
+    )
+    encoder.spec = replace(spec, device=encoder.device)
+    if saved is None:
+        span = reading.prepending
+        encoder.spec = replace(
+            encoder.spec,
+            prompt=prompt.source,
+            token_prepending=span is not None,
+            start=None if span is None else span.start,
+            exit=None if span is None else span.exit,
+            layer=reading.layer,
+        )
+    return encoder
+
+
+def _load_parts(source: ModelSource, spec: EncoderSpec) -> tuple[Any, Any]:
+    """The model on its device and its tokenizer."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    if source.origin is not Origin.HUB and not has_weights(Path(source.location)):
+        raise ModelError(f"{source.name!r} holds no weights (*.safetensors or *.bin)")
+    place: dict[str, Any] = {
+        "revision": spec.revision,
+        "trust_remote_code": spec.trust_remote_code,
+        "local_files_only": source.origin is not Origin.HUB,
+    }
+    dtype = torch.float32 if spec.dtype == Precision.TF32 else getattr(torch, spec.dtype)
+    with explained(source, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(source.location, **place)
+    with explained(source, "model"), reported_missing() as missing, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModel.from_pretrained(source.location, dtype=dtype, **place)
+    require_all_weights(missing, source.name)
+    return model.to(spec.device if spec.device is not None else _best_device()).eval(), tokenizer
+
+
+def encoder_of_module(
+    model: SentenceTransformer,
+    name: str,
+    options: PromptOptions,
+    prompt_name: str | None,
+    token_budget: int | None,
+) -> CausalPromptEncoder | None:
+    """The encoder of a loaded SentenceTransformer whose first module is a `CausalPrompt`; None for others.
+
+    Raises:
+        InputError: further modules, or options that were fixed when the module was made.
+    """
+    if type(model[0]).__name__ != "CausalPrompt":
+        return None
+    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+    from stickytoken.encoders.prompted.module import CausalPrompt
+
+    module: Any = model[0]
+    if not isinstance(module, CausalPrompt):
+        return None
+    kinds = [type(each).__name__ for each in model]
+    if kinds not in (["CausalPrompt"], ["CausalPrompt", _NORMALIZE]) or model.truncate_dim is not None:
+        raise InputError(f"{name} has {', '.join(kinds)}: behind a prompt only Normalize is supported")
+    if options.given or options.prompt is not None or prompt_name is not None:
+        raise InputError(f"{name} is loaded already, with its prompt and layers: leave prompt options out")
+    return CausalPromptEncoder(
+        module.model,
+        module.tokenizer,
+        name,
+        module.reading,
+        token_budget=token_budget,
+        max_length=module.max_seq_length,
+        normalize=_NORMALIZE in kinds,
+    )
+
+
+def _best_device() -> str:
+    from stickytoken.encoders.loading.devices import available_devices
+
+    return available_devices()[:2][-1]
+
+
+def _module_types(folder: Path) -> list[str]:
+    try:
+        return [str(entry["type"]) for entry in json.loads((folder / "modules.json").read_text("utf-8"))]
+    except (ValueError, KeyError, TypeError):
+        return []  # what is wrong with it is said where it is loaded
+
+
+def _kinds(source: ModelSource) -> list[str]:
+    return [kind.rpartition(".")[2] for kind in _module_types(Path(source.location))]
+
+
+def _saved_options(source: ModelSource) -> PromptOptions | None:
+    from stickytoken.encoders.prompted.module import CausalPrompt
+
+    folder = Path(source.location)
+    path = folder / CausalPrompt.config_file_name
+    if source.origin is Origin.HUB or not (folder / "modules.json").is_file() or not path.is_file():
+        return None
+    if _kinds(source) not in (["CausalPrompt"], ["CausalPrompt", _NORMALIZE]):
+        raise InputError(
+            f"{source.name!r} has {', '.join(_kinds(source))}: behind a prompt only Normalize is supported"
+        )
+    try:
+        return PromptOptions(**json.loads(path.read_text("utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"{path} is damaged: {error}") from error
+
+
+def _over(options: PromptOptions, saved: PromptOptions, name: str) -> PromptOptions:
+    """The saved options; a saved model is read as it was saved, so others are refused."""
+    if options.given or options.prompt is not None:
+        raise InputError(f"{name!r} was saved with its prompt and layers: leave prompt options out")
+    return saved

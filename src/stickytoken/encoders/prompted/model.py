@@ -1,0 +1,225 @@
+"""A decoder, its tokenizer and a prompt: from sentences to pooled states, whoever asks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from stickytoken.encoders.prompted.cleaning import clean_sentence, join_words
+from stickytoken.encoders.prompted.decoder import Decoder, find_decoder
+from stickytoken.encoders.prompted.layer_states import PromptBatch
+from stickytoken.encoders.prompted.prompt_ids import Ids, PromptIds, PromptTokenizer
+from stickytoken.encoders.prompted.prompts import PLACEHOLDER, Prompt
+from stickytoken.encoders.prompted.token_prepending import TokenPrepending
+from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.errors import InputError, ModelError
+
+_PLACEHOLDER_SEED = 0
+# Rows of the embedding that say how long a placeholder's vector should be.
+_SAMPLED_ROWS = 1024
+
+
+class PromptRow(NamedTuple):
+    """One sentence in one of the prompts: the number of the prompt, the sentence's content ids."""
+
+    prompt: int
+    content: Ids
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a decoder is read.
+
+    Attributes:
+        prompt: what stands around the sentence.
+        prepending: layers whose placeholder is overwritten; None is the plain prompt.
+        layer: whose output is read, an index into the embedding and the outputs of all layers; -1 is behind
+            the final norm.
+    """
+
+    prompt: Prompt
+    prepending: TokenPrepending | None
+    layer: int
+
+    def __post_init__(self) -> None:
+        if self.prompt.echoes and self.prepending is not None:
+            raise InputError(
+                "an echo shows every token the whole sentence already: leave token prepending out"
+            )
+
+
+class PromptedModel:
+    """A language model that is read through a prompt. The model and its tokenizer are left as they are.
+
+    Args:
+        model: a decoder-only transformers model, with or without a head.
+        tokenizer: its transformers tokenizer.
+        name: how messages call it.
+        reading: prompt, overwriting and layer.
+
+    Raises:
+        ModelError: another kind of model, or a tokenizer that cannot be used.
+        InputError: a layer that does not exist.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, name: str, reading: Reading) -> None:
+        self.decoder: Decoder = find_decoder(model, name)
+        self.reading = reading
+        self.number = self.decoder.layer_number(reading.layer)
+        if not hasattr(tokenizer, "add_tokens") or not hasattr(tokenizer, "convert_ids_to_tokens"):
+            raise ModelError(
+                f"the tokenizer of {name} is a {type(tokenizer).__name__}: pass a transformers one"
+            )
+        prepending = reading.prepending
+        if prepending is not None:
+            prepending.require_layers(len(self.decoder.layers), name)
+        own = copy.deepcopy(tokenizer)
+        if prepending is not None:
+            own.add_tokens([PLACEHOLDER])
+        adapted = HuggingFaceTokenizer(own)
+        self.padding_id: int | None = getattr(own, "pad_token_id", None)
+        self.placeholder_id = own.convert_tokens_to_ids(PLACEHOLDER) if prepending is not None else None
+        self._texts = PromptTokenizer(
+            adapted, _special_ids(own, adapted), reading.prompt, prepending=prepending is not None
+        )
+        # Where the matrix has a row for the placeholder, that row is its vector, as in the published code.
+        self._outside = self.placeholder_id is not None and self.placeholder_id >= self.decoder.rows
+
+    @property
+    def prompts(self) -> tuple[PromptIds, ...]:
+        """The templates in ids."""
+        return self._texts.prompts
+
+    def tokenize(self, texts: Sequence[str]) -> list[Any]:
+        """Content ids of texts, made fit for the prompt: a list of `TokenizedText`."""
+        sentences = [join_words(text) for text in texts]
+        if self.reading.prompt.quoted:
+            sentences = [clean_sentence(sentence) for sentence in sentences]
+        return self._texts.tokenize(sentences)
+
+    def rows(self, contents: Sequence[Ids]) -> list[PromptRow]:
+        """Every sentence in every prompt, sentence by sentence."""
+        return [PromptRow(prompt, content) for content in contents for prompt in range(len(self.prompts))]
+
+    def length(self, content: int) -> int:
+        """Tokens of the longest prompt around so many of a sentence."""
+        return max(prompt.length(content) for prompt in self.prompts)
+
+    def knows(self, token_id: int) -> bool:
+        """Whether the model embeds a token."""
+        return 0 <= token_id < self.decoder.rows or token_id == self.placeholder_id
+
+    @cached_property
+    def placeholder(self) -> torch.Tensor | None:
+        """The placeholder's vector where the embedding has no row for it: drawn from a fixed seed.
+
+        A normal one, as long as an embedded token is on average; any does as well (Fu et al., table 4).
+        """
+        if not self._outside:
+            return None
+        rows, device = self.decoder.rows, self.decoder.device
+        sampled = torch.arange(0, rows, max(1, rows // _SAMPLED_ROWS), device=device)
+        with torch.inference_mode():
+            scale = self.decoder.embedding(sampled).float().square().mean().sqrt().item()
+            size = self.decoder.embedding(sampled[:1]).shape[-1]
+        drawn = np.random.default_rng(_PLACEHOLDER_SEED).standard_normal(size, dtype=np.float32)
+        return torch.from_numpy(drawn * np.float32(scale))
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """What the first layer reads, shape (rows, tokens, d)."""
+        vector = self.placeholder
+        if vector is None:
+            embedded: torch.Tensor = self.decoder.embedding(ids)
+            return embedded
+        placed = torch.eq(ids, self.placeholder_id or 0)
+        embedded = self.decoder.embedding(ids.masked_fill(placed, 0))
+        return torch.where(placed[..., None], vector.to(embedded), embedded)
+
+    def beside(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What else the model reads of ids; a placeholder without a row has that of token 0."""
+        return self.decoder.beside(ids.masked_fill(ids >= self.decoder.rows, 0))
+
+    def layout(
+        self, rows: Sequence[PromptRow], *, skipping: bool = False, right: bool = False
+    ) -> PromptLayout:
+        """Filled prompts as padded index tensors, on the CPU.
+
+        Args:
+            rows: what to fill.
+            skipping: leave the fixed beginnings out, whose keys and values are known.
+            right: pad on the right; by default on the left.
+        """
+        filled, past = [], []
+        for row in rows:
+            prompt = self.prompts[row.prompt]
+            skipped = prompt.fixed if skipping else 0
+            filled.append(prompt.fill(row.content)[skipped:])
+            past.append(skipped)
+        width = max(map(len, filled))
+        ids = torch.zeros((len(rows), width), dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        slots = torch.zeros((3, len(rows)), dtype=torch.long)
+        for place, (row, tokens) in enumerate(zip(rows, filled, strict=True)):
+            offset = 0 if right else width - len(tokens)
+            ids[place, offset : offset + len(tokens)] = torch.tensor(tokens, dtype=torch.long)
+            mask[place, offset : offset + len(tokens)] = 1
+            prompt, moved = self.prompts[row.prompt], offset - past[place]
+            first, last = prompt.pooled(len(row.content))
+            found = 0 if prompt.place is None else prompt.place % prompt.length(len(row.content))
+            slots[:, place] = torch.tensor([first + moved, last + moved, found + moved])
+        before = torch.tensor(past)[:, None]
+        positions = (mask.cumsum(1) - 1).clamp(min=0) + before
+        return PromptLayout(ids, mask, positions, slots)
+
+    def batch(self, layout: PromptLayout, past: torch.Tensor | None = None) -> PromptBatch:
+        """A layout on the model's device.
+
+        Args:
+            layout: filled prompts.
+            past: mask of the tokens before them, shape (rows, past).
+        """
+        device = self.decoder.device
+        ids, mask, positions, slots = (part.to(device) for part in layout)
+        first, last, places = slots
+        return PromptBatch(
+            embeddings=self.embed(ids),
+            mask=mask if past is None else torch.cat([past.to(device), mask], dim=1),
+            positions=positions,
+            first=first,
+            last=last,
+            places=places if self.reading.prepending is not None else None,
+            echoes=self.reading.prompt.echoes,
+            beside=self.beside(ids),
+        )
+
+
+class PromptLayout(NamedTuple):
+    """Index tensors of filled prompts.
+
+    Attributes:
+        ids: token ids, shape (rows, tokens).
+        mask: 1 for a token, 0 for padding.
+        positions: padding not counted.
+        slots: where the pooled part begins and ends and where the placeholder stands, shape (3, rows).
+    """
+
+    ids: torch.Tensor
+    mask: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+
+
+def _special_ids(tokenizer: Any, adapted: HuggingFaceTokenizer) -> Ids:
+    """Special tokens in front of every text; one behind it is left out: the prompt ends with its own sign."""
+    bare = adapted.encode_many(["a b"])[0]
+    whole = list(tokenizer("a b")["input_ids"])
+    for start in range(len(whole) - len(bare) + 1):
+        if whole[start : start + len(bare)] == bare:
+            return tuple(whole[:start])
+    raise ModelError(f"the special tokens of a {type(tokenizer).__name__} change the text between them")

@@ -1,0 +1,220 @@
+"""The same encoder as a module of sentence-transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import InputModule
+from sentence_transformers.sentence_transformer.modules import Normalize
+
+from stickytoken.encoders.lengths import context_length
+from stickytoken.encoders.prompted.layer_states import pooled_states
+from stickytoken.encoders.prompted.model import PromptedModel, PromptLayout, Reading
+from stickytoken.encoders.prompted.presets import preset_for
+from stickytoken.encoders.prompted.prompts import Prompt, find_prompt
+from stickytoken.encoders.prompted.token_prepending import TokenPrepending
+from stickytoken.errors import EncodingError, InputError
+
+
+class CausalPrompt(InputModule):
+    """Reads sentences through a prompt: ``SentenceTransformer(modules=[CausalPrompt(model, tokenizer)])``.
+
+    Nothing is cut off: a sentence whose prompt is longer than the context is an error. A saved model is
+    loaded with ``trust_remote_code=True``, as sentence-transformers asks for every module that is not its
+    own, or by `stickytoken.load_encoder` without it.
+
+    Args:
+        model: a decoder-only transformers model; its head is not kept.
+        tokenizer: its transformers tokenizer.
+        prompt: a known prompt by name, or a template with ``{sentence}``.
+        token_prepending: overwrite the placeholder.
+        start: first layer to overwrite; None is that of the preset.
+        exit: first later layer not to overwrite; None is that of the preset.
+        layer: layer to read; None is that of the preset.
+
+    Raises:
+        ModelError: a model of another kind.
+        InputError: an option that cannot be met.
+    """
+
+    config_file_name = "causal_prompt_config.json"
+    config_keys = ["prompt", "token_prepending", "start", "exit", "layer"]  # noqa: RUF012 - the base class has it so
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        prompt: str | Prompt = "prompteol",
+        token_prepending: bool = False,
+        start: int | None = None,
+        exit: int | None = None,  # noqa: A002 - the published name
+        layer: int | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.model = model.base_model if hasattr(model, "base_model") else model
+        self.tokenizer = tokenizer
+        name = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
+        reading = reading_for(self.model, name, prompt, token_prepending, start, exit, layer)
+        self._prompted = PromptedModel(self.model, tokenizer, name, reading)
+        self.max_seq_length = context_length(
+            self._prompted.decoder.model, tokenizer, None, name, taken=self._prompted.length(0)
+        )
+
+    @property
+    def reading(self) -> Reading:
+        """Prompt, layers to overwrite, layer to read."""
+        return self._prompted.reading
+
+    def preprocess(
+        self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any
+    ) -> dict[str, torch.Tensor | Any]:
+        """Fill the prompts; where there are several templates, several rows a sentence, sentence by sentence.
+
+        Raises:
+            EncodingError: a sentence whose prompt is longer than the context.
+        """
+        del kwargs
+        texts = [(prompt or "") + _text(each) for each in inputs]
+        contents = [text.ids for text in self._prompted.tokenize(texts)]
+        for text, content in zip(texts, contents, strict=True):
+            length = self._prompted.length(len(content))
+            if self.max_seq_length is not None and length > self.max_seq_length:
+                raise EncodingError(
+                    f"the text {text[:80]!r} makes a prompt of {length} tokens, the model reads "
+                    f"{self.max_seq_length}"
+                )
+        ids, mask, positions, slots = self._prompted.layout(self._prompted.rows(contents))
+        return {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "prompt_slots": slots.T}
+
+    def forward(
+        self, features: dict[str, torch.Tensor | Any], **kwargs: Any
+    ) -> dict[str, torch.Tensor | Any]:
+        """Add ``sentence_embedding``, shape (sentences, d)."""
+        del kwargs
+        prompted = self._prompted
+        layout = PromptLayout(
+            features["input_ids"],
+            features["attention_mask"],
+            features["position_ids"],
+            features["prompt_slots"].T,
+        )
+        states = pooled_states(
+            prompted.decoder, prompted.batch(layout), [prompted.number], prompted.reading.prepending
+        )
+        means = states[:, 0].reshape(-1, len(prompted.prompts), states.shape[-1]).mean(1)
+        return {**features, "sentence_embedding": means}
+
+    def get_embedding_dimension(self) -> int:
+        """Components of a vector."""
+        with torch.inference_mode():
+            features = self.preprocess(["a"])
+            return int(self.forward(features)["sentence_embedding"].shape[-1])
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """What `load` needs beside the model and the tokenizer; all of it resolved."""
+        reading = self.reading
+        prepending = reading.prepending
+        return {
+            "prompt": reading.prompt.source,
+            "token_prepending": prepending is not None,
+            "start": None if prepending is None else prepending.start,
+            "exit": None if prepending is None else prepending.exit,
+            "layer": reading.layer,
+        }
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        """Write the model, the tokenizer as it was given, and how they are read."""
+        del args, kwargs
+        self.model.save_pretrained(output_path, safe_serialization=safe_serialization)
+        self.save_tokenizer(output_path)
+        self.save_config(output_path)
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        init_defaults: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> CausalPrompt:
+        """Load a saved module; ``model_kwargs`` and ``processor_kwargs`` go to transformers."""
+        from transformers import AutoModel, AutoTokenizer
+
+        del init_defaults
+        hub: dict[str, Any] = {
+            "subfolder": subfolder,
+            "token": token,
+            "revision": revision,
+            "local_files_only": local_files_only,
+        }
+        config = cls.load_config(model_name_or_path, cache_folder=cache_folder, **hub)
+        hub |= {"cache_dir": cache_folder, "trust_remote_code": bool(kwargs.get("trust_remote_code"))}
+        model = AutoModel.from_pretrained(model_name_or_path, **hub, **(kwargs.get("model_kwargs") or {}))
+        tokenizer = AutoTokenizer.from_pretrained(
+            model_name_or_path, **hub, **(kwargs.get("processor_kwargs") or {})
+        )
+        return cls(model, tokenizer, **config)
+
+
+def stacked(model: Any, tokenizer: Any, reading: Reading, *, normalize: bool) -> SentenceTransformer:
+    """A SentenceTransformer of a model that is read so, for what takes nothing else."""
+    span = reading.prepending
+    module = CausalPrompt(
+        model,
+        tokenizer,
+        prompt=reading.prompt,
+        token_prepending=span is not None,
+        start=None if span is None else span.start,
+        exit=None if span is None else span.exit,
+        layer=reading.layer,
+    )
+    device = str(module.model.device)
+    return SentenceTransformer(modules=[module, *([Normalize()] if normalize else [])], device=device)
+
+
+def reading_for(
+    model: Any,
+    name: str,
+    prompt: str | Prompt,
+    token_prepending: bool,
+    start: int | None,
+    exit: int | None,  # noqa: A002 - the published name
+    layer: int | None,
+) -> Reading:
+    """What was asked for, and the family's preset where nothing was.
+
+    The preset's layer is the same without token prepending, so that switching it on compares like with like.
+
+    Raises:
+        InputError: start or exit without token prepending, or values that cannot be.
+    """
+    from stickytoken.encoders.prompted.decoder import find_decoder
+
+    chosen = find_prompt(prompt)
+    if not token_prepending and (start is not None or exit is not None):
+        raise InputError(
+            "start and exit say which layers token prepending overwrites: ask for token prepending too"
+        )
+    decoder = find_decoder(model, name)
+    preset = preset_for(decoder.model.config, len(decoder.layers), chosen)
+    prepending = None
+    if token_prepending:
+        first = preset.start if start is None else start
+        # The preset's exit would end before a later start.
+        last = max(preset.exit, first + 1) if exit is None else exit
+        prepending = TokenPrepending(first, last)
+    return Reading(chosen, prepending, preset.layer if layer is None else layer)
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given, str):
+        raise InputError(f"a prompt holds one text, got {type(given).__name__}")
+    return given

@@ -1,0 +1,60 @@
+"""Published hyper-parameters of Token Prepending, by model family. Pure.
+
+From the configuration of the published code (fuyuchenIfyw/token_prepending, config.yaml), and section 5.1 of
+Fu et al., ACL 2025, for knowledge enhancement on Llama 2 7B. Chosen by their authors on the development set
+of STS-B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from stickytoken.encoders.prompted.prompts import Prompt
+
+_LLAMA_3_VOCABULARY = 128_000
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Where to overwrite and where to read.
+
+    Attributes:
+        start: first layer whose input is overwritten, from 0.
+        exit: first later layer whose input is not.
+        layer: whose output is read, as an index into embedding and layers.
+        source: which published setting it is, or that it is none.
+    """
+
+    start: int
+    exit: int
+    layer: int
+    source: str
+
+
+def preset_for(config: Any, layers: int, prompt: Prompt) -> Preset:
+    """The published setting of a family and size, or that of Llama 2 7B at the same relative depth.
+
+    Args:
+        config: the configuration of the decoder.
+        layers: its number of layers.
+        prompt: the prompt; knowledge enhancement is read elsewhere than the others.
+    """
+    family = (config.model_type, layers)
+    if family == ("llama", 32) and config.vocab_size >= _LLAMA_3_VOCABULARY:
+        return Preset(1, 3, -2, "Llama 3 8B")
+    if family == ("llama", 32):
+        return Preset(1, 7, -2 if prompt.name == "ke" else 27, "Llama 2 7B")
+    if family == ("llama", 40):
+        return Preset(1, 7, -2, "Llama 2 13B")
+    if family == ("qwen2", 28):
+        return Preset(1, 6, -2, "Qwen2 7B")
+    if family == ("gemma2", 42):
+        return Preset(1, 6, -2, "Gemma 2 9B")
+    # 7 of 32 and 27 of 32, not measured on this model.
+    return Preset(
+        min(1, layers - 1),
+        max(2, round(7 * layers / 32)),
+        max(1, round(27 * layers / 32)),
+        "scaled from Llama 2 7B",
+    )

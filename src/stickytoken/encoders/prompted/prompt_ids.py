@@ -1,0 +1,281 @@
+"""Prompts as token ids: what is the same for every sentence, and what is the sentence's own."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from stickytoken.encoders.prompted.prompts import PLACEHOLDER, Prompt
+from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.errors import EncodingError, InputError, ModelError
+from stickytoken.insertion import TokenizedText
+
+Ids = tuple[int, ...]
+Span = tuple[int, int]
+
+# Sentences that begin and end unlike each other, the empty one among them: what their prompts have in common
+# has nothing to do with a sentence. Signs at both ends are those that a vocabulary joins to the template's.
+_SAMPLES = (
+    "a.",
+    "The dog'",
+    "7 I.",
+    "we'",
+    "9 ß.",
+    *(f"{sign}a{sign}." for sign in string.punctuation if sign != '"'),
+)
+_WORDS = ("a", "The dog", "7 I", "we ß", "No 3")
+_UNQUOTED_SAMPLES = (*_WORDS, *(f"{sign}a{sign}" for sign in (*string.punctuation, "。", "…")))
+
+
+@dataclass(frozen=True)
+class PromptIds:
+    """A template in ids.
+
+    Attributes:
+        before: special tokens and what stands before the (first) sentence.
+        between: what stands between two copies of an echo; None where there is one.
+        after: what stands behind the (last) sentence.
+        place: index of the placeholder, counted from the end where it is negative; None without one.
+    """
+
+    before: Ids
+    between: Ids | None
+    after: Ids
+    place: int | None
+
+    def fill(self, content: Ids) -> Ids:
+        """The whole prompt around the ids of a sentence."""
+        if self.between is None:
+            return self.before + content + self.after
+        return self.before + content + self.between + content + self.after
+
+    def length(self, content: int) -> int:
+        """Tokens of the prompt around so many of a sentence."""
+        fixed = len(self.before) + len(self.after)
+        return fixed + content if self.between is None else fixed + len(self.between) + 2 * content
+
+    def places(self, content: int) -> tuple[range, ...]:
+        """Indices of the sentence's ids, of each of its copies."""
+        first = len(self.before)
+        if self.between is None:
+            return (range(first, first + content),)
+        second = first + content + len(self.between)
+        return range(first, first + content), range(second, second + content)
+
+    def pooled(self, content: int) -> Span:
+        """First and last index of what the vector is taken from."""
+        last = self.length(content) - 1
+        return (
+            (last, last)
+            if self.between is None
+            else (last + 1 - content - len(self.after), last - len(self.after))
+        )
+
+    @property
+    def fixed(self) -> int:
+        """Tokens at the beginning whose states no sentence and no overwriting changes."""
+        return len(self.before) if self.place is None or self.place < 0 else self.place
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """Ids of a sentence's content that belong to the quotation marks, where nothing else is known."""
+
+    head: Ids
+    tail: Ids
+
+
+class PromptTokenizer:
+    """Turns sentences into content ids, and a prompt into the ids around them.
+
+    Args:
+        tokenizer: knows the placeholder, if there is one.
+        special: ids that the model expects before every text.
+        prompt: the templates.
+        prepending: whether they hold the placeholder.
+
+    Raises:
+        ModelError: the tokenizer cannot show what belongs to the sentence.
+    """
+
+    def __init__(
+        self, tokenizer: HuggingFaceTokenizer, special: Ids, prompt: Prompt, *, prepending: bool
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._special = special
+        self._pieces = [prompt.pieces(template, prepending=prepending) for template in prompt.templates]
+        self._samples = _SAMPLES if prompt.quoted else _UNQUOTED_SAMPLES
+        placeholder = tokenizer.encode_many([PLACEHOLDER])[0][-1] if prepending else None
+        self.prompts = tuple(self._read(pieces, placeholder) for pieces in self._pieces)
+        self._marks = self._read_marks()
+
+    def tokenize(self, sentences: Sequence[str]) -> list[TokenizedText]:
+        """The sentences' own ids, as they are in the prompt, cut at words.
+
+        A token that holds an end of the sentence and a sign of the template stays in head or tail.
+        """
+        reference, pieces = self.prompts[0], self._pieces[0]
+        prefix = "".join(pieces[:-1]) if reference.between is None else None
+        if prefix is None:
+            # Of an echo, the second copy is the one that is read.
+            texts = [pieces[0] + each + pieces[1] + each + pieces[2] for each in sentences]
+            starts = [len(pieces[0] + each + pieces[1]) for each in sentences]
+        else:
+            texts = [prefix + each + pieces[-1] for each in sentences]
+            starts = [len(prefix)] * len(sentences)
+        try:
+            encoded = self._tokenizer.encode_with_spans(texts)
+        except EncodingError:
+            self._tokenizer.encode_many(sentences)  # names the sentence, not the prompt around it
+            raise
+        return [
+            self._cut(ids, spans, text, start, len(sentence))
+            for (ids, spans), text, start, sentence in zip(encoded, texts, starts, sentences, strict=True)
+        ]
+
+    def _cut(
+        self, ids: Sequence[int], spans: Sequence[Span] | None, text: str, start: int, size: int
+    ) -> TokenizedText:
+        reference = self.prompts[0]
+        if reference.between is not None:
+            stop = len(ids) - len(reference.after)
+            first = stop - self._echoed(ids, spans or (), text, start, size)
+            merged = spans is not None and first < stop and spans[first][0] < _without_blanks(text, start)
+        else:
+            first, stop = len(reference.before) - len(self._special), len(ids) - len(reference.after)
+            kept = self._special + tuple(ids)
+            merged = not (
+                first <= stop
+                and kept[: len(reference.before)] == reference.before
+                and kept[len(kept) - len(reference.after) :] == reference.after
+            )
+        if merged:
+            # Signs of the template have merged with the sentence in a way that no sample did.
+            own = self._tokenizer.encode_many([text[start : start + size]])[0]
+            return TokenizedText(self._marks.head, tuple((each,) for each in own), self._marks.tail)
+        content = tuple(ids[first:stop])
+        if spans is None:
+            return self._cut_at_marks(content)
+        return _cut_at_words(content, spans[first:stop], text, start, start + size)
+
+    def _cut_at_marks(self, content: Ids) -> TokenizedText:
+        head, tail = self._marks.head, self._marks.tail
+        head = head if content[: len(head)] == head else ()
+        rest = content[len(head) :]
+        tail = tail if tail and rest[-len(tail) :] == tail else ()
+        words = rest[: len(rest) - len(tail)]
+        return TokenizedText(head, tuple((each,) for each in words), tail)
+
+    def _read(self, pieces: tuple[str, ...], placeholder: int | None) -> PromptIds:
+        if len(pieces) > 2:
+            return self._read_echo(pieces)
+        empty = () if len(set(pieces)) == 1 and not pieces[0] else ("",)
+        texts = [pieces[0] + sample + pieces[1] for sample in (*self._samples, *empty)]
+        rows = [tuple(row) for row in self._tokenizer.encode_many(texts)]
+        before = _common_beginning(rows)
+        shortest = min(len(row) for row in rows) - len(before)
+        after = _common_beginning([row[::-1] for row in rows])[:shortest][::-1]
+        before = self._special + before
+        place = None
+        if placeholder is not None:
+            if placeholder in before:
+                place = before.index(placeholder)
+            elif placeholder in after:
+                place = after.index(placeholder) - len(after)
+            else:
+                raise ModelError(f"the tokenizer merges {PLACEHOLDER} with the text beside it")
+        return PromptIds(before, None, after, place)
+
+    def _read_echo(self, pieces: tuple[str, ...]) -> PromptIds:
+        found = set()
+        for sample in _WORDS:  # signs of the template stay apart from those of a sentence
+            text = pieces[0] + sample + pieces[1] + sample + pieces[2]
+            ids, spans = self._tokenizer.encode_with_spans([text])[0]
+            if spans is None:
+                raise ModelError(
+                    "the tokenizer does not say where its tokens stand, which an echo needs: "
+                    "use a prompt with one place for the sentence"
+                )
+            first, second = len(pieces[0]), len(pieces[0] + sample + pieces[1])
+            parts = (
+                (0, _without_blanks(text, first)),
+                (first + len(sample), _without_blanks(text, second)),
+                (second + len(sample), len(text)),
+            )
+            before, between, after = (_between(ids, spans, *part) for part in parts)
+            content = ids[len(ids) - len(after) - self._echoed(ids, spans, text, second, len(sample)) :]
+            content = content[: len(content) - len(after)]
+            read = PromptIds(self._special + before, between, after, None)
+            if read.fill(tuple(content)) != self._special + tuple(ids):
+                raise InputError(
+                    "the two places of the sentence in an echo give it different tokens: "
+                    "put the same blanks around both"
+                )
+            found.add(read)
+        if len(found) > 1:
+            raise InputError(
+                "the tokenizer joins signs of the prompt to the sentence, so that an echo has no fixed "
+                "parts: put blanks around both places of the sentence"
+            )
+        return found.pop()
+
+    def _echoed(self, ids: Sequence[int], spans: Sequence[Span], text: str, start: int, size: int) -> int:
+        return len(_between(ids, spans, _without_blanks(text, start), start + size))
+
+    def _read_marks(self) -> _Marks:
+        reference, pieces = self.prompts[0], self._pieces[0]
+        if reference.between is not None:
+            return _Marks((), ())
+        rows = [
+            self._special + tuple(row)
+            for row in self._tokenizer.encode_many(
+                [pieces[0] + sample + pieces[1] for sample in ("a.", "The b.")]
+            )
+        ]
+        contents = [row[len(reference.before) : len(row) - len(reference.after)] for row in rows]
+        head = _common_beginning(contents)
+        tail = _common_beginning([content[::-1] for content in contents])[::-1]
+        return _Marks(head, tail)
+
+
+def _without_blanks(text: str, stop: int) -> int:
+    """Where the text before ``stop`` ends without its blanks, which go with the next word."""
+    return len(text[:stop].rstrip())
+
+
+def _between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
+    """Ids of the tokens that end behind ``start`` and begin before ``stop``."""
+    return tuple(
+        each
+        for each, (first, end) in zip(ids, spans, strict=True)
+        if start < end <= stop or start <= first < stop
+    )
+
+
+def _common_beginning(rows: Sequence[Ids]) -> Ids:
+    columns = takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False))
+    return tuple(column[0] for column in columns)
+
+
+def _cut_at_words(content: Ids, spans: Sequence[Span], text: str, start: int, stop: int) -> TokenizedText:
+    """Head, words and tail of a sentence that goes from start to stop in the text."""
+    head: list[int] = []
+    words: list[list[int]] = []
+    tail: list[int] = []
+    seen = start
+    for token_id, (first, end) in zip(content, spans, strict=True):
+        shared_front = first < start and bool(text[first:start].strip())
+        if end <= start or shared_front:
+            head.append(token_id)
+        elif first >= stop or (end > stop and bool(text[stop:end].strip())):
+            tail.append(token_id)
+        else:
+            # A word begins behind a blank: before this token, or at its own beginning.
+            opens = bool(text[seen:first].isspace()) or text[first : first + 1].isspace()
+            if not words or opens:
+                words.append([])
+            words[-1].append(token_id)
+        seen = max(seen, end)
+    return TokenizedText(tuple(head), tuple(tuple(word) for word in words), tuple(tail))

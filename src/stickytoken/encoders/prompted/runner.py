@@ -1,0 +1,217 @@
+"""Sentences through a prompted model: in batches, and what prompts have in common computed once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stickytoken.encoders.batching import equal_length_batches
+from stickytoken.encoders.prefixes.reuse import PrefixReuse, TreeModel, agree, known_kind
+from stickytoken.encoders.prompted.fixed_beginning import FixedBeginnings
+from stickytoken.encoders.prompted.layer_states import pooled_states, states_after
+from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
+from stickytoken.encoders.prompted.prompt_ids import Ids, PromptIds
+from stickytoken.errors import EncodingError
+
+_LOG = logging.getLogger(__name__)
+# On a 12-layer, 384-wide Qwen2 and one core, larger batches take up to a quarter longer: no cache holds them.
+_TOKEN_BUDGET = {"cpu": 1024}
+_ACCELERATOR_TOKEN_BUDGET = 65536
+# Reuse pays where the fixed beginnings are at least this share of all tokens, and for so many rows a prompt.
+_LEAST_SHARE, _LEAST_ROWS = 0.1, 4
+
+
+class PromptRunner:
+    """Sends filled prompts through a model; needs inference and evaluation mode.
+
+    Two ways save work, both exact up to rounding. Keys and values of what stands before the placeholder or
+    the sentence serve all sentences. Without overwriting, a state does not depend on what follows, so
+    sentences that begin alike share their beginning too, as a tree.
+
+    Args:
+        model: the model and its prompts.
+        name: how messages call it.
+        token_budget: tokens of a batch; None chooses by device.
+        reuse: compute what inputs have in common once.
+        rounding: distance of neighbouring numbers around 1 in the model's arithmetic.
+    """
+
+    def __init__(
+        self, model: PromptedModel, name: str, token_budget: int | None, *, reuse: bool, rounding: float
+    ) -> None:
+        self._prompted = model
+        self._name = name
+        self._device = model.decoder.device
+        self.token_budget = token_budget or _TOKEN_BUDGET.get(self._device.type, _ACCELERATOR_TOKEN_BUDGET)
+        self.reuse = reuse
+        self._rounding = rounding
+        self._memory_for_trees = True
+        self._made: tuple[list[tuple[int, ...]], FixedBeginnings] | None = None
+
+    def vectors(self, contents: Sequence[Ids], numbers: Sequence[int]) -> NDArray[np.float32]:
+        """Vectors of sentences after some numbers of layers, shape (n, numbers, d).
+
+        Args:
+            contents: content ids of each sentence; at least one.
+            numbers: numbers of layers, from 1; distinct.
+
+        Raises:
+            EncodingError: one prompt alone is too much for the memory.
+        """
+        rows = self._prompted.rows(contents)
+        known = self._shares_beginnings(rows)
+        if len(numbers) == 1 and (found := self._by_trees(contents, numbers[0], known=known)) is not None:
+            return found
+        found = self._by_batches(rows, self._beginnings(numbers) if known else None, numbers)
+        # MetaEOL: the plain mean over its prompts.
+        means: NDArray[np.float32] = found.reshape(len(contents), -1, *found.shape[1:]).mean(axis=1)
+        return means
+
+    def forward(
+        self, rows: Sequence[PromptRow], beginnings: FixedBeginnings | None, numbers: Sequence[int]
+    ) -> NDArray[np.float32]:
+        """One batch, shape (rows, numbers, d)."""
+        past = cache = None
+        if beginnings is not None:
+            prompts = torch.tensor([row.prompt for row in rows], device=beginnings.mask.device)
+            past, cache = beginnings.mask[prompts], beginnings.cache(prompts)
+        batch = self._prompted.batch(self._prompted.layout(rows, skipping=beginnings is not None), past)
+        prepending = self._prompted.reading.prepending
+        states = pooled_states(self._prompted.decoder, batch, numbers, prepending, cache)
+        array: NDArray[np.float32] = states.float().cpu().numpy()
+        return array
+
+    def _by_batches(
+        self, rows: Sequence[PromptRow], beginnings: FixedBeginnings | None, numbers: Sequence[int]
+    ) -> NDArray[np.float32]:
+        prompts, known = self._prompted.prompts, beginnings is not None
+        lengths = [
+            prompts[row.prompt].length(len(row.content)) - (prompts[row.prompt].fixed if known else 0)
+            for row in rows
+        ]
+        batches = equal_length_batches(lengths, self.token_budget)[::-1]
+        vectors: NDArray[np.float32] | None = None
+        while batches:
+            batch = batches.pop()
+            try:
+                found = self.forward([rows[place] for place in batch], beginnings, numbers)
+            except torch.OutOfMemoryError as error:
+                self._shrink(len(batch), lengths[batch[0]], error)
+                batches.extend(np.array_split(batch, 2)[::-1])
+                continue
+            if vectors is None:
+                vectors = np.empty((len(rows), *found.shape[1:]), dtype=np.float32)
+            vectors[batch] = found
+        return np.empty((0, len(numbers), 0), np.float32) if vectors is None else vectors
+
+    def _shrink(self, rows: int, length: int, error: torch.OutOfMemoryError) -> None:
+        if rows == 1:
+            raise EncodingError(
+                f"{self._name}: {self._device} has no memory for a prompt of {length} tokens: "
+                "use shorter sentences, a lower precision or another device"
+            ) from error
+        self.token_budget = max(1, rows * length // 2)
+        torch.cuda.empty_cache()
+        _LOG.warning("%s: out of memory on %s, going on with smaller batches", self._name, self._device)
+
+    # What prompts begin with.
+
+    def _shares_beginnings(self, rows: Sequence[PromptRow]) -> bool:
+        prompts = self._prompted.prompts
+        if not self.reuse or len(rows) < _LEAST_ROWS * len(prompts):
+            return False
+        fixed = sum(prompts[row.prompt].fixed for row in rows)
+        whole = sum(prompts[row.prompt].length(len(row.content)) for row in rows)
+        return fixed >= _LEAST_SHARE * whole and self._beginnings_agree
+
+    def _beginnings(self, numbers: Sequence[int]) -> FixedBeginnings:
+        """Those of the last call, if it read the same layers of the same weights."""
+        weights = [
+            (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+            for weight in self._prompted.decoder.model.parameters()
+        ]
+        made_for = [tuple(numbers), *weights]
+        if self._made is None or self._made[0] != made_for:
+            self._made = made_for, FixedBeginnings(self._prompted, numbers)
+        return self._made[1]
+
+    @cached_property
+    def _beginnings_agree(self) -> bool:
+        """Whether reuse gives the vectors of the plain path: a model may keep more than keys and values."""
+        rows = self._prompted.rows([text.ids for text in self._prompted.tokenize(["a", "one two three"])])
+        numbers = [self._prompted.number]
+        plain = self._by_batches(rows, None, numbers)
+        try:
+            found = self._by_batches(rows, FixedBeginnings(self._prompted, numbers), numbers)
+        except torch.OutOfMemoryError:
+            raise
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+            _LOG.warning("%s: no reuse of what prompts begin with (%s)", self._name, error)
+            return False
+        return agree(found, plain, self._rounding)
+
+    # What sentences begin with.
+
+    def _by_trees(self, contents: Sequence[Ids], number: int, *, known: bool) -> NDArray[np.float32] | None:
+        """Vectors of sentences that begin alike, shape (n, 1, d); None where that saves little."""
+        prompts = self._prompted.prompts
+        if not (self.reuse and self._memory_for_trees and self._reads_alike):
+            return None
+        found: NDArray[np.float32] | None = None
+        for prompt in prompts:
+            reuse = self._prefix_reuse(prompt, number)
+            roots = reuse.trees(contents, prompt.fixed if known else 0)
+            if roots is None or not self._trees_agree:
+                return None
+            try:
+                vectors = reuse.vectors(roots, len(contents))
+            except torch.OutOfMemoryError:
+                # Keys and values need memory of their own; the plain path can do with less.
+                self._memory_for_trees = False
+                _LOG.warning("%s: out of memory on %s, going on without reuse", self._name, self._device)
+                return None
+            found = vectors if found is None else found + vectors
+        return None if found is None else (found / np.float32(len(prompts)))[:, None]
+
+    @property
+    def _reads_alike(self) -> bool:
+        """Whether what stands behind a token never changes its state, and the last token is read."""
+        reading = self._prompted.reading
+        return (
+            reading.prepending is None
+            and not reading.prompt.echoes
+            and known_kind(self._prompted.decoder.model)
+        )
+
+    def _prefix_reuse(self, prompt: PromptIds, number: int) -> PrefixReuse:
+        decoder = self._prompted.decoder
+        model = TreeModel(
+            decoder.model,
+            prompt.before,
+            prompt.after,
+            states=lambda inputs: states_after(decoder, [number], inputs)[number],
+            finish=lambda picked: picked[:, 0],
+        )
+        return PrefixReuse(model, self.token_budget)
+
+    @cached_property
+    def _trees_agree(self) -> bool:
+        """Whether trees give the vectors of the plain path on a few sentences."""
+        carrier, other = (text.ids for text in self._prompted.tokenize(["one two three", "a"]))
+        contents = [
+            *((*carrier, *other[:1] * count) for count in (1, 2, 3)),
+            *((*other[:1] * count, *carrier) for count in (1, 2, 3)),
+        ]
+        number, prompts = self._prompted.number, self._prompted.prompts
+        reuse = self._prefix_reuse(prompts[0], number)
+        roots = reuse.trees(contents)
+        if roots is None:
+            return False
+        rows = [PromptRow(0, content) for content in contents]
+        plain = self._by_batches(rows, None, [number])[:, 0]
+        return agree(reuse.vectors(roots, len(contents)), plain, self._rounding)

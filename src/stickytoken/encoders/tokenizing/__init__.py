@@ -1,0 +1,1 @@
+"""Tokenizers of every kind behind one batched interface."""

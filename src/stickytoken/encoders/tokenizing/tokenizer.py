@@ -1,0 +1,207 @@
+"""One face for the tokenizers of transformers and of the tokenizers library."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from stickytoken.encoders.tokenizing.word_cache import WordCache
+from stickytoken.errors import EncodingError, ModelError
+from stickytoken.insertion import TokenizedText
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
+
+# The published category tables count these roles, not cls, as special.
+_SPECIAL_ROLES = ("bos", "eos", "pad", "unk", "sep", "mask")
+_WORD = re.compile(r"\S+")
+
+
+class HuggingFaceTokenizer:
+    """Batched access to a tokenizer, without padding, truncation or clean-up.
+
+    Works on a copy of the Rust pipeline where there is one; a tokenizer written in
+    Python is called text by text.
+
+    Args:
+        tokenizer: a transformers tokenizer or a `tokenizers.Tokenizer`.
+
+    Raises:
+        ModelError: it has no vocabulary.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._backend = _own_backend(tokenizer)
+        if self._backend is None and not hasattr(tokenizer, "convert_ids_to_tokens"):
+            raise ModelError(f"a {type(tokenizer).__name__} has whole words, not tokens, for a vocabulary")
+        if not set(self.entries) - self.special_ids - {getattr(tokenizer, "cls_token_id", None)}:
+            raise ModelError("the tokenizer has no vocabulary beyond its special tokens")
+
+    @contextmanager
+    def settings_kept(self) -> Iterator[None]:
+        """Put padding and truncation of the user's tokenizer back afterwards."""
+        backend = _backend_of(self._tokenizer)
+        if backend is None:
+            yield
+            return
+        padding, truncation = backend.padding, backend.truncation
+        try:
+            yield
+        finally:
+            backend.no_padding() if padding is None else backend.enable_padding(**padding)
+            backend.no_truncation() if truncation is None else backend.enable_truncation(**truncation)
+
+    @cached_property
+    def entries(self) -> Mapping[int, str]:
+        """Vocabulary strings by id, ids ascending."""
+        vocabulary = self._backend.get_vocab() if self._backend else self._tokenizer.get_vocab()
+        by_id = {int(token_id): _readable(token) for token, token_id in vocabulary.items()}
+        return dict(sorted(by_id.items()))
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Ids with a special role; the cls role alone does not make an id special."""
+        named = {
+            token_id
+            for role in _SPECIAL_ROLES
+            if (token_id := getattr(self._tokenizer, f"{role}_token_id", None)) is not None
+        }
+        others = set(getattr(self._tokenizer, "all_special_ids", ()))
+        if not hasattr(
+            self._tokenizer, "all_special_ids"
+        ):  # a bare pipeline marks its special tokens, without roles
+            added = self._tokenizer.get_added_tokens_decoder()
+            others = {token_id for token_id, token in added.items() if token.special}
+        return frozenset(named | (others - {getattr(self._tokenizer, "cls_token_id", None)}))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over the pipeline and the vocabulary."""
+        if self._backend is not None:
+            content = f"{self._backend.to_str()}|{self._backend.encode_special_tokens}"
+        else:
+            content = json.dumps([type(self._tokenizer).__name__, sorted(self.entries.items())])
+        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Decode each list of ids, special tokens kept, nothing cleaned up."""
+        if self._backend is not None:
+            return self._backend.decode_batch([list(row) for row in ids], skip_special_tokens=False)
+        return [
+            self._tokenizer.decode(list(row), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+            for row in ids
+        ]
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode each text without special tokens, padding or truncation."""
+        if self._backend is not None and self._words is not None:
+            with suppress(TypeError):
+                return self._words.encode(texts)
+        if self._backend is not None:
+            return [encoding.ids for encoding in self._encodings(texts)]
+        return [self._tokenizer.encode(text, add_special_tokens=False, truncation=False) for text in texts]
+
+    @cached_property
+    def _words(self) -> WordCache | None:
+        """Ids of what was encoded before, where the pipeline works word by word."""
+        return None if self._backend is None else WordCache.of(self._backend)
+
+    def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
+        """Ids of each text as `encode_many` gives them, and which characters each stands for.
+
+        None in place of these where the tokenizer does not say.
+        """
+        if self._backend is None:
+            return [(ids, None) for ids in self.encode_many(texts)]
+        return [(encoding.ids, encoding.offsets) for encoding in self._encodings(texts)]
+
+    def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[TokenizedText]:
+        """Content ids of prompt + text, cut at the words of the text.
+
+        A token that holds both the end of the prompt and the start of the text counts
+        as text. A tokenizer without offsets is cut at every token.
+        """
+        if self._backend is None:
+            heads = len(self.encode_many([prompt])[0]) if prompt else 0
+            return [
+                TokenizedText(tuple(ids[:heads]), tuple((token_id,) for token_id in ids[heads:]))
+                for ids in self.encode_many([prompt + text for text in texts])
+            ]
+        encodings = self._encodings([prompt + text for text in texts])
+        return [
+            _cut(encoding, prompt + text, len(prompt))
+            for encoding, text in zip(encodings, texts, strict=True)
+        ]
+
+    def _encodings(self, texts: Sequence[str]) -> list[Encoding]:
+        if self._backend is None:
+            raise ModelError("this tokenizer has no offsets")
+        try:
+            return self._backend.encode_batch(list(texts), add_special_tokens=False)
+        except TypeError as error:
+            broken = next((text for text in texts if not _is_unicode(text)), None)
+            if broken is None:
+                raise
+            raise EncodingError(
+                f"the text {broken[:80]!r} has half a surrogate pair: it is no Unicode text"
+            ) from error
+
+
+def _cut(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
+    """Split the ids where a token begins a whitespace-separated word."""
+    starts = {match.start() for match in _WORD.finditer(text, prompt_length)}
+    head: list[int] = []
+    words: list[list[int]] = []
+    begun = False
+    for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+        if end <= prompt_length and not words and prompt_length:
+            head.append(token_id)
+            continue
+        # A token may carry the white space before its word; blank tokens go with a word.
+        spaces = len(text[start:end]) - len(text[start:end].lstrip())
+        begins = start + spaces in starts and end > start
+        if not words or (begins and begun):
+            words.append([])
+        if begins:
+            starts.discard(start + spaces)
+        begun = begun or not text[start:end].isspace()
+        words[-1].append(token_id)
+    return TokenizedText(tuple(head), tuple(tuple(word) for word in words))
+
+
+def _backend_of(tokenizer: Any) -> Tokenizer | None:
+    from tokenizers import Tokenizer
+
+    backend = tokenizer if isinstance(tokenizer, Tokenizer) else getattr(tokenizer, "backend_tokenizer", None)
+    return backend if isinstance(backend, Tokenizer) else None
+
+
+def _own_backend(tokenizer: Any) -> Tokenizer | None:
+    backend = _backend_of(tokenizer)
+    if backend is None:
+        return None
+    own: Tokenizer = copy.deepcopy(backend)
+    # A copy forgets the first; the others may stand as a caller left them.
+    own.encode_special_tokens = getattr(tokenizer, "split_special_tokens", backend.encode_special_tokens)
+    own.no_padding()
+    own.no_truncation()
+    return own
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _readable(token: str | bytes) -> str:
+    return token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else token

@@ -1,0 +1,181 @@
+"""A finished impact measurement, opened for reading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from stickytoken.errors import RunError
+from stickytoken.impacts.record import IMPACT_SCHEMA_VERSION, ImpactRecord
+from stickytoken.measurement.store import ResultFolder
+
+IMPACT_FILE = "impact.json"
+# Of the folder of a measurement, inside that of the run whose tokens it measures.
+# What folders of measurements begin with.
+IMPACT = "impact"
+_TEXT, _WHOLE, _NUMBER = pl.String, pl.Int64, pl.Float64
+# What is in each table; a column keeps its type where a table is empty.
+TABLES: dict[str, dict[str, Any]] = {
+    "effects.parquet": {
+        **dict.fromkeys(("task", "layout", "metric"), _TEXT),
+        "main": pl.Boolean,
+        "unit": _TEXT,
+        "units": _WHOLE,
+        **dict.fromkeys(("clean", "sticky", "benign"), _NUMBER),
+        **{
+            f"{name}{end}": _NUMBER
+            for name in ("drop_sticky", "drop_benign", "difference")
+            for end in ("", "_low", "_high")
+        },
+        **dict.fromkeys(("drop_sticky_relative", "drop_benign_relative"), _NUMBER),
+        **dict.fromkeys(("tokens", "benign_tokens"), _WHOLE),
+        **dict.fromkeys(("effect_size", "p_value", "q_value"), _NUMBER),
+    },
+    "conditions.parquet": {
+        **dict.fromkeys(("task", "metric", "kind"), _TEXT),
+        "token_id": _WHOLE,
+        "token": _TEXT,
+        **dict.fromkeys(("score", "drop", "drop_low", "drop_high"), _NUMBER),
+    },
+    "scores.parquet": {
+        **dict.fromkeys(("task", "metric", "kind"), _TEXT),
+        "token_id": _WHOLE,
+        "token": _TEXT,
+        "repetition": _WHOLE,
+        "score": _NUMBER,
+    },
+    "intrusion.parquet": {
+        "corpus": _TEXT,
+        "copies": _WHOLE,
+        **dict.fromkeys(("hits_sticky", "hits_benign", "ratio", "ratio_low", "ratio_high"), _NUMBER),
+        **dict.fromkeys(("rank_sticky", "rank_benign"), _NUMBER),
+        **dict.fromkeys(("documents", "cut"), _WHOLE),
+    },
+    "intrusion_curves.parquet": {
+        **dict.fromkeys(("corpus", "kind"), _TEXT),
+        "token_id": _WHOLE,
+        "token": _TEXT,
+        "copies": _WHOLE,
+        **dict.fromkeys(("hits", "median_rank"), _NUMBER),
+        "copies_needed": _WHOLE,
+    },
+}
+
+
+class Impact:
+    """The results of one finished measurement.
+
+    Args:
+        path: its folder.
+
+    Raises:
+        RunError: the folder is no impact, is damaged or is not finished.
+    """
+
+    def __init__(self, path: Path) -> None:
+        folder = ResultFolder(path)
+        record = folder.read_record(IMPACT_FILE, ImpactRecord) if folder.exists() else None
+        if record is None:
+            raise RunError(f"no impact in {str(path)!r}: it has no {IMPACT_FILE}")
+        if record.schema_version > IMPACT_SCHEMA_VERSION:
+            raise RunError(
+                f"{path / IMPACT_FILE} has schema version {record.schema_version}, this stickytoken reads up "
+                f"to {IMPACT_SCHEMA_VERSION}: upgrade it"
+            )
+        if record.result is None:
+            raise RunError(f"the impact in {path} is not finished: run the same command again to continue it")
+        self.path = path
+        self.record = record
+        self.result = record.result
+        self._folder = folder
+
+    @property
+    def effects(self) -> pl.DataFrame:
+        """One row a task and metric: drops of sticky and benign tokens, their difference, the test."""
+        return self._table("effects.parquet")
+
+    @property
+    def conditions(self) -> pl.DataFrame:
+        """One row a task, metric and condition: score, drop from clean, its interval."""
+        return self._table("conditions.parquet")
+
+    @property
+    def scores(self) -> pl.DataFrame:
+        """One row a task, metric, condition and repetition."""
+        return self._table("scores.parquet")
+
+    @property
+    def intrusion(self) -> pl.DataFrame:
+        """One row a number of copies: top-10 hits of sticky and benign copies."""
+        return self._table("intrusion.parquet")
+
+    @property
+    def intrusion_curves(self) -> pl.DataFrame:
+        """One row a token and number of copies: top-10 hits and median rank."""
+        return self._table("intrusion_curves.parquet")
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Tasks that could not be run, and why."""
+        return self.result.failed
+
+    def require_tables(self) -> None:
+        """Read every table once.
+
+        Raises:
+            RunError: one is missing, damaged or lacks a column.
+        """
+        for name in TABLES:
+            self._table(name)
+
+    def _table(self, name: str) -> pl.DataFrame:
+        return self._folder.read_table(name, tuple(TABLES[name]))
+
+    def summary(self) -> dict[str, Any]:
+        """The measurement in JSON values."""
+        return {
+            "impact": str(self.path),
+            "model": self.record.model,
+            "settings": self.record.settings,
+            "tokens": [token.model_dump() for token in self.record.tokens],
+            "tasks": [task.model_dump() for task in self.result.tasks],
+            "effects": self.effects.to_dicts(),
+            "conditions": self.conditions.to_dicts(),
+            "intrusion": self.intrusion.to_dicts(),
+            "intrusion_curves": self.intrusion_curves.to_dicts(),
+            "failed": self.failed,
+            "notes": self.record.notes,
+            "sequences": self.result.sequences,
+            "seconds": self.result.seconds,
+        }
+
+
+def open_impact(path: str | Path) -> Impact:
+    """Open a finished impact measurement.
+
+    Raises:
+        RunError: the folder is no impact, is damaged or is not finished.
+    """
+    return Impact(Path(path).expanduser())
+
+
+def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
+    """Finished measurements in a run folder, the latest first.
+
+    One that cannot be read does not spoil the others.
+
+    Returns:
+        The measurements, and a sentence for each that is not finished or cannot be read.
+    """
+    found, unread = [], []
+    for file in sorted(run.glob(f"{IMPACT}-*/{IMPACT_FILE}")):
+        try:
+            impact = open_impact(file.parent)
+            impact.require_tables()
+        except RunError as error:
+            unread.append(f"An impact measurement is left out: {error}.")
+        else:
+            found.append(impact)
+    return tuple(sorted(found, key=lambda impact: impact.record.started, reverse=True)), tuple(unread)

@@ -1,6 +1,0 @@
-"""Evaluation tasks from files: what they are made of, and their metrics."""
-
-from stickytoken.impacts.tasks.files import LAYOUTS, load_task
-from stickytoken.impacts.tasks.protocol import Task
-
-__all__ = ["LAYOUTS", "Task", "load_task"]

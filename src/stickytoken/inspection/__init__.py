@@ -1,0 +1,1 @@
+"""What happens inside a model: hidden states, attention, Jacobians."""

@@ -1,0 +1,1 @@
+"""Store, identity, progress and engines of a measurement, whatever is measured."""

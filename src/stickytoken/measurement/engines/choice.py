@@ -1,0 +1,57 @@
+"""Which engine a run computes with."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError
+from stickytoken.measurement.engines.local import LocalEngine
+from stickytoken.measurement.engines.protocol import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class RayCluster:
+    """Where and how widely to compute on Ray.
+
+    Attributes:
+        address: ``host:port`` of a cluster's head node, or ``auto``; None is the Ray that this process is
+            connected to, that of the variable RAY_ADDRESS, or one that is started on this machine and
+            ends with the run.
+        workers: how many; None is one a GPU, or on a CPU one for every four cores.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+
+
+EngineChoice: TypeAlias = str | RayCluster | Engine
+
+
+def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextManager[Engine]:
+    """The engine that a caller means, to be entered.
+
+    Args:
+        choice: ``local``, ``ray``, a `RayCluster`, or an engine, which stays open.
+        encoder: the model.
+
+    Raises:
+        InputError: there is no such engine, or it cannot use this encoder.
+    """
+    if choice == "local":
+        return nullcontext(LocalEngine(encoder))
+    if choice == "ray":
+        choice = RayCluster()
+    if isinstance(choice, Engine):
+        if choice.identity != encoder.identity:
+            raise InputError(
+                f"the engine was made for another model than {encoder.name}: make one for this model"
+            )
+        return nullcontext(choice)
+    if not isinstance(choice, RayCluster):
+        raise InputError(f"engine {choice!r} is unknown: use local, ray, a RayCluster or an engine")
+    from stickytoken.measurement.engines.ray_engine import ray_engine
+
+    return ray_engine(encoder, choice.address, choice.workers)

@@ -1,0 +1,248 @@
+"""Compute shards on the workers of a Ray cluster."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from stickytoken.encoders.loading.spec import EncoderSpec
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity
+from stickytoken.errors import InputError, RunError, StickyTokenError
+from stickytoken.measurement.engines.protocol import ComputedShard
+from stickytoken.measurement.engines.ray_cluster import Share, connected, divide, nodes_of
+from stickytoken.measurement.engines.ray_worker import ShardWorker, WorkerReport
+from stickytoken.measurement.identity import differences
+from stickytoken.measurement.stage import Shard, Stage
+
+_LOG = logging.getLogger(__name__)
+
+# The shard being computed and the next one, so that a worker never waits for the coordinator.
+_IN_FLIGHT = 2
+# A shard that ends so many workers would end all others too.
+_ATTEMPTS = 3
+_START_SECONDS = 300
+_SHOWN_REASON = 200
+
+
+@dataclass(eq=False)
+class _Worker:
+    """An actor and what it was given; the first shard is the one that it computes."""
+
+    actor: Any
+    loading: Any
+    ready: bool = False
+    given: dict[Any, Shard] = field(default_factory=dict)
+
+
+@contextmanager
+def ray_engine(
+    encoder: Encoder, address: str | None = None, workers: int | None = None
+) -> Iterator[RayEngine]:
+    """An engine whose workers end with the block, and with them the Ray that was started for it.
+
+    Workers load the model while the coordinator goes on.
+
+    Args:
+        encoder: the coordinator's; workers load the same one.
+        address: of a cluster; see `connected`.
+        workers: how many; see `divide`.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        InputError: the encoder was made of a model object, or the cluster has less than is asked for.
+        RunError: nobody answers at the address.
+    """
+    spec: EncoderSpec | None = getattr(encoder, "spec", None)
+    if spec is None:
+        raise InputError(
+            f"{encoder.name} was made from a model object, which workers cannot load by themselves: "
+            "save it, and pass its folder or name to load_encoder"
+        )
+    if workers is not None and workers < 1:
+        raise InputError(f"{workers} workers cannot compute anything: ask for at least one")
+    with connected(address) as ray:
+        engine = RayEngine(ray, divide(nodes_of(ray), encoder.device, workers), spec, encoder.identity)
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+class RayEngine:
+    """Computes shards on actors, each with an encoder of its own.
+
+    Args:
+        ray: the module, connected.
+        share: workers, and what each has.
+        spec: what workers load.
+        identity: what it must turn out to be.
+    """
+
+    def __init__(self, ray: Any, share: Share, spec: EncoderSpec, identity: EncoderIdentity) -> None:
+        self._ray = ray
+        self._share = share
+        self._spec = spec
+        self.identity = identity
+        self.reports: list[WorkerReport] = []  # of workers, as they became ready
+        self._failed_starts = 0
+        self._keys = itertools.count()
+        self._workers = [self._started() for _ in range(share.workers)]
+
+    def compute(self, stage: Stage, shards: Sequence[Shard]) -> Iterator[ComputedShard]:
+        """Give the shards as workers finish them; see `Engine.compute`."""
+        try:
+            yield from self._computed(stage, shards)
+        finally:
+            # Whoever stopped listening must not be told of it in the next stage.
+            for worker in self._workers:
+                for reference in worker.given:
+                    self._ray.cancel(reference)
+                worker.given.clear()
+
+    def _computed(self, stage: Stage, shards: Sequence[Shard]) -> Iterator[ComputedShard]:
+        key, reference = next(self._keys), [self._ray.put(stage)]
+        queue, attempts = deque(shards), Counter[int]()
+        while queue or any(worker.given for worker in self._workers):
+            for worker in self._workers:
+                while worker.ready and queue and len(worker.given) < _IN_FLIGHT:
+                    shard = queue.popleft()
+                    worker.given[worker.actor.compute.remote(key, reference, shard)] = shard
+            worker, done = self._wait()
+            try:
+                found = self._ray.get(done)
+            except self._ray.exceptions.RayTaskError as error:
+                raise _as_raised(error) from None
+            except self._ray.exceptions.RayError as error:
+                queue.extendleft(reversed(self._replace(worker, stage, attempts, error)))
+                continue
+            if worker.ready:
+                worker.given.pop(done)
+                yield found
+            else:
+                self._admit(worker, found)
+
+    def wait_until_ready(self) -> None:
+        """Wait for all workers to load the model, which `compute` does not: it begins with the first.
+
+        Raises:
+            RunError: a worker cannot load it, has another one or was lost.
+        """
+        for worker in self._workers:
+            if not worker.ready:
+                try:
+                    self._admit(worker, self._ray.get(worker.loading))
+                except self._ray.exceptions.RayTaskError as error:
+                    raise _as_raised(error) from None
+                except self._ray.exceptions.RayError as error:
+                    raise RunError(
+                        f"a Ray worker ended as it loaded the model ({_last_line(error)})"
+                    ) from error
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self._workers:
+            self._ray.kill(worker.actor)
+        self._workers = []
+
+    def _started(self) -> _Worker:
+        actor = (
+            self._ray.remote(ShardWorker)
+            .options(num_cpus=self._share.cores, num_gpus=self._share.gpus, max_restarts=0)
+            .remote(self._spec, "cuda" if self._share.gpus else "cpu", self._share.cores)
+        )
+        return _Worker(actor, actor.load.remote())
+
+    def _wait(self) -> tuple[_Worker, Any]:
+        """A worker with something that is finished: its start, or a shard."""
+        waited = {
+            reference: worker
+            for worker in self._workers
+            for reference in ([*worker.given] if worker.ready else [worker.loading])
+        }
+        busy = any(worker.given for worker in self._workers)
+        done, _ = self._ray.wait([*waited], num_returns=1, timeout=None if busy else _START_SECONDS)
+        if not done:
+            raise RunError(
+                f"no Ray worker was ready within {_START_SECONDS} s: {self._share.workers} workers with "
+                f"{self._share.cores} cores and {self._share.gpus} GPUs each were asked for, "
+                "perhaps others use the cluster"
+            )
+        return waited[done[0]], done[0]
+
+    def _admit(self, worker: _Worker, report: WorkerReport) -> None:
+        """Let a worker take part if it computes what the coordinator would.
+
+        Raises:
+            RunError: its model or its version of this package is another.
+        """
+        ours, theirs = version("stickytoken"), report.version
+        if ours != theirs:
+            raise RunError(
+                f"the worker on {report.host} has stickytoken {theirs}, this process {ours}: "
+                "install the same version there"
+            )
+        if parts := differing_parts(self.identity, report.identity):
+            raise RunError(
+                f"the worker on {report.host} has another model under the name {self._spec.model!r} "
+                f"(it differs in {', '.join(parts)}): put the same files there"
+            )
+        worker.ready = True
+        self.reports.append(report)
+        self._failed_starts = 0
+
+    def _replace(
+        self, worker: _Worker, stage: Stage, attempts: Counter[int], error: Exception
+    ) -> list[Shard]:
+        """Start another worker for a lost one; give back what it left undone, in order.
+
+        Raises:
+            RunError: workers end as they start, or over the same shard, again and again.
+        """
+        lost, reason = [*worker.given.values()], type(error).__name__
+        self._ray.kill(worker.actor)  # it may be out of reach and still computing
+        if lost:
+            attempts[lost[0].index] += 1
+            if attempts[lost[0].index] >= _ATTEMPTS:
+                raise RunError(
+                    f"shard {lost[0].index} of {stage.name} ended its worker {_ATTEMPTS} times ({reason}): "
+                    "most likely workers have too little memory; use fewer workers or a smaller token budget"
+                )
+        else:
+            self._failed_starts += 1
+            if self._failed_starts >= _ATTEMPTS * self._share.workers:
+                raise RunError(
+                    f"Ray workers end before they are ready ({_last_line(error)}): "
+                    "check that stickytoken and enough memory are there"
+                )
+        _LOG.warning(
+            "a Ray worker was lost (%s): starting another, %s",
+            reason,
+            f"{len(lost)} shards of {stage.name} are computed again"
+            if lost
+            else "nothing was being computed",
+        )
+        self._workers[self._workers.index(worker)] = self._started()
+        return lost
+
+
+def differing_parts(ours: EncoderIdentity, theirs: EncoderIdentity) -> list[str]:
+    """Names of the parts in which two models differ."""
+    mine: Mapping[str, Any] = asdict(ours)
+    return differences(mine, asdict(theirs))
+
+
+def _as_raised(error: Any) -> Exception:
+    """The error that the worker raised; with Ray's traceback only if it is a defect."""
+    cause = error.cause
+    return cause if isinstance(cause, StickyTokenError) else error
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][-_SHOWN_REASON:] if lines else type(error).__name__

@@ -1,0 +1,101 @@
+"""What runs inside a Ray worker. The engine makes an actor of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from stickytoken.encoders.loading.load import load_from_spec
+from stickytoken.encoders.loading.spec import EncoderSpec
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity
+from stickytoken.errors import RunError, StickyTokenError
+from stickytoken.measurement.engines.local import compute_shard
+from stickytoken.measurement.engines.protocol import ComputedShard
+from stickytoken.measurement.stage import Shard, Stage
+from stickytoken.measurement.store import ShardCost
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What a worker says of itself once its model is loaded.
+
+    Attributes:
+        host: name of its machine.
+        pid: of its process there.
+        version: of this package there.
+        identity: of the model that it loaded.
+        threads: that it computes with.
+        device: where it computes.
+    """
+
+    host: str
+    pid: int
+    version: str
+    identity: EncoderIdentity
+    threads: int
+    device: str
+
+
+class ShardWorker:
+    """Loads the encoder once, then computes shard after shard.
+
+    Args:
+        spec: what the coordinator's encoder was loaded from.
+        device: where to compute.
+        cores: cores that are set aside for this worker.
+    """
+
+    def __init__(self, spec: EncoderSpec, device: str, cores: int) -> None:
+        self._spec = spec
+        self._device = device
+        self._cores = cores
+        self._encoder: Encoder | None = None
+        self._stage: tuple[int, Stage] | None = None
+
+    def load(self) -> WorkerReport:
+        """Load the encoder.
+
+        Raises:
+            RunError: there is no such model here, or it cannot be used.
+        """
+        import torch
+
+        torch.set_num_threads(self._cores)
+        host = socket.gethostname()
+        try:
+            self._encoder = load_from_spec(self._spec, self._device)
+            identity = self._encoder.identity
+        except StickyTokenError as error:
+            raise RunError(f"the worker on {host} cannot load the model: {error}") from error
+        return WorkerReport(
+            host=host,
+            pid=os.getpid(),
+            version=version("stickytoken"),
+            identity=identity,
+            threads=torch.get_num_threads(),
+            device=self._encoder.device,
+        )
+
+    def compute(self, key: int, stage: Sequence[Any], shard: Shard) -> ComputedShard:
+        """Compute a shard; `load` was called before.
+
+        Args:
+            key: tells one stage from another.
+            stage: a reference to the stage; Ray resolves arguments, but nothing inside them, so that
+                it is fetched once and not for every shard.
+            shard: what to compute.
+        """
+        if self._encoder is None:
+            raise RunError("a worker was given work before its model: this is a defect")
+        if self._stage is None or self._stage[0] != key:
+            import ray
+
+            self._stage = (key, ray.get(stage[0]))
+        started = time.perf_counter()
+        rows, sequences = compute_shard(self._stage[1], shard, self._encoder)
+        return ComputedShard(shard, rows, ShardCost(time.perf_counter() - started, sequences))

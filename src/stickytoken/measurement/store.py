@@ -1,0 +1,277 @@
+"""The run folder: one writer, a file a shard, existence is the commit."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+
+import polars as pl
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from stickytoken.errors import RunError
+from stickytoken.measurement.atomic import remove_leftovers, write_atomically
+
+Record = TypeVar("Record", bound=BaseModel)
+
+RUN_FILE = "run.json"
+PLAN_FILE = "plan.json"
+VOCABULARY_FILE = "vocabulary.parquet"
+TOKENS_FILE = "tokens.parquet"
+_SHARDS = "shards"
+_LOCK = ".lock"
+# polars panics, outside its own errors, on some damaged files.
+_DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+
+
+class ShardCost(NamedTuple):
+    """What a committed shard took."""
+
+    seconds: float
+    sequences: int
+
+
+class ResultFolder:
+    """Reads and writes the files of one run.
+
+    Args:
+        path: the folder; it need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for writing; the lock ends with the process, however it ends.
+
+        Raises:
+            RunError: another process holds it, or it cannot be made.
+        """
+        try:
+            (self.path / _SHARDS).mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / _LOCK)
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise RunError(
+                f"{self.path} is being written by another process: wait for it, or choose another folder"
+            ) from error
+        except OSError as error:
+            raise RunError(
+                f"{self.path} cannot be used as a run folder: {error.strerror or error}"
+            ) from error
+        try:
+            remove_leftovers(self.path)
+            remove_leftovers(self.path / _SHARDS)
+            yield
+        finally:
+            lock.release()
+
+    def exists(self) -> bool:
+        """Whether there is anything at the path."""
+        return self._looked_at(self.path.exists)
+
+    def holds_run(self) -> bool:
+        """Whether there is a run.json."""
+        return self._looked_at((self.path / RUN_FILE).is_file)
+
+    def holds_other_files(self) -> bool:
+        """Whether the folder has content without being a run."""
+        return self._looked_at(self._has_foreign_content)
+
+    def _has_foreign_content(self) -> bool:
+        if not self.path.is_dir():
+            return self.path.exists()
+        if (self.path / RUN_FILE).is_file():
+            return False
+        shards = self.path / _SHARDS
+        entries = [*self.path.iterdir(), *(shards.iterdir() if shards.is_dir() else ())]
+        return any(entry != shards and entry.name != _LOCK and not _is_leftover(entry) for entry in entries)
+
+    def _looked_at(self, look: Callable[[], bool]) -> bool:
+        try:
+            return look()
+        except OSError as error:
+            raise RunError(
+                f"{self.path} cannot be used as a run folder: {error.strerror or error}"
+            ) from error
+
+    def read_plan(self, kind: type[Record]) -> Record | None:
+        """Read plan.json; None where it was not written yet."""
+        return self.read_record(PLAN_FILE, kind)
+
+    def read_record(self, name: str, kind: type[Record]) -> Record | None:
+        """Read a JSON file of the folder; None where it was not written yet.
+
+        Raises:
+            RunError: it is damaged.
+        """
+        path = self.path / name
+        return validated(kind, read_json(path), path) if path.is_file() else None
+
+    def write_record(self, name: str, record: BaseModel) -> None:
+        """Write a JSON file of the run.
+
+        Raises:
+            RunError: the disk is full or the folder cannot be written.
+        """
+        try:
+            content = record.model_dump_json(indent=2).encode() + b"\n"
+        except PydanticSerializationError as error:
+            # pydantic wraps a Ctrl-C that reaches it in the middle.
+            if "KeyboardInterrupt" in str(error):
+                raise KeyboardInterrupt from error
+            raise
+        write_atomically(self.path / name, lambda stream: _write(stream, content))
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file of the run; raises as `write_record` does."""
+        content = text.encode("utf-8", "backslashreplace")
+        write_atomically(self.path / name, lambda stream: _write(stream, content))
+
+    def write_table(self, name: str, frame: pl.DataFrame) -> None:
+        """Write a Parquet file of the run; raises as `write_record` does."""
+        content = _parquet(frame)
+        write_atomically(self.path / name, lambda stream: _write(stream, content))
+
+    def read_table(self, name: str, columns: Sequence[str] = ()) -> pl.DataFrame:
+        """Read a Parquet file of the run.
+
+        Args:
+            name: of the file.
+            columns: that it must have.
+
+        Raises:
+            RunError: it is missing, damaged or has not these columns.
+        """
+        path = self.path / name
+        if not path.is_file():
+            raise RunError(f"{self.path} has no {name}: the run is not finished, run the same command again")
+        try:
+            # Not by its path: polars cannot read one that is not valid Unicode.
+            table = pl.read_parquet(path.read_bytes())
+        except (*_DAMAGE, OSError) as error:
+            raise RunError(f"{path} is damaged: delete it and run the same command again") from error
+        if missing := [column for column in columns if column not in table.columns]:
+            raise RunError(f"{path} has no column {missing[0]!r}: delete it and run the same command again")
+        return table
+
+    def write_shard(self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost) -> None:
+        """Commit one shard; raises as `write_record` does."""
+        frame = pl.DataFrame(list(rows), infer_schema_length=None)
+        metadata = {
+            "seconds": f"{cost.seconds:.3f}",
+            "sequences": str(cost.sequences),
+            "sha256": _content_digest(frame),
+        }
+        content = _parquet(frame, metadata)
+        write_atomically(self._shard(stage, index), lambda stream: _write(stream, content))
+
+    def read_shard(
+        self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
+    ) -> pl.DataFrame | None:
+        """A committed shard; None where there is none, or where it is damaged.
+
+        Args:
+            stage: of the shard.
+            index: of the shard.
+            keys: what its rows are about, in order.
+            key: the column that says so.
+        """
+        path = self._shard(stage, index)
+        if not path.is_file():
+            return None
+        try:
+            content = path.read_bytes()
+            frame = pl.read_parquet(content)
+            expected = pl.read_parquet_metadata(content).get("sha256")
+        except (*_DAMAGE, OSError):
+            return None
+        whole = key in frame.columns and frame[key].to_list() == list(keys)
+        return frame if whole and _content_digest(frame) == expected else None
+
+    def total_cost(self, stages: Mapping[str, int]) -> ShardCost:
+        """What the committed shards took together.
+
+        Args:
+            stages: number of shards by stage; all of them are committed.
+        """
+        paths = [self._shard(stage, index) for stage, size in stages.items() for index in range(size)]
+        costs = [pl.read_parquet_metadata(path.read_bytes()) for path in paths]
+        return ShardCost(
+            seconds=sum(float(cost.get("seconds", 0)) for cost in costs),
+            sequences=sum(int(cost.get("sequences", 0)) for cost in costs),
+        )
+
+    def committed(self) -> dict[str, int]:
+        """Tokens in the committed shards, by stage, in the order of their first commit.
+
+        Shards of one stage may overlap where a later version cut them otherwise: a token counts once.
+        """
+        found: dict[str, set[int]] = {}
+        paths = (self.path / _SHARDS).glob("*-*.parquet")
+        for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
+            try:
+                ids = pl.read_parquet(path.read_bytes(), columns=["token_id"])["token_id"].to_list()
+            except (*_DAMAGE, OSError):
+                continue  # it will be computed again
+            found.setdefault(path.name.rpartition("-")[0], set()).update(ids)
+        return {stage: len(ids) for stage, ids in found.items()}
+
+    def _shard(self, stage: str, index: int) -> Path:
+        return self.path / _SHARDS / f"{stage}-{index:06d}.parquet"
+
+
+def _is_leftover(path: Path) -> bool:
+    return path.name.startswith(".") and path.name.endswith(".tmp")
+
+
+def _parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> bytes:
+    """Parquet in memory, so that a full disk is met by the writer of bytes, with its errno."""
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, metadata=metadata)
+    return buffer.getvalue()
+
+
+def _content_digest(frame: pl.DataFrame) -> str:
+    """Return the sha256 over all values; a flipped bit on the disk must not become a number."""
+    return hashlib.sha256(json.dumps(frame.to_dict(as_series=False)).encode()).hexdigest()
+
+
+def _write(stream: BinaryIO, content: bytes) -> None:
+    stream.write(content)
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of a folder.
+
+    Raises:
+        RunError: it is damaged.
+    """
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path} is damaged: {error}. Delete the folder and start the run again") from error
+
+
+def validated(kind: type[Record], raw: Any, path: Path) -> Record:
+    """JSON values as a record.
+
+    Raises:
+        RunError: they are not what that file holds.
+    """
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise RunError(
+            f"{path} is not what a run writes ({where}: {first['msg']}): "
+            "delete the folder and start the run again"
+        ) from error

@@ -1,0 +1,1 @@
+"""Detection methods, and the statistics they share."""

@@ -1,0 +1,81 @@
+"""What a detection computes with, whatever the method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import polars as pl
+
+from stickytoken.corpora import Sentences
+from stickytoken.corpora.choice import PairCorpus
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.insertion import Token
+from stickytoken.measurement.engines.protocol import Engine
+from stickytoken.measurement.engines.stages import run_stage
+from stickytoken.measurement.progress import ProgressCallback
+from stickytoken.measurement.stage import Shard, Stage, cut_into_shards
+from stickytoken.measurement.store import ResultFolder, ShardCost
+from stickytoken.vocabulary.categories import Vocabulary
+
+# Texts a shard: what a kill loses, and enough of every length to fill batches.
+_SHARD_PROBES = 8192
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that a run is computed from.
+
+    Attributes:
+        encoder: the model.
+        settings: of the method.
+        corpus: sentences, or pairs.
+        vocabulary: of the model.
+        tokens: that the run looks at, by ascending id.
+        restricted: whether these are not all available tokens.
+        sampled: whether nobody named them, so that they are all or a random sample.
+    """
+
+    encoder: Encoder
+    settings: Any
+    corpus: Sentences | PairCorpus
+    vocabulary: Vocabulary
+    tokens: list[Token]
+    restricted: bool
+    sampled: bool
+
+
+class StageRunner(Protocol):
+    """Runs a stage over tokens and returns one row a token."""
+
+    def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
+        """Rows in the order of the tokens."""
+        ...
+
+
+class FolderRunner:
+    """Runs stages shard by shard into a run folder.
+
+    Args:
+        engine: computes shards.
+        folder: where shards are committed; the caller holds its lock.
+        progress: told after every shard.
+    """
+
+    def __init__(self, engine: Engine, folder: ResultFolder, progress: ProgressCallback) -> None:
+        self._engine = engine
+        self._folder = folder
+        self._progress = progress
+        self._shards: dict[str, int] = {}
+
+    def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
+        """Rows in the order of the tokens; what is committed is not computed again."""
+        shards: list[Shard] = cut_into_shards(tokens, stage.probes_per_token, _SHARD_PROBES)
+        self._shards[stage.name] = len(shards)
+        return run_stage(stage, shards, self._engine, self._folder, self._progress)
+
+    @property
+    def cost(self) -> ShardCost:
+        """What all stages that were run took, in whatever session."""
+        return self._folder.total_cost(self._shards)

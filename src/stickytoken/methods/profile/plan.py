@@ -1,0 +1,265 @@
+"""Plan the profile method: anchors, carriers of every round, reference tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.corpora import Sentences
+from stickytoken.corpora.endings import open_ended
+from stickytoken.encoders.mean_similarity import mean_similarity
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion, Token
+from stickytoken.measurement.progress import Progress, ProgressCallback
+from stickytoken.methods.panel import AnchorPanel, balanced, group_weights
+from stickytoken.methods.profile.clusters import cluster
+from stickytoken.methods.profile.record import (
+    ProfilePlanRecord,
+    SentenceAnchorRecord,
+    VocabularyAnchorRecord,
+)
+from stickytoken.methods.profile.rounds import LATE_REFERENCE, Round, cells, probes_in
+from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.profile.stage import ProfileStage
+
+_LEAST_ANCHORS = 40
+# Carriers of the first round at the smallest budget.
+_LEAST_SCREENING = 2
+# Of a large corpus, this many times as many sentences as are needed are drawn.
+_SENTENCE_POOL = 20
+# Carriers are drawn from this many times as many of the shortest sentences.
+_CARRIER_POOL = 1.5
+_TOKENS_PER_TEXT_COPY = 8
+# Pairs of a carrier below the mean similarity, as a share of the anchors.
+_LEAST_BELOW = 0.02
+_NO_SPREAD = 1e-5
+# Keys of the generators, so that one draw does not depend on another.
+_CARRIERS, _VOCABULARY, _REFERENCE = range(3)
+
+
+def make_profile_plan(
+    encoder: Encoder,
+    settings: ProfileSettings,
+    corpus: Sentences,
+    vocabulary: Sequence[Token],
+    progress: ProgressCallback,
+) -> ProfilePlanRecord:
+    """Compute u, draw anchors and carriers, which share no sentence, and the reference tokens.
+
+    Raises:
+        InputError: too few sentences, or sentences that the model does not tell apart.
+    """
+    split = _split(encoder, settings, corpus)  # before the long work: it may fail
+    vectors = _unit(encoder.encode([corpus.texts[k] for k in split.anchors]))
+    sentence_groups, names = _sentence_groups(settings, corpus, split.anchors, vectors)
+    entries = _vocabulary_anchors(encoder, settings, vocabulary)
+    u = mean_similarity(
+        encoder, lambda done, total: progress(Progress("mean similarity", done, total, done, done))
+    )
+    vocabulary_groups = cluster(entries.vectors, settings.topics, settings.seed)
+    panel = _panel(
+        np.vstack([vectors, entries.vectors]), sentence_groups, vocabulary_groups, settings.vocabulary_share
+    )
+    carriers = _carriers(encoder, settings, corpus, split.carriers, panel, u.value)
+    before = carriers.vectors @ panel.vectors.T
+    drawn = np.random.default_rng([settings.seed, _REFERENCE]).permutation([token.id for token in vocabulary])
+    return ProfilePlanRecord(
+        mean_similarity=u.value,
+        mean_similarity_entries=u.entries,
+        similarity_spread=_spread(before, panel),
+        share_below=float(((before < u.value) @ panel.weights).mean()),
+        left_out=split.left_out,
+        groups=[*names, *(f"vocabulary {group}" for group in range(max(vocabulary_groups, default=-1) + 1))],
+        sentence_anchors=[
+            SentenceAnchorRecord(text=corpus.texts[k], group=int(group))
+            for k, group in zip(split.anchors, sentence_groups, strict=True)
+        ],
+        vocabulary_anchors=[
+            VocabularyAnchorRecord(token_id=token.id, group=int(group))
+            for token, group in zip(entries.tokens, vocabulary_groups, strict=True)
+        ],
+        carriers=_by_round(settings, carriers.texts),
+        reference=sorted(int(token_id) for token_id in drawn[: settings.reference]),
+        late_reference=sorted(int(token_id) for token_id in drawn[: min(settings.reference, LATE_REFERENCE)]),
+    )
+
+
+def anchor_panel(
+    encoder: Encoder, settings: ProfileSettings, plan: ProfilePlanRecord, vocabulary: Sequence[Token]
+) -> AnchorPanel:
+    """Encode the anchors of a plan."""
+    texts = {token.id: token.text for token in vocabulary}
+    anchors = [
+        *(anchor.text for anchor in plan.sentence_anchors),
+        *(texts[anchor.token_id] for anchor in plan.vocabulary_anchors),
+    ]
+    return _panel(
+        _unit(encoder.encode(anchors)),
+        np.array([anchor.group for anchor in plan.sentence_anchors], dtype=np.intp),
+        np.array([anchor.group for anchor in plan.vocabulary_anchors], dtype=np.intp),
+        settings.vocabulary_share,
+    )
+
+
+def round_stage(
+    encoder: Encoder, settings: ProfileSettings, plan: ProfilePlanRecord, panel: AnchorPanel, step: Round
+) -> ProfileStage:
+    """The stage of one round."""
+    texts = plan.carriers[step]
+    precision = None if step is Round.CONFIRM else settings.screen_precision
+    return ProfileStage(
+        name=step.value,
+        carriers=tuple(encoder.tokenize(texts)) if settings.insertion is Insertion.IDS else tuple(texts),
+        cells=tuple(cells(settings, len(texts))),
+        panel=panel.against(_unit(encoder.at(precision).encode(texts)), plan.mean_similarity),
+        seed=settings.seed,
+        alone=step is Round.SCREEN,
+        precision=precision,
+    )
+
+
+class _Split(NamedTuple):
+    """Indices of sentences that may carry, and of those that are anchors; how many were too long."""
+
+    carriers: list[int]
+    anchors: list[int]
+    left_out: int
+
+
+def _split(encoder: Encoder, settings: ProfileSettings, corpus: Sentences) -> _Split:
+    probes = probes_in(settings)
+    needed = sum(probes.values())
+    order = np.random.default_rng([settings.seed, _CARRIERS]).permutation(len(corpus))
+    drawn = order[: _SENTENCE_POOL * (needed + settings.anchors)].tolist()
+    tokenized = encoder.tokenize([corpus.texts[k] for k in drawn])
+    lengths = {k: len(text.ids) for k, text in zip(drawn, tokenized, strict=True) if encoder.fits(text.ids)}
+    if len(lengths) < needed + _LEAST_ANCHORS:
+        least = needed - probes[Round.SCREEN] + _LEAST_SCREENING + _LEAST_ANCHORS
+        raise InputError(
+            f"{corpus.source} has {len(lengths)} sentences that {encoder.name} reads whole; "
+            f"{needed} carriers and at least {_LEAST_ANCHORS} anchors are needed: use more sentences"
+            + (", or a smaller budget" if len(lengths) >= least else "")
+        )
+    carriers = _short_sentences(encoder, settings, corpus, lengths, needed)
+    rest = [k for k in lengths if k not in carriers]
+    topics = corpus.topics or ("",) * len(corpus)
+    anchors = [rest[k] for k in balanced([topics[k] for k in rest], settings.anchors, settings.seed)]
+    return _Split([k for k in lengths if k in carriers], sorted(anchors), len(drawn) - len(lengths))
+
+
+def _short_sentences(
+    encoder: Encoder, settings: ProfileSettings, corpus: Sentences, lengths: dict[int, int], needed: int
+) -> set[int]:
+    """The shortest sentences, more than are needed, that leave room for the copies."""
+    copies = max(settings.copies) * (1 if settings.insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY)
+    limit = encoder.identity.max_length
+    room = copies if limit is None else min(copies, limit // 2)
+    unlike = {open_ended(corpus.texts[k]): k for k in reversed(lengths)}
+    shortest = sorted(unlike.values(), key=lambda k: lengths[k])
+    size = max(needed, min(int(_CARRIER_POOL * needed), len(shortest) - _LEAST_ANCHORS))
+    found = {k for k in shortest[:size] if encoder.fits((0,) * (lengths[k] + room))}
+    if len(found) < needed:
+        room_in = "" if limit is None else f" in the {limit} tokens that {encoder.name} reads"
+        raise InputError(
+            f"only {len(found)} sentences of {corpus.source} differ in more than their punctuation and leave "
+            f"room for the copies{room_in}, {needed} are needed: use more or shorter sentences"
+        )
+    return found
+
+
+def _sentence_groups(
+    settings: ProfileSettings, corpus: Sentences, anchors: Sequence[int], vectors: NDArray[np.float32]
+) -> tuple[NDArray[np.intp], list[str]]:
+    """Group of each anchor and the names of the groups: the corpus's topics, or clusters."""
+    if corpus.topics is not None:
+        names, groups = np.unique([corpus.topics[k] for k in anchors], return_inverse=True)
+        return groups, [str(name) for name in names]
+    groups = cluster(vectors, settings.topics, settings.seed)
+    return groups, [f"cluster {group}" for group in range(int(groups.max()) + 1)]
+
+
+class _Entries(NamedTuple):
+    tokens: list[Token]
+    vectors: NDArray[np.float32]
+
+
+def _vocabulary_anchors(encoder: Encoder, settings: ProfileSettings, vocabulary: Sequence[Token]) -> _Entries:
+    """Random available tokens that have a vector as texts of their own."""
+    count = settings.vocabulary_anchors if settings.vocabulary_share > 0 else 0
+    order = np.random.default_rng([settings.seed, _VOCABULARY]).permutation(len(vocabulary))
+    drawn = [vocabulary[k] for k in order[: 2 * count]]
+    tokenized = encoder.tokenize([token.text for token in drawn])
+    usable = [
+        token for token, text in zip(drawn, tokenized, strict=True) if text.words and encoder.fits(text.ids)
+    ][:count]
+    usable = sorted(usable, key=lambda token: token.id)
+    if not usable:
+        return _Entries([], np.empty((0, encoder.identity.dimension), np.float32))
+    return _Entries(usable, _unit(encoder.encode([token.text for token in usable])))
+
+
+def _panel(
+    vectors: NDArray[np.float32],
+    sentence_groups: NDArray[np.intp],
+    vocabulary_groups: NDArray[np.intp],
+    vocabulary_share: float,
+) -> AnchorPanel:
+    sentences = int(sentence_groups.max()) + 1
+    entries = int(vocabulary_groups.max(initial=-1)) + 1
+    groups = np.concatenate([sentence_groups, vocabulary_groups + sentences])
+    return AnchorPanel(vectors, groups, group_weights(sentences, entries, vocabulary_share), sentences)
+
+
+class _Carriers(NamedTuple):
+    texts: list[str]
+    vectors: NDArray[np.float32]
+
+
+def _carriers(
+    encoder: Encoder,
+    settings: ProfileSettings,
+    corpus: Sentences,
+    pool: Sequence[int],
+    panel: AnchorPanel,
+    mean_similarity_value: float,
+) -> _Carriers:
+    """The first carriers of the pool that have unrelated anchors."""
+    needed = sum(probes_in(settings).values())
+    texts = [open_ended(corpus.texts[k]) for k in pool]
+    vectors = _unit(encoder.encode(texts))
+    before = vectors @ panel.vectors.T
+    if before.std() < _NO_SPREAD:
+        raise InputError(
+            f"{encoder.name} gives all sentences of {corpus.source} the same similarity "
+            f"({before.mean():.4f}): there is nothing that a token could move"
+        )
+    usable = np.flatnonzero((before < mean_similarity_value) @ panel.weights >= _LEAST_BELOW)[:needed]
+    if len(usable) < needed:
+        raise InputError(
+            f"only {len(usable)} of {len(pool)} carriers from {corpus.source} have a similarity below the "
+            f"model's mean {mean_similarity_value:.4f} to some anchors, {needed} are needed: "
+            "use sentences on more varied subjects"
+        )
+    return _Carriers([texts[k] for k in usable], vectors[usable])
+
+
+def _by_round(settings: ProfileSettings, texts: Sequence[str]) -> dict[str, list[str]]:
+    found, start = {}, 0
+    for step, count in probes_in(settings).items():
+        found[step.value] = list(texts[start : start + count])
+        start += count
+    return found
+
+
+def _spread(before: NDArray[np.float32], panel: AnchorPanel) -> float:
+    mean = float((before @ panel.weights).mean())
+    return float(np.sqrt((((before - mean) ** 2) @ panel.weights).mean()))
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    units: NDArray[np.float32] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return units

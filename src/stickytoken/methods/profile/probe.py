@@ -1,0 +1,200 @@
+"""Evidence for named tokens by the profile method, without a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from stickytoken.corpora import Sentences
+from stickytoken.corpora.choice import choose_corpus
+from stickytoken.encoders.protocol import Encoder
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion, Placement, Token
+from stickytoken.measurement.engines.local import compute_shard
+from stickytoken.measurement.progress import Progress, ProgressCallback, ignore_progress
+from stickytoken.measurement.stage import Shard, Stage
+from stickytoken.methods.evidence_panel import fitting_copies
+from stickytoken.methods.job import Job
+from stickytoken.methods.probed_tokens import probed_token
+from stickytoken.methods.profile.plan import anchor_panel, round_stage
+from stickytoken.methods.profile.record import ProfilePlanRecord
+from stickytoken.methods.profile.results import Findings
+from stickytoken.methods.profile.rounds import Round, cells
+from stickytoken.methods.profile.run import compute_profile, plan_profile
+from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.symptoms import SYMPTOM_CARRIERS, SymptomStage
+from stickytoken.vocabulary.categories import Vocabulary
+
+# Ordinary tokens whose mean curve stands beside that of a probed one.
+_ORDINARY_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SymptomCurve:
+    """Mean similarity of pairs by number of copies; a side without a pair has an empty curve.
+
+    Attributes:
+        copies: numbers of copies, 0 first.
+        below: of pairs below the mean similarity.
+        above: of pairs above it.
+        ordinary_below: the same for ordinary tokens, as a control.
+        ordinary_above: the same.
+    """
+
+    copies: list[int]
+    below: list[float]
+    above: list[float]
+    ordinary_below: list[float]
+    ordinary_above: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileEvidence:
+    """What the profile method says about one token; fields as in tokens.parquet.
+
+    Attributes:
+        validation_rate: by metric, the share of pairs below the mean similarity that rise.
+        by_placement: lift by placement.
+        mean_similarity: u.
+        curve: the symptom curve.
+    """
+
+    token_id: int
+    token: str
+    category: str
+    verdict: str
+    severity: str
+    lift: float
+    lift_low: float
+    lift_high: float
+    lift_floor: float
+    ordinary_lift: float
+    universality: float
+    validation_rate: dict[str, float]
+    by_placement: dict[str, dict[str, float]]
+    contraction: float
+    fixed_point: float | None
+    q_value: float | None
+    texts: int
+    mean_similarity: float
+    curve: SymptomCurve
+
+
+def probe_profile(
+    encoder: Encoder,
+    vocabulary: Vocabulary,
+    token_ids: Sequence[int],
+    *,
+    sentences: Sentences | str | Path | None = None,
+    settings: ProfileSettings | None = None,
+    progress: ProgressCallback = ignore_progress,
+) -> list[ProfileEvidence]:
+    """Measure named tokens as closely as `detect` measures its candidates.
+
+    What is ordinary is shown by random tokens of the vocabulary, measured beside them.
+
+    Args:
+        encoder: the model.
+        vocabulary: of the model.
+        token_ids: the tokens; with text insertion they must be able to occur in text.
+        sentences: the corpus; None is the bundled one.
+        settings: of the method.
+        progress: told of every step.
+
+    Raises:
+        InputError: a token that cannot be probed, or inputs that cannot be used.
+    """
+    settings = settings or ProfileSettings()
+    if not settings.adaptive:
+        raise InputError("a probe measures its tokens in all rounds: leave adaptive on")
+    tokens = [probed_token(vocabulary, token_id, settings.insertion) for token_id in token_ids]
+    distinct = list({token.id: token for token in tokens}.values())
+    job = Job(encoder, settings, choose_corpus(sentences, None), vocabulary, distinct, True, False)
+    plan = plan_profile(job, progress)
+    runner = _MemoryRunner(encoder, progress)
+    findings = compute_profile(job, plan, vocabulary.frame(), runner)
+    curves = _curves(job, plan, runner)
+    rows = {row["token_id"]: row for row in findings.tokens.to_dicts()}
+    return [_evidence(rows[token.id], findings, plan, settings, curves[token.id]) for token in tokens]
+
+
+class _MemoryRunner:
+    """Runs stages in memory, in shards small enough to show progress."""
+
+    def __init__(self, encoder: Encoder, progress: ProgressCallback) -> None:
+        self._encoder = encoder
+        self._progress = progress
+
+    def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
+        size = max(1, 2048 // stage.probes_per_token)
+        rows: list[dict[str, Any]] = []
+        sequences = 0
+        self._progress(Progress(stage.name, 0, len(tokens)))
+        for start in range(0, len(tokens), size):
+            part = tuple(tokens[start : start + size])
+            found, encoded = compute_shard(stage, Shard(start, part), self._encoder)
+            rows += found
+            sequences += encoded
+            self._progress(Progress(stage.name, len(rows), len(tokens), len(rows), sequences))
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _curves(job: Job, plan: ProfilePlanRecord, run: _MemoryRunner) -> dict[int, SymptomCurve]:
+    """Curves of the job's tokens, each beside the mean of a few ordinary ones."""
+    panel = anchor_panel(job.encoder, job.settings, plan, job.vocabulary.available)
+    confirming = round_stage(job.encoder, job.settings, plan, panel, Round.CONFIRM)
+    count = min(SYMPTOM_CARRIERS, len(confirming.carriers))
+    carriers = confirming.carriers[:count]
+    longest = max(
+        (tokenized.ids for tokenized in job.encoder.tokenize(plan.carriers[Round.CONFIRM][:count])), key=len
+    )
+    asked = {token.id for token in job.tokens}
+    available = {token.id: token for token in job.vocabulary.available}
+    ordinary = [available[k] for k in plan.late_reference if k not in asked][:_ORDINARY_TOKENS]
+    pieces = 1 if job.settings.insertion is Insertion.IDS else 8
+    copies = fitting_copies(job.encoder, longest, pieces)
+    stage = SymptomStage(carriers, copies, confirming.panel.first(count))
+    rows = {row["token_id"]: row for row in run(stage, [*job.tokens, *ordinary]).to_dicts()}
+    controls = {
+        side: np.mean([rows[token.id][side] for token in ordinary], axis=0).tolist() if ordinary else []
+        for side in ("below", "above")
+    }
+    return {
+        token_id: SymptomCurve(
+            [0, *copies],
+            rows[token_id]["below"],
+            rows[token_id]["above"],
+            controls["below"],
+            controls["above"],
+        )
+        for token_id in asked
+    }
+
+
+def _evidence(
+    row: dict[str, Any],
+    findings: Findings,
+    plan: ProfilePlanRecord,
+    settings: ProfileSettings,
+    curve: SymptomCurve,
+) -> ProfileEvidence:
+    confirmed = findings.rounds[Round.CONFIRM]
+    lifts = confirmed.lifts[confirmed.rows(np.array([row["token_id"]]))[0]]
+    places = np.array([cell.placement for cell in cells(settings, len(lifts))])
+    shared = {name: row[name] for name in ProfileEvidence.__slots__ if name in row}
+    return ProfileEvidence(
+        **shared | {"validation_rate": {"cosine": row["validation_rate"]}},
+        ordinary_lift=findings.ordinary_lift,
+        by_placement={
+            placement.value: {"lift": float(lifts[places == placement].mean())}
+            for placement in Placement
+            if (places == placement).any()
+        },
+        mean_similarity=plan.mean_similarity,
+        curve=curve,
+    )

@@ -1,0 +1,54 @@
+"""plan.json and the result of the method profile."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from stickytoken.measurement.records import Record
+
+
+class SentenceAnchorRecord(Record):
+    """A sentence that carriers are compared with."""
+
+    text: str
+    group: int
+
+
+class VocabularyAnchorRecord(Record):
+    """A vocabulary entry that carriers are compared with, as a text of its own."""
+
+    token_id: int
+    group: int
+
+
+class ProfilePlanRecord(Record):
+    """plan.json of the method profile: what was derived from the model before any token."""
+
+    mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
+    mean_similarity_entries: int = Field(description="vocabulary entries that u rests on")
+    similarity_spread: float = Field(description="standard deviation of carriers' similarities to anchors")
+    share_below: float = Field(description="share of the pairs whose similarity lies below u")
+    left_out: int = Field(description="sentences too long for the model")
+    groups: list[str] = Field(description="names of the groups of anchors, those of sentences first")
+    sentence_anchors: list[SentenceAnchorRecord]
+    vocabulary_anchors: list[VocabularyAnchorRecord]
+    carriers: dict[str, list[str]] = Field(description="by round")
+    reference: list[int] = Field(description="random tokens that show what is ordinary")
+    late_reference: list[int] = Field(description="those of them that are in every round")
+
+
+class ProfileResultRecord(Record):
+    """What a finished run of the method profile found, in numbers."""
+
+    looked_at: int = Field(description="tokens that the run looked at")
+    candidates: int = Field(description="of them, those that the last round measured")
+    sticky: int
+    topical: int
+    ordinary_lift: float = Field(description="lift of the typical token")
+    ordinary_spread: float = Field(description="standard deviation of the lifts of ordinary tokens")
+    empirical_null: bool = Field(
+        description="whether false discoveries are controlled; too few tokens: intervals decide"
+    )
+    texts_per_token: float = Field(description="texts that shards encoded, by token looked at")
+    sequences: int = Field(description="texts that shards encoded")
+    seconds: float = Field(description="time that shards took")

@@ -1,0 +1,114 @@
+"""Settings of the profile method."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion
+from stickytoken.precision import Precision
+from stickytoken.validation import proportion, real_number, set_whole_numbers, whole_number
+
+# Texts a token below which the first round has no two carriers to compare.
+_LEAST_BUDGET = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSettings:
+    """Settings of the profile method.
+
+    Attributes:
+        budget: texts per available token, on average over the vocabulary.
+        confidence: coverage of the intervals.
+        fdr: false discovery rate of the verdicts.
+        smallest_effect: lift above the typical token's that matters, in standard deviations
+            of the model's own similarities.
+        adaptive: spend what the first round leaves on the upper tail; otherwise every token
+            gets the whole budget.
+        insertion: copies as token ids or as text.
+        copies: numbers of copies, taken in turn by the carriers.
+        anchors: sentences that carriers are compared with, at most.
+        vocabulary_anchors: vocabulary entries, each a text of its own, that carriers are
+            compared with, at most.
+        vocabulary_share: weight of the vocabulary entries among the anchors.
+        topics: groups of anchors where the corpus does not name its topics.
+        refining_texts: further texts of a token in the second round.
+        confirming_texts: texts of a token in the third round, on which alone its verdict rests.
+        reference: random tokens that show what is ordinary, where not the whole
+            vocabulary is looked at.
+        screen_precision: what the model computes in before the last round; None is its own
+            precision. Verdicts on the tokens that reach the last round rest on its own in any case.
+        seed: of everything that is drawn.
+
+    Raises:
+        InputError: a value is out of range, or settings that go against each other.
+    """
+
+    budget: float = 6.0
+    confidence: float = 0.9
+    fdr: float = 0.05
+    smallest_effect: float = 0.5
+    adaptive: bool = True
+    insertion: Insertion = Insertion.IDS
+    copies: tuple[int, ...] = (8, 4)
+    anchors: int = 400
+    vocabulary_anchors: int = 400
+    vocabulary_share: float = 0.75
+    topics: int = 24
+    refining_texts: int = 8
+    confirming_texts: int = 96
+    reference: int = 400
+    screen_precision: Precision | None = None
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        least = {
+            "anchors": 2,
+            "vocabulary_anchors": 0,
+            "topics": 1,
+            "refining_texts": 2,
+            "confirming_texts": 4,
+            "reference": 2,
+            "seed": 0,
+        }
+        set_whole_numbers(self, least)
+        given: Any = self.copies
+        copies = given if isinstance(given, (tuple, list)) else (given,)
+        object.__setattr__(self, "copies", tuple(whole_number("copies", count, 1) for count in copies))
+        for name in ("budget", "smallest_effect", "vocabulary_share"):
+            object.__setattr__(self, name, real_number(name, getattr(self, name)))
+        for name in ("confidence", "fdr"):
+            object.__setattr__(self, name, proportion(name, getattr(self, name)))
+        if not self.copies:
+            raise InputError("copies is empty: name at least one number of copies")
+        if not _LEAST_BUDGET <= self.budget < math.inf:
+            raise InputError(
+                f"budget is {self.budget}: it must be at least {_LEAST_BUDGET} texts per available token"
+            )
+        if not 0 <= self.smallest_effect < math.inf:
+            raise InputError(f"smallest_effect is {self.smallest_effect}: it must be a number from 0")
+        if not 0 <= self.vocabulary_share < 1:
+            raise InputError(f"vocabulary_share is {self.vocabulary_share}: it must be from 0 to below 1")
+        if self.insertion not in tuple(Insertion):
+            raise InputError(f"insertion is {self.insertion!r}: it must be {' or '.join(Insertion)}")
+        adaptive: Any = self.adaptive
+        if not isinstance(adaptive, bool):
+            raise InputError(f"adaptive is {self.adaptive!r}: it must be True or False")
+        object.__setattr__(self, "screen_precision", _screen_precision(self.screen_precision, adaptive))
+        # One spelling of each value, since the settings are part of a run's identity.
+        object.__setattr__(self, "insertion", Insertion(self.insertion))
+
+
+def _screen_precision(given: Any, adaptive: bool) -> Precision | None:
+    if given is None:
+        return None
+    if given not in tuple(Precision):
+        raise InputError(f"screen_precision is {given!r}: it must be one of {', '.join(Precision)}")
+    if not adaptive:
+        raise InputError(
+            f"screen_precision is {given}, but without adaptive rounds there is nothing to screen for: "
+            "leave one of them out"
+        )
+    return Precision(given)

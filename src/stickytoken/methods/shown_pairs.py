@@ -1,0 +1,100 @@
+"""Pairs to show a reader: what copies of a token did to two texts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.insertion import Probe, Token
+from stickytoken.methods.symptoms import SymptomStage
+from stickytoken.precision import Precision
+
+
+class ShownPair(NamedTuple):
+    """A carrier and an anchor below the mean similarity.
+
+    Attributes:
+        carrier: its index.
+        anchor: its index.
+        before: their similarity.
+        after: with the copies in the carrier.
+    """
+
+    carrier: int
+    anchor: int
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class EvidenceStage:
+    """The symptom curve of a token, and two of the pairs behind it.
+
+    Attributes:
+        symptoms: the curve.
+        copies: number of copies in the pairs, one of those of the curve.
+        sentences: how many of the anchors, the first ones, are sentences that can be shown.
+        name: of the stage.
+        precision: of the model; None is its own.
+    """
+
+    symptoms: SymptomStage
+    copies: int
+    sentences: int
+    name: str = "evidence"
+    precision: Precision | None = None
+
+    @property
+    def probes_per_token(self) -> int:
+        """Those of the curve."""
+        return self.symptoms.probes_per_token
+
+    def probes(self, token: Token) -> Sequence[Probe]:
+        """Those of the curve."""
+        return self.symptoms.probes(token)
+
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
+        """The curve; the typical pair and the one that rises most, empty where no pair lies below.
+
+        Typical is the pair of sentences whose rise is nearest to the mean over all anchors below.
+        """
+        row = dict(self.symptoms.measure(token, vectors))
+        panel = self.symptoms.panel
+        place = self.symptoms.copies.index(self.copies)
+        units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        inserted = units.reshape(len(self.symptoms.carriers), len(self.symptoms.copies), -1)[:, place]
+        after = (inserted @ panel.panel.vectors.T).astype(np.float64)
+        shown = panel.below & (np.arange(after.shape[1]) < self.sentences)
+        mean = float((after - panel.before)[panel.below].mean()) if panel.below.any() else 0.0
+        pairs = pairs_to_show(panel.before, after, shown, mean)
+        return row | {name: list(map(float, pair)) for name, pair in pairs.items()}
+
+
+def pairs_to_show(
+    before: NDArray[np.float64], after: NDArray[np.float64], shown: NDArray[np.bool_], typical: float
+) -> dict[str, ShownPair | tuple[()]]:
+    """The pair whose rise is nearest to the typical one, and the one that rises most; ties by position.
+
+    Args:
+        before: similarities, shape (K, A).
+        after: the same with copies in the carrier, shape (K, A).
+        shown: pairs that may be shown, shape (K, A).
+        typical: a rise.
+    """
+    places = np.argwhere(shown)
+    if not len(places):
+        return {"typical": (), "largest": ()}
+    rises = (after - before)[shown]
+
+    def pair(place: np.intp) -> ShownPair:
+        carrier, anchor = (int(index) for index in places[place])
+        return ShownPair(carrier, anchor, float(before[carrier, anchor]), float(after[carrier, anchor]))
+
+    return {
+        "typical": pair(np.abs(rises - typical).argmin()),
+        "largest": pair(rises.argmax()),
+    }

@@ -1,0 +1,40 @@
+"""plan.json and the result of the method std."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from stickytoken.measurement.records import Record
+
+
+class PairRecord(Record):
+    """One sentence pair: the anchor, the carrier, their similarity."""
+
+    sentence1: str
+    sentence2: str
+    similarity: float
+
+
+class StdPlanRecord(Record):
+    """plan.json of the method std: what was derived from the model before any token."""
+
+    mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
+    mean_similarity_entries: int = Field(description="vocabulary entries that u rests on")
+    left_out: int = Field(description="sentences, or given pairs, too long for the model with copies in")
+    similarity_deviation: float = Field(
+        description="largest difference between a pair's recorded similarity and the model's own"
+    )
+    scoring: list[PairRecord]
+    validation: list[PairRecord]
+
+
+class StdResultRecord(Record):
+    """What a finished run of the method std found, in numbers."""
+
+    scored: int
+    candidates: int
+    sticky: int
+    score_threshold: float = Field(description="score that a candidate reaches")
+    rate_threshold: float = Field(description="validation rate that a sticky token exceeds")
+    sequences: int = Field(description="texts that shards encoded")
+    seconds: float = Field(description="time that shards took")

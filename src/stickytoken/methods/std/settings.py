@@ -1,0 +1,119 @@
+"""Settings of the paper's method, with the published values as defaults."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion, Placement
+from stickytoken.validation import real_number, set_whole_numbers
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementWeights:
+    """Weights over placements; they sum to 1.
+
+    Raises:
+        InputError: they do not, or one is negative.
+    """
+
+    prefix: float
+    suffix: float
+    random: float
+
+    def __post_init__(self) -> None:
+        values = (self.prefix, self.suffix, self.random)
+        if not (min(values) >= 0 and abs(sum(values) - 1) <= 1e-9):
+            raise InputError(f"placement weights {values} must not be negative and must sum to 1")
+
+    def of(self, placement: Placement) -> float:
+        """The weight of one placement."""
+        return {
+            Placement.PREFIX: self.prefix,
+            Placement.SUFFIX: self.suffix,
+            Placement.RANDOM: self.random,
+        }[placement]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreConstants:
+    """Constants of the sticky score (Chen et al. 2025, step 3 of the Sticky Token Detector).
+
+    Attributes:
+        alpha: weight of one fall.
+        beta: weight of one rise.
+        gamma: keeps the denominator above 0.
+
+    Raises:
+        InputError: one is out of range.
+    """
+
+    alpha: float
+    beta: float
+    gamma: float
+
+    def __post_init__(self) -> None:
+        values = (self.alpha, self.beta, self.gamma)
+        if not all(map(math.isfinite, values)) or min(values) < 0 or self.gamma == 0:
+            raise InputError(f"score constants need alpha, beta >= 0 and gamma > 0, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class StdSettings:
+    """Settings of the paper's method.
+
+    Attributes:
+        sentences: sentences sampled from the corpus.
+        pairs: pairs sampled from them, evenly over similarity.
+        scoring_pairs: pairs below the mean similarity that score a token.
+        validation_pairs: pairs below the mean similarity that validate a candidate.
+        copies: probes hold 1 to this many copies.
+        insertion: copies as text or as token ids.
+        candidate_share: share of the tokens, best score first, that is validated.
+        outlier_range: a candidate is sticky above Q3 + this x IQR of all rates.
+        seed: of the sentence sample and of random placement; 42 replays the published
+            stream of random placement.
+        scoring_weights: placements in the score.
+        validation_weights: placements in the validation rate.
+        angular: score constants for cosine and Euclidean distance.
+        manhattan: score constants for Manhattan distance.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    sentences: int = 1000
+    pairs: int = 1000
+    scoring_pairs: int = 5
+    validation_pairs: int = 250
+    copies: int = 8
+    insertion: Insertion = Insertion.TEXT
+    candidate_share: float = 0.02
+    outlier_range: float = 0.7
+    seed: int = 42
+    scoring_weights: PlacementWeights = field(default=PlacementWeights(0.35, 0.35, 0.30))
+    validation_weights: PlacementWeights = field(default=PlacementWeights(4 / 11, 4 / 11, 3 / 11))
+    angular: ScoreConstants = field(default=ScoreConstants(0.1, 0.05, 0.01))
+    manhattan: ScoreConstants = field(default=ScoreConstants(1.0, 0.5, 0.1))
+
+    def __post_init__(self) -> None:
+        least = {
+            "sentences": 2,
+            "pairs": 1,
+            "scoring_pairs": 1,
+            "validation_pairs": 1,
+            "copies": 1,
+            "seed": 0,
+        }
+        set_whole_numbers(self, least)
+        for name in ("candidate_share", "outlier_range"):
+            object.__setattr__(self, name, real_number(name, getattr(self, name)))
+        if not 0 < self.candidate_share <= 1:
+            raise InputError(f"candidate_share is {self.candidate_share}: it must be above 0 and at most 1")
+        if not 0 <= self.outlier_range < math.inf:
+            raise InputError(f"outlier_range is {self.outlier_range}: it must be a number from 0")
+        if self.insertion not in tuple(Insertion):
+            raise InputError(f"insertion is {self.insertion!r}: it must be {' or '.join(Insertion)}")
+        # One spelling of each value, since the settings are part of a run's identity.
+        object.__setattr__(self, "insertion", Insertion(self.insertion))

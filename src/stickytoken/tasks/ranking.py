@@ -1,0 +1,150 @@
+"""Queries that rank documents: retrieval over a corpus, reranking of candidates."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.tasks.protocol import Outcomes, Side, fingerprint, unit_vectors
+
+# Depth of a ranking, as of trec_eval runs and MTEB.
+_DEPTH = 1000
+_QUERIES_AT_ONCE = 256
+_MEASURES = {"ndcg_cut.10", "recall.100", "map", "recip_rank"}
+
+
+@dataclass(frozen=True)
+class _Ranking(ABC):
+    """Queries, documents and which of them belong together.
+
+    Attributes:
+        name: of the task.
+        queries: text by id.
+        documents: text by id.
+        relevant: by query id, the relevance of documents by id; every query has a relevant one.
+    """
+
+    name: str
+    queries: Mapping[str, str]
+    documents: Mapping[str, str]
+    relevant: Mapping[str, Mapping[str, int]]
+
+    unit = "queries"
+
+    @property
+    def units(self) -> int:
+        """Number of queries."""
+        return len(self.queries)
+
+    @property
+    def texts(self) -> Mapping[str, tuple[str, ...]]:
+        """Texts of queries and documents."""
+        return {"query": tuple(self.queries.values()), "document": tuple(self.documents.values())}
+
+    def edited(self, side: Side) -> frozenset[str]:
+        """The side, or both."""
+        return frozenset({"query", "document"} if side is Side.BOTH else {side.value})
+
+    def scores(
+        self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """Mean of a metric over queries."""
+        values = outcomes[:, :, self._place(metric)]
+        mean: NDArray[np.float64] = (values if sample is None else values[:, sample]).mean(axis=1)
+        return mean
+
+    @abstractmethod
+    def _place(self, metric: str) -> int:
+        """Place of a metric among the outcomes."""
+
+
+class RetrievalTask(_Ranking):
+    """A corpus that every query searches, as BEIR lays it out."""
+
+    layout = "retrieval"
+    metrics = ("ndcg_at_10", "recall_at_100", "map", "mrr")
+    columns = metrics
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over queries, documents and relevance."""
+        relevant = {query: dict(found) for query, found in self.relevant.items()}
+        return fingerprint(self.layout, dict(self.queries), dict(self.documents), relevant)
+
+    def outcomes(self, vectors: Mapping[str, NDArray[np.float32]], seed: int) -> Outcomes:
+        """The four metrics of each query, by pytrec_eval over the best 1,000 documents."""
+        del seed
+        measures = ("ndcg_cut_10", "recall_100", "map", "recip_rank")
+        found = evaluate_ranking(self.relevant, self._run(vectors), measures)
+        return np.array([[found[query][measure] for measure in measures] for query in self.queries])
+
+    def _run(self, vectors: Mapping[str, NDArray[np.float32]]) -> dict[str, dict[str, float]]:
+        queries, documents = unit_vectors(vectors["query"]), unit_vectors(vectors["document"])
+        ids, names = list(self.documents), list(self.queries)
+        depth = min(_DEPTH, len(ids))
+        run: dict[str, dict[str, float]] = {}
+        for start in range(0, len(names), _QUERIES_AT_ONCE):
+            cosines = queries[start : start + _QUERIES_AT_ONCE] @ documents.T
+            best = np.argpartition(-cosines, depth - 1, axis=1)[:, :depth]
+            for query, row, places in zip(names[start:], cosines, best, strict=False):
+                run[query] = {ids[place]: float(row[place]) for place in places}
+        return run
+
+    def _place(self, metric: str) -> int:
+        return self.metrics.index(metric)
+
+
+@dataclass(frozen=True)
+class RerankingTask(_Ranking):
+    """Candidates of each query, to be put in order.
+
+    Attributes:
+        candidates: document ids by query id.
+    """
+
+    candidates: Mapping[str, tuple[str, ...]]
+
+    layout = "reranking"
+    metrics = ("map",)
+    columns = metrics
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over queries, candidates and relevance."""
+        relevant = {query: dict(found) for query, found in self.relevant.items()}
+        candidates = {query: list(ids) for query, ids in self.candidates.items()}
+        return fingerprint(self.layout, dict(self.queries), dict(self.documents), relevant, candidates)
+
+    def outcomes(self, vectors: Mapping[str, NDArray[np.float32]], seed: int) -> Outcomes:
+        """Average precision of each query over its candidates, by pytrec_eval."""
+        del seed
+        queries, documents = unit_vectors(vectors["query"]), unit_vectors(vectors["document"])
+        places = {document: place for place, document in enumerate(self.documents)}
+        run = {}
+        for vector, (query, ids) in zip(queries, self.candidates.items(), strict=True):
+            cosines = documents[[places[document] for document in ids]] @ vector
+            run[query] = dict(zip(ids, cosines.tolist(), strict=True))
+        found = evaluate_ranking(self.relevant, run, ("map",))
+        return np.array([[found[query]["map"]] for query in self.queries])
+
+    def _place(self, metric: str) -> int:
+        return self.metrics.index(metric)
+
+
+def evaluate_ranking(
+    relevant: Mapping[str, Mapping[str, int]],
+    run: Mapping[str, Mapping[str, float]],
+    measures: tuple[str, ...],
+) -> dict[str, dict[str, float]]:
+    """Measures of trec_eval by query."""
+    import pytrec_eval
+
+    judged = {query: dict(found) for query, found in relevant.items()}
+    evaluator = pytrec_eval.RelevanceEvaluator(judged, _MEASURES)
+    found: dict[str, dict[str, float]] = evaluator.evaluate({query: dict(row) for query, row in run.items()})
+    return {query: {measure: row[measure] for measure in measures} for query, row in found.items()}

@@ -1,0 +1,1 @@
+"""Vocabulary entries: their categories and kinds."""

@@ -1,0 +1,61 @@
+"""Explanations in the web app: the figures of the report, within its limits."""
+
+import pytest
+
+from stickytoken import load_encoder
+from stickytoken.demo.bench import Bench
+from stickytoken.demo.deviation_figure import deviation_figure
+from stickytoken.demo.explaining import FIGURES, chosen_settings, explain_on, figures_of
+from stickytoken.demo.naming import named_token
+from stickytoken.errors import InputError
+from stickytoken.explanation.files import read_explanation
+from stickytoken.reports.explained import explanation_figures
+
+
+@pytest.fixture(scope="module")
+def river(bench):
+    """A token of a tiny BERT, explained without attribution."""
+    settings = chosen_settings(3, 2, 3, "suffix", attribution=False)
+    return explain_on(bench, named_token(bench.vocabulary, "river"), None, settings, lambda step: None)
+
+
+def test_figures_of_an_explanation_are_those_that_the_report_draws(river, tmp_path):
+    (folder,) = river.write(tmp_path)
+    stored = read_explanation(folder)
+    content = river.content(stored.token.token_id)
+    assert content.record == stored.record
+    assert all(table.equals(stored.tables[name]) for name, table in content.tables.items())
+    drawn = figures_of(river)
+    assert len(drawn) == FIGURES
+    for own, reported in zip(drawn[1:], explanation_figures(stored), strict=True):
+        if own is None:
+            assert reported.name.endswith("attribution")
+        else:
+            assert (own.name, own.alt, own.plot) == (reported.name, reported.alt, reported.plot)
+
+
+def test_a_token_that_was_not_explained_has_no_content(river):
+    with pytest.raises(InputError, match="token id 3 was not explained: ask for one of"):
+        river.content(3)
+
+
+def test_all_measures_stand_on_one_scale_at_their_furthest_layer(river):
+    figure = deviation_figure(river.measures, "river")
+    places = {row[0]: row for row in figure.table.rows}
+    assert set(places) == set(river.measures["measure"])
+    for name, row in places.items():
+        far = river.measures.filter(measure=name)["deviations"].abs().max()
+        assert far is None or abs(row[figure.table.columns.index("deviations")]) == far
+    marks = [mark for trace in figure.plot.data for mark in trace.x]
+    known = [row for row in figure.table.rows if row[figure.table.columns.index("deviations")] is not None]
+    assert sorted(marks) == sorted(round(row[-2], 3) for row in known)
+
+
+def test_what_a_static_model_does_not_have_is_not_drawn(planted_profile):
+    bench = Bench(load_encoder(planted_profile[0]))
+    token = bench.vocabulary.available[-1]
+    settings = chosen_settings(3, 2, 3, "suffix", attribution=False)
+    found = explain_on(bench, token, None, settings, lambda step: None)
+    titles = [figure.title for figure in figures_of(found) if figure is not None]
+    assert titles[0] == "All measures"
+    assert not any("Attention" in title for title in titles)

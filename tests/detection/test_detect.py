@@ -1,0 +1,257 @@
+"""Detection against a slow plain version of the method, and against a planted token."""
+
+import csv
+import itertools
+import statistics
+
+import polars as pl
+import pytest
+from sentence_transformers import SentenceTransformer
+from sklearn.metrics.pairwise import cosine_similarity
+
+import planted
+import tiny
+from plain_method import METRICS, PlainMethod
+from stickytoken import detect, load_encoder
+from stickytoken.insertion import Insertion
+from stickytoken.measurement.identity import differences
+from stickytoken.methods.std.settings import StdSettings
+
+
+@pytest.fixture(scope="module")
+def exact_model(bert_folder):
+    """The tiny BERT in double precision: its float32 vectors do not depend on the batch."""
+    return SentenceTransformer(str(bert_folder), device="cpu").double().eval()
+
+
+@pytest.fixture(scope="module")
+def pair_file(exact_model, tmp_path_factory):
+    """All pairs of 14 sentences with their similarity."""
+    texts = tiny.sentences(14, seed=3)
+    similarities = cosine_similarity(exact_model.encode(texts))
+    path = tmp_path_factory.mktemp("pairs") / "pairs.csv"
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["sentence1", "sentence2", "similarity"])
+        for first, second in itertools.combinations(range(len(texts)), 2):
+            writer.writerow([texts[first], texts[second], float(similarities[first, second])])
+    return path
+
+
+def read_pairs(path):
+    with path.open(newline="") as stream:
+        return [
+            (row["sentence1"], row["sentence2"], float(row["similarity"])) for row in csv.DictReader(stream)
+        ]
+
+
+@pytest.mark.parametrize("insertion", ["text", "ids"])
+def test_every_number_equals_that_of_a_plain_version_of_the_method(
+    exact_model, pair_file, tmp_path, insertion
+):
+    settings = StdSettings(
+        scoring_pairs=3,
+        validation_pairs=7,
+        copies=3,
+        candidate_share=0.2,
+        seed=5,
+        insertion=Insertion(insertion),
+    )
+    run = detect(load_encoder(exact_model), pairs=pair_file, settings=settings, out=tmp_path / "run")
+
+    plain = PlainMethod(exact_model, insertion, copies=3, seed=5)
+    mean = plain.mean_similarity()
+    scores = plain.scores(plain.chosen(read_pairs(pair_file), mean, 3))
+    cosine = [score[""] for score in scores.values()]
+    threshold = statistics.quantiles(cosine, n=5, method="inclusive")[-1]
+    candidates = [token for token, score in scores.items() if score[""] >= threshold]
+    pairs = plain.chosen(read_pairs(pair_file), mean, 7)
+    validated = {token: plain.validation(token, pairs) for token in candidates}
+    first, _, third = statistics.quantiles(
+        [rates[""] for rates, _ in validated.values()], n=4, method="inclusive"
+    )
+
+    assert run.plan.mean_similarity == pytest.approx(mean, abs=1e-6)
+    assert run.result.score_threshold == pytest.approx(threshold, abs=1e-6)
+    assert run.result.rate_threshold == pytest.approx(third + 0.7 * (third - first), abs=1e-9)
+    assert run.tokens["token_id"].to_list() == [token_id for token_id, _ in scores]
+    assert 15 <= len(candidates) <= 25
+    for row in run.tokens.to_dicts():
+        token = row["token_id"], row["decoded"]
+        for metric in METRICS:
+            assert row[f"sticky_score{metric}"] == pytest.approx(scores[token][metric], abs=1e-6), row
+        if token not in validated:
+            assert (row["verdict"], row["validation_rate"], row["lift"]) == (None, None, None)
+            continue
+        rates, lift = validated[token]
+        for metric in METRICS:
+            assert row[f"validation_rate{metric}"] == pytest.approx(rates[metric], abs=1e-9), row
+        assert row["lift"] == pytest.approx(lift, abs=1e-6)
+        assert row["verdict"] == ("sticky" if rates[""] > run.result.rate_threshold else "benign")
+
+
+def numbers(run):
+    """Token ids and every number of a run's table."""
+    kept = [
+        name for name in run.tokens.columns if name.startswith(("sticky_score", "validation_rate", "lift"))
+    ]
+    return run.tokens.select("token_id", *kept)
+
+
+def assert_close(found, wanted, tolerance=1e-5):
+    assert found.columns == wanted.columns
+    assert found["token_id"].to_list() == wanted["token_id"].to_list()
+    for name in found.columns:
+        assert found[name].to_list() == [
+            None if value is None else pytest.approx(value, abs=tolerance, rel=tolerance)
+            for value in wanted[name].to_list()
+        ], name
+
+
+def test_single_and_double_precision_agree(small_run, exact_model, tmp_path):
+    exact = detect(
+        load_encoder(exact_model),
+        sentences=planted.small_corpus(),
+        settings=planted.SMALL,
+        out=tmp_path / "run",
+    )
+    assert_close(numbers(small_run), numbers(exact), 1e-4)
+    assert small_run.tokens["verdict"].to_list() == exact.tokens["verdict"].to_list()
+    assert differences(small_run.record.identity_parts, exact.record.identity_parts) == [
+        "encoder.dtype",
+        "encoder.weights",
+    ]
+
+
+@pytest.mark.parametrize("insertion", list(Insertion))
+def test_a_planted_token_is_found_sticky_with_the_highest_validation_rate(tmp_path, insertion):
+    settings = StdSettings(
+        sentences=40,
+        pairs=200,
+        scoring_pairs=3,
+        validation_pairs=40,
+        copies=4,
+        candidate_share=1.0,
+        insertion=insertion,
+    )
+    found = {}
+    for strength in (0, 3):
+        run = detect(
+            load_encoder(planted.planted_model(strength)),
+            sentences=planted.small_corpus(),
+            settings=settings,
+            out=tmp_path / f"run-{strength}",
+        )
+        found[strength] = run.tokens.filter(token=planted.PLANTED).row(0, named=True)
+        if strength:
+            others = run.tokens.filter(pl.col("token") != planted.PLANTED)
+            assert run.sticky.row(0, named=True)["token"] == planted.PLANTED
+    assert found[0]["verdict"] == "benign"
+    assert found[3]["verdict"] == "sticky"
+    assert found[3]["validation_rate"] == pytest.approx(1.0)
+    assert others["validation_rate"].max() < found[3]["validation_rate"] - 0.02
+    assert others["lift"].max() < 0.6 * found[3]["lift"]
+    assert (others["sticky_score"] > found[3]["sticky_score"]).sum() < 0.1 * len(others)
+
+
+def test_the_table_has_one_row_an_available_token_by_ascending_id(small_run, encoder):
+    table = pl.read_parquet(small_run.path / "tokens.parquet")
+    assert table.equals(small_run.tokens)
+    plain = PlainMethod(SentenceTransformer(str(encoder.name), device="cpu"), "text", 1, 0)
+    assert list(zip(table["token_id"], table["decoded"], strict=True)) == plain.available()
+    names = plain.tokenizer.convert_ids_to_tokens(table["token_id"].to_list())
+    assert table["token"].to_list() == names
+    wanted = {"token_id", "token", "category", "sticky_score", "validation_rate", "verdict"}
+    assert wanted <= set(table.columns)
+    assert table["category"].unique().sort().to_list() == ["OK", "OK_SPECIAL"]
+
+
+def test_a_verdict_is_missing_exactly_where_a_token_was_not_validated(small_run):
+    table, result = small_run.tokens, small_run.result
+    reached = table["sticky_score"] >= result.score_threshold
+    for column in (
+        "verdict",
+        "lift",
+        *(name for name in table.columns if name.startswith("validation_rate")),
+    ):
+        assert (table[column].is_not_null() == reached).all(), column
+    assert result.candidates == reached.sum() == 19  # 20 % of 95 tokens
+    assert set(table["verdict"].drop_nulls()) <= {"sticky", "benign"}
+    assert result.sticky == len(small_run.sticky)
+    assert result.scored == len(table) == small_run.record.tokens
+    assert not table["sticky_score"].is_null().any()
+
+
+def test_the_run_counts_the_texts_that_it_encoded(small_run):
+    scored, validated = 95 * (2 * 3 * 3 + 1), 19 * 6 * 3 * 3
+    assert small_run.result.sequences == scored + validated
+
+
+def test_named_tokens_get_the_scores_that_they_have_in_the_whole_run(encoder, small_run, tmp_path):
+    for wanted in ([2], [55], [90, 7, 55, 7]):
+        run = detect(
+            encoder,
+            sentences=planted.small_corpus(),
+            settings=planted.SMALL,
+            tokens=wanted,
+            out=tmp_path / f"run-{len(wanted)}-{wanted[0]}",
+        )
+        ids = sorted(set(wanted))
+        assert run.tokens["token_id"].to_list() == ids
+        columns = ["token_id", "token", "category", "sticky_score", "sticky_score_manhattan"]
+        whole = small_run.tokens.filter(pl.col("token_id").is_in(ids))
+        assert_close(run.tokens.select(columns[0], *columns[3:]), whole.select(columns[0], *columns[3:]))
+        assert run.tokens.select(columns[:3]).equals(whole.select(columns[:3]))
+        assert run.record.identity != small_run.record.identity
+
+
+def test_a_validation_does_not_depend_on_the_other_candidates(encoder, small_run, tmp_path):
+    candidate = small_run.tokens.filter(pl.col("verdict").is_not_null())["token_id"][3]
+    alone = detect(
+        encoder,
+        sentences=planted.small_corpus(),
+        settings=planted.SMALL,
+        tokens=[candidate],
+        out=tmp_path / "run",
+    )
+    assert_close(numbers(alone), numbers(small_run).filter(token_id=candidate))
+    assert alone.tokens["verdict"].to_list() == ["benign"]  # one rate is no outlier of itself
+
+
+@pytest.mark.parametrize("budget", [1, 100])
+def test_the_batch_size_changes_neither_identity_nor_numbers(bert_folder, small_run, tmp_path, budget):
+    model = SentenceTransformer(str(bert_folder), device="cpu")
+    batches = []
+    model[0].register_forward_pre_hook(lambda _module, inputs: batches.append(inputs[0]["input_ids"].shape))
+    run = detect(
+        load_encoder(model, token_budget=budget),
+        sentences=planted.small_corpus(),
+        settings=planted.SMALL,
+        out=tmp_path / "run",
+    )
+    assert all(rows == 1 or rows * length <= budget for rows, length in batches)
+    assert budget == 1 or max(rows for rows, _ in batches) > 1
+    assert run.record.identity == small_run.record.identity
+    assert_close(numbers(run), numbers(small_run))
+    assert run.tokens["verdict"].to_list() == small_run.tokens["verdict"].to_list()
+
+
+def test_progress_tells_of_every_stage_up_to_its_end(encoder, tmp_path):
+    events = []
+    detect(
+        encoder,
+        sentences=planted.small_corpus(),
+        settings=planted.SMALL,
+        tokens=[60, 61, 62, 63, 64],
+        out=tmp_path / "run",
+        progress=events.append,
+    )
+    last = {event.stage: event for event in events}
+    first = {event.stage: event for event in reversed(events)}
+    assert [event.done for event in first.values()] == [0, 0, 0, 0]  # or its speed could not be told
+    assert list(last) == ["mean similarity", "score", "validate", "evidence"]
+    assert (last["mean similarity"].done, last["mean similarity"].total) == (125, 125)
+    assert (last["score"].done, last["score"].total, last["score"].sequences) == (5, 5, 5 * 19)
+    assert last["validate"].done == last["validate"].total == last["validate"].computed
+    for before, after in itertools.pairwise(events):
+        assert before.stage != after.stage or before.done <= after.done <= after.total

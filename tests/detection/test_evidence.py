@@ -1,0 +1,169 @@
+"""What a run keeps for its reports: curves, pairs and the map, against plain computations."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.decomposition import PCA
+
+import planted
+import profiled
+from stickytoken import detect, load_encoder, open_run
+from stickytoken.detection.evidence import EVIDENCE_FILE, EVIDENCE_RECORD_FILE, MAP_FILE
+from stickytoken.encoders import analyze_vocabulary
+from stickytoken.methods.shown_pairs import pairs_to_show
+
+FILES = (EVIDENCE_FILE, MAP_FILE, EVIDENCE_RECORD_FILE)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_encoder(profiled.planted_model(2))
+
+
+@pytest.fixture(scope="module")
+def run(model, tmp_path_factory):
+    return profiled.detect_profile(model, tmp_path_factory.mktemp("run") / "run")
+
+
+@pytest.fixture
+def run_copy(run, tmp_path):
+    return Path(shutil.copytree(run.path, tmp_path / "run"))
+
+
+def units(vectors):
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def plain_similarities(encoder, run, token_id):
+    """Similarities before, and with each number of copies behind the carrier, one text at a time."""
+    plan, record = run.plan, run.evidence.record
+    texts = {token.id: token.text for token in analyze_vocabulary(encoder).available}
+    anchors = [anchor.text for anchor in plan.sentence_anchors]
+    anchors += [texts[anchor.token_id] for anchor in plan.vocabulary_anchors]
+    fixed = units(encoder.encode(anchors))
+    copies = run.evidence.tokens["copies"][0].to_list()
+    ids = [text.ids for text in encoder.tokenize(record.carriers)]
+    return {
+        n: np.array([units(encoder.encode_ids([(*row, *[token_id] * n)]))[0] @ fixed.T for row in ids])
+        for n in copies
+    }
+
+
+def test_curves_and_pairs_are_those_of_a_plain_computation(model, run):
+    evidence = run.evidence
+    sentences = [anchor.text for anchor in run.plan.sentence_anchors]
+    for row in evidence.tokens.filter(~pl.col("ordinary")).head(2).to_dicts():
+        similarities = plain_similarities(model, run, row["token_id"])
+        below = similarities[0] < run.plan.mean_similarity
+        for side, pairs in (("below", below), ("above", ~below)):
+            expected = [float(similarities[n][pairs].mean()) for n in row["copies"]]
+            assert row[side] == pytest.approx(expected, abs=1e-5)
+        after, before = similarities[evidence.record.pair_copies], similarities[0]
+        shown = below.copy()
+        shown[:, len(sentences) :] = False
+        rises = np.where(shown, after - before, np.nan)
+        mean = (after - before)[below].mean()
+        for kind, rise in (
+            ("largest", np.nanmax(rises)),
+            ("typical", rises.flat[np.nanargmin(np.abs(rises - mean))]),
+        ):
+            carrier = evidence.record.carriers.index(row[f"{kind}_carrier"])
+            anchor = sentences.index(row[f"{kind}_anchor"])
+            assert row[f"{kind}_before"] == pytest.approx(before[carrier, anchor], abs=1e-5)
+            assert row[f"{kind}_after"] == pytest.approx(after[carrier, anchor], abs=1e-5)
+            assert row[f"{kind}_after"] - row[f"{kind}_before"] == pytest.approx(rise, abs=1e-5)
+
+
+def test_the_planted_token_is_shown_first_beside_ordinary_ones(run):
+    tokens = run.evidence.tokens
+    assert tokens["token_id"][0] == run.sticky["token_id"][0]
+    assert tokens["ordinary"].to_list() == [False] * 4 + [True] * 8
+    assert tokens["token_id"].n_unique() == len(tokens)
+    flagged = run.tokens.filter(pl.col("verdict") != "benign")["token_id"]
+    assert not tokens.filter("ordinary")["token_id"].is_in(flagged.to_list()).any()
+    curve = tokens.row(0, named=True)
+    control = np.mean(tokens.filter("ordinary")["below"].to_list(), axis=0)
+    assert curve["below"][-1] - curve["below"][0] > 2 * abs(control[-1] - control[0])
+
+
+def test_the_map_is_the_mean_direction_and_the_first_component_beside_it(model, run):
+    points = run.evidence.points
+    vectors = units(model.encode_ids([(k,) for k in points["token_id"]]).astype(np.float64))
+    own = points["drawn"].to_numpy()
+    assert own.sum() == min(3000, profiled.AVAILABLE)
+    direction = vectors[own].mean(axis=0)
+    direction /= np.linalg.norm(direction)
+    assert points["to_mean"].to_numpy() == pytest.approx(vectors @ direction, abs=1e-6)
+    rest = vectors - np.outer(vectors @ direction, direction)
+    oracle = PCA(svd_solver="full").fit(rest[own])
+    found, expected = points["component"].to_numpy(), oracle.transform(rest)[:, 0]
+    assert min(np.abs(found - expected).max(), np.abs(found + expected).max()) < 1e-5
+    assert run.evidence.record.map_explained == pytest.approx(oracle.explained_variance_ratio_[0], abs=1e-6)
+
+
+def test_the_same_run_keeps_the_same_bytes(model, run, tmp_path):
+    again = profiled.detect_profile(model, tmp_path / "run")
+    for name in (EVIDENCE_FILE, MAP_FILE):
+        assert (again.path / name).read_bytes() == (run.path / name).read_bytes()
+
+
+def test_evidence_changes_no_number_of_the_run(model, run, tmp_path):
+    without = profiled.detect_profile(model, tmp_path / "run", evidence=False)
+    assert without.evidence is None
+    assert not any((without.path / name).exists() for name in FILES)
+    assert without.record.identity == run.record.identity
+    assert without.result.sequences == run.result.sequences
+    assert (without.path / "tokens.parquet").read_bytes() == (run.path / "tokens.parquet").read_bytes()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_finished_run_gets_what_is_missing_and_nothing_else(model, run, run_copy, name):
+    (run_copy / name).unlink()
+    assert open_run(run_copy).evidence is None
+    before = {key: found for key, found in planted.files_of(run_copy).items() if key not in FILES}
+    again = profiled.detect_profile(model, run_copy)
+    assert again.evidence.tokens.equals(run.evidence.tokens)
+    after = {key: found for key, found in planted.files_of(run_copy).items() if key not in FILES}
+    assert after == before
+
+
+def test_a_finished_run_is_opened_without_a_change(model, run_copy):
+    before = planted.files_of(run_copy)
+    profiled.detect_profile(model, run_copy)
+    assert planted.files_of(run_copy) == before
+
+
+def test_a_run_of_the_method_std_keeps_evidence_too(encoder, tmp_path):
+    run = planted.detect_thirty(encoder, tmp_path / "run")
+    evidence = run.evidence
+    carriers = {pair.sentence2 for pair in run.plan.validation}
+    anchors = {pair.sentence1 for pair in run.plan.validation}
+    assert set(evidence.record.carriers) <= carriers
+    shown = evidence.tokens.filter(pl.col("typical_before").is_not_null())
+    assert set(shown["typical_anchor"]) <= anchors
+    assert (shown["typical_before"] < run.plan.mean_similarity).all()
+    assert evidence.record.anchors == len(anchors)
+
+
+def test_tokens_without_a_pair_have_none(model):
+    """A model whose texts are all more similar than its vocabulary."""
+    nothing = np.zeros((2, 3), dtype=bool)
+    values = np.ones((2, 3))
+    assert pairs_to_show(values, values, nothing, 0.0) == {"typical": (), "largest": ()}
+
+
+def test_pairs_are_chosen_by_their_rise():
+    before = np.array([[0.0, 0.1, 0.2], [0.3, 0.0, 0.1]])
+    after = before + np.array([[0.1, 0.9, 0.3], [0.5, 0.2, 0.15]])
+    shown = np.array([[True, False, True], [True, True, True]])
+    found = pairs_to_show(before, after, shown, 0.21)
+    assert found["largest"][:2] == (1, 0)
+    assert found["typical"][:2] == (1, 1)
+
+
+def test_a_sample_smaller_than_what_is_shown(model, tmp_path):
+    run = detect(model, sentences=profiled.corpus(), settings=profiled.SMALL, sample=2, out=tmp_path / "run")
+    assert len(run.evidence.tokens.filter(~pl.col("ordinary"))) == 2

@@ -1,0 +1,302 @@
+"""The identity of a run: everything that can change its numbers, and nothing else."""
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sentence_transformers import SentenceTransformer
+
+import planted
+import tiny
+from stickytoken.corpora.pairs import SentencePair, pairs_fingerprint
+from stickytoken.detection.identity import identity_parts
+from stickytoken.encoders import load_encoder
+from stickytoken.encoders.protocol import EncoderIdentity
+from stickytoken.errors import InputError
+from stickytoken.hashing import digest
+from stickytoken.insertion import Insertion, Token
+from stickytoken.measurement.identity import differences
+from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.std.settings import PlacementWeights, ScoreConstants, StdSettings
+from stickytoken.precision import Precision
+
+ENCODER = EncoderIdentity(
+    weights="aa", tokenizer="bb", modules="cc", prompt="", dtype="float32", max_length=64, dimension=32
+)
+OTHER_ENCODER = {
+    "weights": "ab",
+    "tokenizer": "ba",
+    "modules": "cd",
+    "prompt": "query: ",
+    "dtype": "bfloat16",
+    "max_length": None,
+    "dimension": 33,
+}
+OTHER_SETTINGS = {
+    "sentences": 999,
+    "pairs": 999,
+    "scoring_pairs": 4,
+    "validation_pairs": 249,
+    "copies": 7,
+    "insertion": Insertion.IDS,
+    "candidate_share": 0.021,
+    "outlier_range": 0.8,
+    "seed": 0,
+    "scoring_weights": PlacementWeights(0.3, 0.35, 0.35),
+    "validation_weights": PlacementWeights(0.4, 0.3, 0.3),
+    "angular": ScoreConstants(0.1, 0.05, 0.02),
+    "manhattan": ScoreConstants(1.0, 0.6, 0.1),
+}
+OTHER_PROFILE_SETTINGS = {
+    "budget": 7,
+    "confidence": 0.8,
+    "fdr": 0.1,
+    "smallest_effect": 0.3,
+    "screen_precision": Precision.INT8,
+    "adaptive": False,
+    "insertion": Insertion.TEXT,
+    "copies": (4, 8),
+    "anchors": 399,
+    "vocabulary_anchors": 399,
+    "vocabulary_share": 0.5,
+    "topics": 23,
+    "refining_texts": 9,
+    "confirming_texts": 95,
+    "reference": 399,
+    "seed": 0,
+}
+TOKENS = [Token(5, "the"), Token(9, " a")]
+
+
+def parts(encoder=ENCODER, method="std", chosen=None, corpus="dd", tokens=None):
+    return identity_parts(encoder, method, chosen or StdSettings(), corpus, tokens)
+
+
+def test_the_tables_of_this_module_name_every_setting():
+    """A setting that is added to the library must be added here too."""
+    assert set(OTHER_SETTINGS) == {field.name for field in dataclasses.fields(StdSettings)}
+    assert set(OTHER_PROFILE_SETTINGS) == {field.name for field in dataclasses.fields(ProfileSettings)}
+    assert set(OTHER_ENCODER) == {field.name for field in dataclasses.fields(EncoderIdentity)}
+
+
+@pytest.mark.parametrize("name", OTHER_SETTINGS)
+def test_every_setting_of_the_method_changes_the_identity_and_is_named(name):
+    changed = parts(chosen=dataclasses.replace(StdSettings(), **{name: OTHER_SETTINGS[name]}))
+    assert digest(changed) != digest(parts())
+    found = differences(changed, parts())
+    assert found
+    assert all(each == f"settings.{name}" or each.startswith(f"settings.{name}.") for each in found)
+
+
+@pytest.mark.parametrize("name", OTHER_PROFILE_SETTINGS)
+def test_every_setting_of_the_method_profile_changes_the_identity_and_is_named(name):
+    plain = parts(method="profile", chosen=ProfileSettings())
+    changed = parts(method="profile", chosen=ProfileSettings(**{name: OTHER_PROFILE_SETTINGS[name]}))
+    assert digest(changed) != digest(plain)
+    assert differences(changed, plain) == [f"settings.{name}"]
+
+
+@pytest.mark.parametrize("settings", [StdSettings(), ProfileSettings()], ids=["std", "profile"])
+def test_an_identity_equals_itself_after_it_was_written_and_read(settings):
+    """Else every setting that JSON spells otherwise would be named as a difference."""
+    written = parts(chosen=settings)
+    assert differences(written, json.loads(json.dumps(written))) == []
+
+
+@pytest.mark.parametrize("name", OTHER_ENCODER)
+def test_every_part_of_the_encoder_changes_the_identity_and_is_named(name):
+    changed = parts(encoder=dataclasses.replace(ENCODER, **{name: OTHER_ENCODER[name]}))
+    assert digest(changed) != digest(parts())
+    assert differences(changed, parts()) == [f"encoder.{name}"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        (parts(method="profile"), "method"),
+        (parts(corpus="de"), "corpus"),
+        (parts(tokens=TOKENS), "tokens"),
+        (parts() | {"version": 99}, "version"),
+    ],
+    ids=["method", "corpus", "tokens", "version"],
+)
+def test_method_corpus_tokens_and_version_change_the_identity_and_are_named(changed, name):
+    assert digest(changed) != digest(parts())
+    assert differences(changed, parts()) == [name]
+    assert differences(parts(), changed) == [name]
+
+
+def test_tokens_count_by_id_alone():
+    assert digest(parts(tokens=TOKENS)) == digest(parts(tokens=[Token(5, "x"), Token(9, "y")]))
+    assert digest(parts(tokens=TOKENS)) != digest(parts(tokens=TOKENS[:1]))
+
+
+def test_several_differences_are_named_in_order():
+    ours = parts(chosen=StdSettings(seed=1, copies=2), corpus="x")
+    assert differences(ours, parts()) == ["corpus", "settings.copies", "settings.seed"]
+    assert differences(parts(), parts()) == []
+    assert differences({"a": {"b": 1}}, {"a": None}) == ["a"]
+    assert differences({"a": 1}, {}) == ["a"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+REPRODUCIBLE = settings(derandomize=True, database=None, deadline=None, max_examples=200)
+
+
+def reordered(value):
+    """The same value with the keys of every mapping in the opposite order."""
+    if isinstance(value, dict):
+        return {key: reordered(value[key]) for key in reversed(value)}
+    return [reordered(each) for each in value] if isinstance(value, list) else value
+
+
+@REPRODUCIBLE
+@given(JSON)
+def test_the_order_of_keys_does_not_change_the_hash(value):
+    assert digest(reordered(value)) == digest(value)
+    assert digest(json.loads(json.dumps(value))) == digest(value)
+
+
+def test_values_that_are_easily_confused_have_hashes_of_their_own():
+    confusable = [
+        1, "1", True, "true", None, "null", "", [], {}, [[]], [1], ["1"], {"a": 1}, {"a": "1"}, {"a": [1]},
+        [[1], [2]], [[1, 2]], [[], [1, 2]], ["ab", ""], ["a", "b"], "ab", ["a,b"], 0.1, 0.1 + 2**-56, "0.1",
+        "\u00e9", "e\u0301", "\ud800", "\\ud800",
+    ]  # fmt: skip
+    assert len({digest(value) for value in confusable}) == len(confusable)
+
+
+SETTINGS = st.builds(
+    StdSettings,
+    sentences=st.integers(2, 9),
+    pairs=st.integers(1, 9),
+    copies=st.integers(1, 4),
+    insertion=st.sampled_from(Insertion),
+    candidate_share=st.floats(0.01, 1),
+    seed=st.integers(0, 3),
+)
+
+
+@REPRODUCIBLE
+@given(SETTINGS, SETTINGS)
+def test_settings_share_an_identity_exactly_if_they_are_equal(first, second):
+    ours, theirs = parts(chosen=first), parts(chosen=second)
+    assert (digest(ours) == digest(theirs)) == (first == second)
+    assert (differences(ours, theirs) == []) == (first == second)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ({"candidate_share": 1}, {"candidate_share": 1.0}),
+        ({"outlier_range": 2}, {"outlier_range": 2.0}),
+        ({"insertion": "ids"}, {"insertion": Insertion.IDS}),
+        ({"seed": np.int64(7)}, {"seed": 7}),
+        ({"copies": np.uint8(3), "pairs": 9.0}, {"copies": 3, "pairs": 9}),
+    ],
+    ids=str,
+)
+def test_the_same_value_written_in_two_ways_is_one_identity(written, meant):
+    first, second = StdSettings(**written), StdSettings(**meant)
+    assert first == second
+    assert digest(parts(chosen=first)) == digest(parts(chosen=second))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["candidate_share", "outlier_range"])
+def test_a_setting_that_is_no_finite_number_is_refused(name, value):
+    with pytest.raises(InputError, match=name):
+        StdSettings(**{name: value})
+
+
+def test_weights_and_constants_that_are_no_numbers_are_refused():
+    with pytest.raises(InputError, match="weights"):
+        PlacementWeights(math.nan, 0.5, 0.5)
+    with pytest.raises(InputError, match="constants"):
+        ScoreConstants(0.1, math.nan, 0.1)
+    with pytest.raises(InputError, match="constants"):
+        ScoreConstants(0.1, 0.1, math.inf)
+
+
+def test_the_fingerprint_of_pairs_knows_texts_similarity_and_order():
+    pairs = [SentencePair("a", "b", 0.5), SentencePair("c", "d", 0.25)]
+    fingerprint = pairs_fingerprint(pairs)
+    assert pairs_fingerprint(list(pairs)) == fingerprint
+    others = [
+        pairs[::-1],
+        pairs[:1],
+        [SentencePair("b", "a", 0.5), pairs[1]],
+        [SentencePair("a", "b", 0.5000001), pairs[1]],
+        [SentencePair("a", "bc", 0.5), SentencePair("", "d", 0.25)],
+    ]
+    found = {pairs_fingerprint(other) for other in others}
+    assert len(found) == len(others)
+    assert fingerprint not in found
+
+
+def test_the_hash_is_the_same_in_another_process():
+    """Nothing of it may rest on hash seeds or on the order of a set."""
+    script = (
+        "from stickytoken.detection.identity import identity_parts\nfrom stickytoken.hashing import digest\n"
+        "from stickytoken.methods.std.settings import StdSettings\n"
+        "from stickytoken.encoders.protocol import EncoderIdentity\n"
+        "encoder = EncoderIdentity('aa', 'bb', 'cc', '', 'float32', 64, 32)\n"
+        "print(digest(identity_parts(encoder, 'std', StdSettings(), 'dd', None)))\n"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert found == {digest(parts())}
+
+
+def test_what_changes_vectors_changes_the_identity_of_a_real_encoder(bert_folder, encoder):
+    def identity(change=None, **options):
+        model = SentenceTransformer(str(bert_folder), device="cpu")
+        if change:
+            change(model)
+        return dataclasses.asdict(load_encoder(model, **options).identity)
+
+    def one_weight(model):
+        model[0].model.embeddings.word_embeddings.weight.data[3, 4] += 1e-6
+
+    def pooling(model):
+        model[1] = tiny.Pooling(32, pooling_mode="cls")
+
+    def shorter(model):
+        model.max_seq_length = 32
+
+    def truncated(model):
+        model.truncate_dim = 16
+
+    own = dataclasses.asdict(encoder.identity)
+    assert differences(identity(), own) == []
+    assert differences(identity(one_weight), own) == ["weights"]
+    assert differences(identity(pooling), own) == ["modules"]
+    assert differences(identity(shorter), own) == ["max_length"]
+    assert differences(identity(truncated), own) == ["dimension", "modules"]
+    assert differences(identity(prompt="the "), own) == ["prompt"]
+    assert differences(identity(lambda model: model.bfloat16()), own) == ["dtype", "weights"]
+    assert differences(identity(token_budget=7), own) == []
+
+
+def test_a_planted_row_changes_the_identity():
+    ordinary, sticky = (load_encoder(planted.planted_model(strength)).identity for strength in (0, 3))
+    assert differences(dataclasses.asdict(ordinary), dataclasses.asdict(sticky)) == ["weights"]

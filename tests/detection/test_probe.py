@@ -1,0 +1,106 @@
+"""Evidence for single tokens is what a detection stores for them."""
+
+from dataclasses import replace
+
+import pytest
+
+import planted
+from stickytoken import detect
+from stickytoken.detection import probe
+from stickytoken.encoders import analyze_vocabulary, load_encoder
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion
+
+UNAVAILABLE = 5  # "[unused0]"
+METRICS = {"cosine": "", "euclidean": "_euclidean", "manhattan": "_manhattan"}
+
+
+@pytest.fixture(scope="module")
+def vocabulary(encoder):
+    return analyze_vocabulary(encoder)
+
+
+@pytest.mark.parametrize("insertion", list(Insertion))
+def test_a_probe_gives_the_numbers_that_a_detection_stores(encoder, vocabulary, tmp_path, insertion):
+    settings = replace(planted.SMALL, insertion=insertion, seed=3)
+    run = detect(encoder, sentences=planted.small_corpus(), settings=settings, out=tmp_path / "run")
+    rows = run.tokens.filter(run.tokens["verdict"].is_not_null()).to_dicts()
+    wanted = [row["token_id"] for row in rows][::-1]
+    found = probe(encoder, vocabulary, wanted, sentences=planted.small_corpus(), settings=settings)
+    assert [evidence.token_id for evidence in found] == wanted
+    for evidence, row in zip(found, rows[::-1], strict=True):
+        assert (evidence.token, evidence.category) == (row["token"], row["category"])
+        assert evidence.lift == pytest.approx(row["lift"], abs=1e-6)
+        assert evidence.pairs == 6
+        for metric, ending in METRICS.items():
+            assert evidence.validation_rate[metric] == row[f"validation_rate{ending}"]
+    assert len({evidence.validation_rate["cosine"] for evidence in found}) > 3
+
+
+def test_the_rates_are_the_weighted_rates_of_the_placements(encoder, vocabulary):
+    found = probe(encoder, vocabulary, [55, 60, 34], sentences=planted.small_corpus(), settings=planted.SMALL)
+    for evidence in found:
+        assert list(evidence.by_placement) == ["prefix", "suffix", "random"]
+        for metric in METRICS:
+            rates = {place: by_metric[metric] for place, by_metric in evidence.by_placement.items()}
+            mean = (4 * rates["prefix"] + 4 * rates["suffix"] + 3 * rates["random"]) / 11
+            assert evidence.validation_rate[metric] == pytest.approx(mean, abs=1e-12)
+            assert all((rate * 6) == pytest.approx(round(rate * 6)) for rate in rates.values())
+        assert len(evidence.lift_by_copies) == 3
+        assert sum(evidence.lift_by_copies) / 3 == pytest.approx(evidence.lift, abs=1e-12)
+
+
+def test_a_planted_token_rises_with_every_copy():
+    encoder = load_encoder(planted.planted_model(3))
+    vocabulary = analyze_vocabulary(encoder)
+    planted_id, ordinary_id = (vocabulary.tokens.index(token) for token in (planted.PLANTED, "?"))
+    sticky, ordinary = probe(
+        encoder,
+        vocabulary,
+        [planted_id, ordinary_id],
+        sentences=planted.small_corpus(),
+        settings=replace(planted.SMALL, pairs=200, validation_pairs=40),
+    )
+    assert sticky.validation_rate["cosine"] == pytest.approx(1.0)
+    assert sticky.lift_by_copies == sorted(sticky.lift_by_copies)
+    assert sticky.lift > 4 * ordinary.lift
+    assert ordinary.validation_rate["cosine"] < 0.9
+
+
+def test_the_same_token_twice_gives_the_same_evidence_twice(encoder, vocabulary):
+    first, other, again = probe(
+        encoder, vocabulary, [55, 60, 55], sentences=planted.small_corpus(), settings=planted.SMALL
+    )
+    assert first == again
+    assert other.token_id == 60
+
+
+def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder, vocabulary):
+    corpus = planted.small_corpus()
+    with pytest.raises(InputError, match=r"cannot occur in text \(UNREACHABLE_SPECIAL\): probe it with ids"):
+        probe(encoder, vocabulary, [55, UNAVAILABLE], sentences=corpus, settings=planted.SMALL)
+    by_id = replace(planted.SMALL, insertion=Insertion.IDS)
+    (evidence,) = probe(encoder, vocabulary, [UNAVAILABLE], sentences=corpus, settings=by_id)
+    assert (evidence.token, evidence.category) == ("[unused0]", "UNREACHABLE_SPECIAL")
+    assert 0 <= evidence.validation_rate["cosine"] <= 1
+
+
+@pytest.mark.parametrize("token_id", [-1, 125, 10**9])
+def test_an_id_that_is_not_in_the_vocabulary_is_refused(encoder, vocabulary, token_id):
+    with pytest.raises(InputError, match=f"no token id {token_id}: it has 0 to 124"):
+        probe(encoder, vocabulary, [token_id], sentences=planted.small_corpus(), settings=planted.SMALL)
+
+
+def test_progress_tells_of_every_token(encoder, vocabulary):
+    events = []
+    probe(
+        encoder,
+        vocabulary,
+        [55, 60],
+        sentences=planted.small_corpus(),
+        settings=planted.SMALL,
+        progress=events.append,
+    )
+    validated = [event for event in events if event.stage == "validate"]
+    assert [(event.done, event.total) for event in validated] == [(0, 2), (1, 2), (2, 2)]
+    assert validated[-1].sequences == 2 * 6 * 3 * 3

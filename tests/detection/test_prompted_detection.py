@@ -1,0 +1,239 @@
+"""Detection on a language model that is read through a prompt: both methods, both engines, cut off and on."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+import engines
+import planted
+import profiled
+import tiny
+import tiny_decoders
+from interrupted import assert_same_run
+from stickytoken import load_encoder
+from stickytoken.corpora.corpus import collect_sentences
+from stickytoken.detection import detect
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.module import CausalPrompt
+from stickytoken.errors import InputError, RunError
+from stickytoken.measurement.engines.ray_engine import ray_engine
+from stickytoken.measurement.engines.ray_worker import ShardWorker
+from stickytoken.precision import Precision
+
+READING = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}
+OPTIONS = "--device cpu --prompt prompteol --token-prepending --start 1 --exit 3 --layer 3".split()
+SAMPLE = 40
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2"])
+def folder(request, tmp_path_factory):
+    return tiny_decoders.saved_decoder(tmp_path_factory.mktemp(request.param) / "model", request.param)
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory):
+    return tiny_decoders.saved_decoder(tmp_path_factory.mktemp("qwen2") / "model")
+
+
+@pytest.fixture(scope="module")
+def corpus_file(tmp_path_factory):
+    """As many sentences as the method profile needs."""
+    path = tmp_path_factory.mktemp("sentences") / "sentences.txt"
+    path.write_text("\n".join(tiny.sentences(200)) + "\n")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
+    monkeypatch.setattr(planted.sharding(), "_SHARD_PROBES", 6 * planted.SHARD_PROBES)
+
+
+def detect_profile(encoder, out, **options):
+    corpus = collect_sentences(tiny.sentences(200), "test")
+    return profiled.detect_profile(encoder, out, **{"sentences": corpus, "sample": SAMPLE} | options)
+
+
+def detect_std(encoder, out, **options):
+    return detect(
+        encoder, **{"sentences": planted.small_corpus(), "settings": planted.SMALL, "out": out} | options
+    )
+
+
+METHODS = {
+    "profile": (detect_profile, "refine", {}),
+    "std": (detect_std, "score", {"sample": SAMPLE}),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_that_is_cut_off_continues_to_the_same_bytes(folder, method, tmp_path):
+    encoder = load_encoder(folder, device="cpu", **READING)
+    run_detection, stage, options = METHODS[method]
+    whole = run_detection(encoder, tmp_path / "whole", **options)
+    assert len(whole.tokens) == SAMPLE
+    with pytest.raises(engines.InterruptionError):
+        run_detection(encoder, tmp_path / "run", progress=engines.interrupted_after(stage, done=6), **options)
+    before = planted.shards_of(tmp_path / "run")
+    assert before
+    run_detection(load_encoder(folder, device="cpu", **READING), tmp_path / "run", **options)
+    after = planted.shards_of(tmp_path / "run")
+    assert {name: after[name] for name in before} == before
+    assert_same_run(tmp_path / "run", whole.path)
+    other = load_encoder(folder, device="cpu", **READING | {"prompt": "cot"})
+    with pytest.raises(RunError, match="encoder"):
+        run_detection(other, tmp_path / "run", **options)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_command_finds_what_the_function_finds(qwen, corpus_file, method, tmp_path):
+    arguments = [
+        "detect", qwen, *OPTIONS, "--sentences", corpus_file, "--sample", 12, "--no-report",
+        *("--method", method), *(planted.SMALL_OPTIONS[4:] if method == "std" else ()),
+    ]  # fmt: skip
+    found = planted.document(planted.command(*arguments, "--out", tmp_path / "command", "-f", "json"))
+    record = json.loads((tmp_path / "command" / "run.json").read_text())
+    assert "This sentence : <PST>" in record["identity_parts"]["encoder"]["prompt"]
+    vocabulary = pl.read_parquet(tmp_path / "command" / "vocabulary.parquet")
+    categories = dict(zip(vocabulary["token"], vocabulary["category"], strict=True))
+    assert categories['"'] == "UNREACHABLE_SINGLE_TOKEN"
+    # The function opens the command's run: it has the same identity.
+    before = planted.files_of(tmp_path / "command")
+    run = detect(
+        load_encoder(qwen, device="cpu", **READING),
+        sentences=corpus_file,
+        settings=planted.SMALL if method == "std" else None,
+        sample=12,
+        evidence=False,
+        out=tmp_path / "command",
+    )
+    assert len(run.tokens) == 12
+    assert found["run"] == str(tmp_path / "command")
+    assert planted.files_of(tmp_path / "command") == before
+    planted.refused(
+        "detect", qwen, *OPTIONS[:-1], 2, *arguments[len(OPTIONS) + 2 :], "--out", tmp_path / "command",
+        saying="differs in encoder",
+    )  # fmt: skip
+
+
+def test_what_follows_a_run_reads_its_model_as_the_run_did(qwen, tmp_path):
+    run = detect_profile(load_encoder(qwen, device="cpu", **READING), tmp_path / "run")
+    record = json.loads((run.path / "run.json").read_text())
+    assert record["model"]["loading"] == {
+        "dtype": "float32",
+        "revision": None,
+        "prompt": record["model"]["loading"]["prompt"],
+    } | {name: value for name, value in READING.items() if name != "prompt"}
+    task = tmp_path / "sts.jsonl"
+    lines = [{"sentence1": text, "sentence2": text[::-1], "score": len(text)} for text in tiny.sentences(12)]
+    task.write_text("\n".join(json.dumps(line) for line in lines))
+    token = run.tokens["token"][0]
+    asked = ["impact", run.path, "--tokens", token, "--task", task, "--device", "cpu", "--seeds", 1]
+    moved = qwen.rename(tmp_path / "moved")
+    refused = planted.command(*asked, "--format", "json")
+    assert refused.exit_code == 1
+    assert "--model says where it lies now" in refused.stderr
+    measured = planted.command(*asked, "--model", moved, "--format", "json")
+    assert measured.exit_code == 0, measured.stderr
+    assert json.loads(measured.stdout)["effects"]
+    other = planted.command(*asked, "--model", moved, "--prompt", "cot")
+    assert other.exit_code == 1
+    assert "is of another model" in other.stderr
+    moved.rename(qwen)
+
+
+def test_tokens_that_would_end_the_quotation_are_not_looked_at(qwen, tmp_path):
+    encoder = load_encoder(qwen, device="cpu", **READING)
+    (quotation,) = (each for each, token in encoder.tokenizer.entries.items() if token == '"')
+    with pytest.raises(InputError, match="UNREACHABLE_SINGLE_TOKEN"):
+        detect_std(encoder, tmp_path / "run", tokens=[quotation, quotation + 1])
+    plain = load_encoder(qwen, device="cpu", prompt="{sentence} means:")
+    run = detect_std(plain, tmp_path / "plain", tokens=[quotation, quotation + 1])
+    assert quotation in run.tokens["token_id"].to_list()
+
+
+def test_a_probe_shows_evidence_inside_the_prompt(qwen, corpus_file):
+    options = [*OPTIONS, *planted.PROBE_OPTIONS[4:], "--method", "std", "--sentences", corpus_file]
+    (shown,) = planted.document(planted.command("probe", qwen, "!", *options, "-f", "json"))
+    assert shown["token"] == "!"
+
+
+# Ray.
+
+
+def test_workers_compute_the_bytes_of_one_process(qwen, tmp_path):
+    encoder = load_encoder(qwen, device="cpu", **READING)
+    whole = detect_std(encoder, tmp_path / "whole", tokens=range(30, 54))
+    with engines.local_ray(), ray_engine(encoder, workers=2) as engine:
+        detect_std(encoder, tmp_path / "run", tokens=range(30, 54), engine=engine)
+    assert len(planted.shards_of(tmp_path / "run")) > 3
+    assert_same_run(tmp_path / "run", whole.path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        READING,
+        {"prompt": "ke"},
+        {"prompt": "metaeol", "token_prepending": True, "max_length": 300, "token_budget": 64},
+        {"prompt": 'A title: "*sent 0*" is about', "layer": 2, "dtype": "bfloat16"},
+        {"prompt": "echo"},
+    ],
+)
+def test_a_worker_loads_the_same_encoder(qwen, options):
+    encoder = load_encoder(qwen, device="cpu", **options)
+    assert ShardWorker(encoder.spec, "cpu", 1).load().identity == encoder.identity
+
+
+def test_a_worker_loads_a_saved_module(tmp_path):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize
+
+    module = CausalPrompt(*tiny_decoders.decoder("qwen2"), token_prepending=True, start=0, exit=2, layer=3)
+    SentenceTransformer(modules=[module, Normalize()], device="cpu").save(str(tmp_path / "saved"))
+    encoder = load_encoder(tmp_path / "saved", device="cpu")
+    assert ShardWorker(encoder.spec, "cpu", 1).load().identity == encoder.identity
+
+
+# Screening in a lower precision.
+
+
+def test_the_first_rounds_are_screened_in_bfloat16(qwen, tmp_path):
+    encoder = load_encoder(qwen, device="cpu", **READING)
+    asked = []
+    at = CausalPromptEncoder.at
+
+    def counted(self, precision):
+        asked.append(precision)
+        return at(self, precision)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CausalPromptEncoder, "at", counted)
+        run = detect_profile(encoder, tmp_path / "run", screen_precision=Precision.BFLOAT16, sample=12)
+    assert len(run.tokens) == 12
+    assert set(asked) == {None, Precision.BFLOAT16}
+
+
+@pytest.mark.parametrize("prompt", ["prompteol", "metaeol"])
+def test_a_lower_precision_gives_nearly_the_vectors_and_leaves_the_model_alone(qwen, prompt):
+    encoder = load_encoder(qwen, device="cpu", **READING | {"prompt": prompt})
+    exact = encoder.encode(tiny.sentences(20))
+    lower = encoder.at(Precision.BFLOAT16)
+    assert lower is encoder.at(Precision.BFLOAT16)
+    assert lower.at(None) is lower
+    found = lower.encode(tiny.sentences(20))
+    cosines = (found * exact).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(exact, axis=1)
+    assert 0.99 < cosines.min() < 1 - 1e-9
+    assert np.array_equal(encoder.encode(tiny.sentences(20)), exact)
+
+
+def test_a_precision_that_is_not_there_is_refused(qwen):
+    encoder = load_encoder(qwen, device="cpu", **READING)
+    with pytest.raises(InputError, match="not there on cpu"):
+        encoder.at(Precision.TF32)
+    half = load_encoder(qwen, device="cpu", dtype="bfloat16", **READING)
+    with pytest.raises(InputError, match="computes in bfloat16 already"):
+        half.at(Precision.BFLOAT16)
+    with pytest.raises(InputError, match="arithmetic of CUDA"):
+        load_encoder(qwen, device="cpu", dtype="tf32", **READING)

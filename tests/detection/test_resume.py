@@ -1,0 +1,277 @@
+"""A run that is cut off, by a kill or by Ctrl-C, continues where it stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import polars as pl
+import pytest
+
+import planted
+from interrupted import (
+    assert_same_run,
+    copied,
+    died,
+    finished,
+    killed_again_and_again,
+    started,
+    wait_for_shards,
+)
+from stickytoken import detect, open_run
+from stickytoken.detection.run_folder import RunFolder
+from stickytoken.errors import RunError
+
+SHARDS = 95 + 19  # one a token, one a candidate
+
+
+@pytest.fixture
+def shard_a_token(monkeypatch):
+    """Runs of this process commit a shard for every token."""
+    monkeypatch.setattr(planted.sharding(), "_SHARD_PROBES", planted.SHARD_PROBES)
+
+
+@pytest.fixture(scope="module")
+def whole(bert_folder, tmp_path_factory):
+    """The folder of a run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert finished(planted.detect_small, bert_folder, folder) == 0
+    assert len(planted.shards_of(folder)) == SHARDS
+    return folder
+
+
+@pytest.fixture
+def run_copy(whole, tmp_path):
+    return copied(whole, tmp_path / "run")
+
+
+def continued(encoder, folder, **options):
+    return detect(encoder, sentences=planted.small_corpus(), settings=planted.SMALL, out=folder, **options)
+
+
+def test_a_run_that_is_killed_again_and_again_ends_with_the_bytes_of_an_uninterrupted_one(
+    bert_folder, whole, tmp_path
+):
+    folder = tmp_path / "run"
+    seen = killed_again_and_again(planted.detect_small, bert_folder, folder, kills=12, in_shards=5)
+    with pytest.raises(RunError, match=r"not finished: run the same command again"):
+        open_run(folder)
+    assert finished(planted.detect_small, bert_folder, folder) == 0
+    found = planted.shards_of(folder)
+    assert {name: found[name] for name in seen} == seen
+    assert len(found) == SHARDS
+    assert_same_run(folder, whole)
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_a_kill_while_one_of_the_first_files_is_written_leaves_a_folder_that_the_same_call_takes(
+    bert_folder, whole, tmp_path, moment
+):
+    folder = tmp_path / "run"
+    died(planted.detect_small, bert_folder, folder, moment)
+    assert finished(planted.detect_small, bert_folder, folder) == 0
+    assert_same_run(folder, whole)
+
+
+def test_a_kill_while_a_later_file_is_written_leaves_a_run_that_continues(bert_folder, whole, tmp_path):
+    folder = tmp_path / "run"
+    for name in ("score-000000.parquet", "score-000040.parquet", "validate-000000.parquet", "tokens.parquet"):
+        assert died(planted.detect_small, bert_folder, folder, name) == name
+        assert not list(folder.rglob(name))
+    assert (
+        died(planted.detect_small, bert_folder, folder, "run.json", b"score_threshold") == "run.json"
+    )  # the last file, with results
+    assert (folder / "tokens.parquet").is_file()
+    with pytest.raises(RunError, match="not finished"):
+        open_run(folder)
+    assert finished(planted.detect_small, bert_folder, folder) == 0
+    assert_same_run(folder, whole)
+
+
+@pytest.mark.usefixtures("shard_a_token")
+def test_leftover_temporary_files_are_removed_and_nothing_else(encoder, run_copy, whole):
+    (run_copy / "tokens.parquet").unlink()
+    leftovers = [run_copy / ".plan.json.k2j3.tmp", run_copy / "shards" / ".score-000003.parquet.a_b.tmp"]
+    kept = [run_copy / "notes.tmp", run_copy / ".hidden", run_copy / "shards" / "readme.txt"]
+    for path in (*leftovers, *kept):
+        path.write_bytes(b"half")
+    continued(encoder, run_copy)
+    assert not any(path.exists() for path in leftovers)
+    assert all(path.read_bytes() == b"half" for path in kept)
+    for path in kept:
+        path.unlink()
+    assert_same_run(run_copy, whole)
+
+
+@pytest.mark.usefixtures("shard_a_token")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:-1],
+        lambda content: b"",
+        lambda content: bytes(len(content)),
+        lambda content: b"PAR1" + content[4:-4] + b"XXXX",
+        lambda content: b"token_id,score\n1,2\n",
+    ],
+    ids=["half of it", "one byte short", "empty", "zeros", "no footer", "another format"],
+)
+def test_a_damaged_shard_is_computed_again_and_the_others_are_not(encoder, run_copy, whole, damage):
+    before = planted.shards_of(run_copy)
+    (run_copy / "tokens.parquet").unlink()
+    broken = {"shards/score-000004.parquet", "shards/validate-000002.parquet"}
+    for name in broken:
+        (run_copy / name).write_bytes(damage(before[name][1]))
+    events = []
+    continued(encoder, run_copy, progress=events.append)
+    after = planted.shards_of(run_copy)
+    assert {name for name in before if after[name] != before[name]} == broken
+    for name in broken:
+        assert pl.read_parquet(run_copy / name).equals(pl.read_parquet(whole / name))
+    last = {event.stage: event.computed for event in events}
+    assert (last["score"], last["validate"]) == (1, 1)
+    assert_same_run(run_copy, whole)
+
+
+@pytest.mark.usefixtures("shard_a_token")
+def test_the_shard_of_other_tokens_is_computed_again(encoder, run_copy, whole):
+    (run_copy / "tokens.parquet").unlink()
+    other = (run_copy / "shards" / "score-000010.parquet").read_bytes()
+    (run_copy / "shards" / "score-000011.parquet").write_bytes(other)
+    continued(encoder, run_copy)
+    assert_same_run(run_copy, whole)
+
+
+def test_a_run_in_shards_of_another_size_is_computed_anew_and_counts_its_own_texts(encoder, run_copy, whole):
+    """A later version may cut shards differently: what lies there must not be counted twice."""
+    (run_copy / "tokens.parquet").unlink()
+    run = continued(encoder, run_copy)
+    assert run.tokens["verdict"].to_list() == open_run(whole).tokens["verdict"].to_list()
+    assert run.result.sequences == open_run(whole).result.sequences
+
+
+def test_a_finished_run_is_opened_without_computing_or_writing(encoder, run_copy):
+    before = planted.files_of(run_copy)
+    events = []
+    run = continued(encoder, run_copy, progress=events.append)
+    assert events == []
+    assert planted.files_of(run_copy) == before
+    assert run.tokens.equals(pl.read_parquet(run_copy / "tokens.parquet"))
+
+
+def test_a_resumed_run_keeps_the_time_at_which_it_was_started(encoder, run_copy):
+    record = (run_copy / "run.json").read_text("utf-8")
+    began = open_run(run_copy).record.started
+    (run_copy / "run.json").write_text(record.replace(began, "2024-02-03T04:05:06+00:00"), encoding="utf-8")
+    (run_copy / "tokens.parquet").unlink()
+    assert continued(encoder, run_copy).record.started == "2024-02-03T04:05:06+00:00"
+
+
+def arguments(bert_folder, sentence_file, folder):
+    return [
+        "detect",
+        str(bert_folder),
+        "--sentences",
+        str(sentence_file),
+        *planted.SMALL_OPTIONS,
+        "--out",
+        str(folder),
+    ]
+
+
+def assert_interrupted(status, stdout, stderr):
+    assert status == 1
+    assert stdout == ""
+    lines = [line for line in stderr.replace("\r", "\n").splitlines() if line]
+    told = [line for line in lines if line.startswith("interrupted:")]
+    assert told == [lines[-1]]
+    assert "the same command continues" in told[0]
+    assert "Traceback" not in stderr
+    assert "Error" not in stderr
+
+
+def test_ctrl_c_ends_the_command_with_one_line_and_the_same_command_continues(
+    bert_folder, sentence_file, whole, tmp_path
+):
+    folder, output = tmp_path / "run", tmp_path / "output"
+    output.mkdir()
+    command = arguments(bert_folder, sentence_file, folder)
+    for goal in (0, 1, 20, 60):
+        process = started(planted.command_line, command, output)
+        wait_for_shards(process, folder, goal)
+        os.kill(process.pid, signal.SIGINT)
+        process.join()
+        assert_interrupted(
+            process.exitcode, (output / "stdout").read_text("utf-8"), (output / "stderr").read_text("utf-8")
+        )
+        assert not list(folder.rglob("*.tmp"))
+        for path in (folder / "shards").glob("*.parquet"):
+            assert pl.read_parquet(path).height == 1
+    before = planted.shards_of(folder)
+    assert 60 <= len(before) < SHARDS
+    assert finished(planted.command_line, command, output) == 0
+    after = planted.shards_of(folder)
+    assert {name: after[name] for name in before} == before
+    assert_same_run(folder, whole)
+
+
+def test_ctrl_c_while_a_record_is_written_is_ctrl_c_and_no_other_error(encoder, tmp_path, monkeypatch):
+    """Libraries that call Python from compiled code may turn an interrupt into an error of their own."""
+    written = []
+    write_record = RunFolder.write_record
+
+    def recorded(folder, name, record):
+        written.append((name, record))
+        write_record(folder, name, record)
+
+    monkeypatch.setattr(RunFolder, "write_record", recorded)
+    continued(encoder, tmp_path / "run", tokens=[60])
+    assert {name for name, _ in written} == {"run.json", "plan.json", "evidence.json"}
+    for name, record in written:
+        moments = 0
+        while interrupted_at_call(moments, lambda: write_record(RunFolder(tmp_path), name, record)):  # noqa: B023
+            moments += 1
+        assert moments > 3
+
+
+def interrupted_at_call(moment, work):
+    """Whether work makes so many Python calls; an interrupt meets the last of them and must come out."""
+    calls = 0
+
+    def hook(_frame, event, _argument):
+        nonlocal calls
+        calls += event == "call"
+        if event == "call" and calls > moment:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(hook)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(before)
+    return False
+
+
+def test_ctrl_c_ends_a_command_that_was_started_by_a_shell(bert_folder, sentence_file, tmp_path):
+    script = (
+        "import importlib; importlib.import_module('stickytoken.methods.job')._SHARD_PROBES = 19;"
+        "from stickytoken.cli.main import main; main()"
+    )
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *arguments(bert_folder, sentence_file, folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while process.poll() is None and len(list((folder / "shards").glob("*.parquet"))) < 3:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate()
+    assert_interrupted(process.returncode, stdout, stderr)
+    assert not list(folder.rglob("*.tmp"))

@@ -1,0 +1,200 @@
+"""Which token a user means, and which tokens a run looks at."""
+
+import polars as pl
+import pytest
+
+from stickytoken.detection.selection import choose_tokens, find_token, token_ids_from_file
+from stickytoken.errors import InputError
+from stickytoken.vocabulary.categories import Category, Vocabulary
+
+OK, PART, SPECIAL = Category.OK, Category.UNREACHABLE_MULTI_TOKEN, Category.OK_SPECIAL
+ENTRIES = [
+    (0, "<s>", "<s>", SPECIAL),
+    (1, "tip", "tip", OK),
+    (2, "▁tip", " tip", OK),
+    (3, "▁river", " river", OK),
+    (4, "##s", "s", PART),
+    (5, "s", "s", OK),
+    (6, "Ġa", " a", OK),
+    (7, "▁a", " a", OK),
+    (8, "x1", "twin", PART),
+    (9, "x2", "twin", PART),
+    (10, "▁▁", "  ", Category.MEANINGLESS),
+    (11, "fern", "▁river", OK),
+    (12, "x3", "", Category.MEANINGLESS),
+    (13, "Stone", "Stone", OK),
+    (20, "12", "12", OK),
+    (21, '"', '"', OK),
+    (22, "a,b", "a,b", OK),
+]
+AVAILABLE = [0, 1, 2, 3, 5, 6, 7, 11, 13, 20, 21, 22]
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return Vocabulary(*(tuple(column) for column in zip(*ENTRIES, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("text", "token_id"),
+    [
+        ("tip", 1),  # the vocabulary string, though "▁tip" reads the same
+        ("▁tip", 2),
+        (" tip", 2),  # the decoded text
+        ("river", 3),  # the decoded text without the space
+        ("▁river", 3),  # the vocabulary string before the decoded text of another entry
+        ("##s", 4),  # an entry that text cannot produce, by its vocabulary string
+        ("s", 5),
+        ("<s>", 0),
+        ("▁▁", 10),
+        ("12", 20),
+        ("a,b", 22),
+    ],
+)
+def test_a_token_is_found_by_vocabulary_string_then_text_then_text_without_spaces(vocabulary, text, token_id):
+    assert find_token(vocabulary, text) == token_id
+
+
+def test_of_several_entries_with_one_text_the_one_that_text_can_produce_is_meant():
+    vocabulary = Vocabulary((0, 1), ("##s", "@s"), ("s", "s"), (PART, OK))
+    assert find_token(vocabulary, "s") == 1
+
+
+@pytest.mark.parametrize(("text", "ids"), [(" a", "6, 7"), ("a", "6, 7"), ("twin", "8, 9")])
+def test_an_ambiguous_text_is_refused_with_the_ids(vocabulary, text, ids):
+    with pytest.raises(InputError, match=f"may be any of the token ids {ids}: pass the id instead"):
+        find_token(vocabulary, text)
+
+
+@pytest.mark.parametrize("text", ["", "unheard", "TIP", "stone", "tip ", " river ", "▁"])
+def test_an_unknown_text_is_refused_and_the_way_to_the_list_is_told(vocabulary, text):
+    with pytest.raises(InputError, match=r"no token .*: `stickytoken tokens` lists what there is"):
+        find_token(vocabulary, text)
+
+
+def test_without_a_choice_all_available_tokens_are_taken_by_ascending_id(vocabulary):
+    chosen = choose_tokens(vocabulary, None, None, 0)
+    assert [token.id for token in chosen] == AVAILABLE
+    assert chosen[2].text == " tip"
+
+
+def test_named_tokens_are_taken_once_and_by_ascending_id(vocabulary):
+    chosen = choose_tokens(vocabulary, [13, 1, 13, 0], None, 0)
+    assert [(token.id, token.text) for token in chosen] == [(0, "<s>"), (1, "tip"), (13, "Stone")]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_sample_is_a_function_of_the_seed(vocabulary, seed):
+    ids = [token.id for token in choose_tokens(vocabulary, None, 5, seed)]
+    assert ids == [token.id for token in choose_tokens(vocabulary, None, 5, seed)]
+    assert len(ids) == 5
+    assert ids == sorted(set(ids))
+    assert set(ids) <= set(AVAILABLE)
+
+
+def test_every_token_comes_into_samples_about_equally_often(vocabulary):
+    """4 of 12 in 600 samples: 200 times each, standard deviation 11.5."""
+    counts = dict.fromkeys(AVAILABLE, 0)
+    for seed in range(600):
+        for token in choose_tokens(vocabulary, None, 4, seed):
+            counts[token.id] += 1
+    assert all(150 < count < 250 for count in counts.values())
+
+
+def test_a_sample_of_all_is_all(vocabulary):
+    assert choose_tokens(vocabulary, None, 12, 3) == choose_tokens(vocabulary, None, None, 0)
+    assert choose_tokens(vocabulary, [1, 2], 2, 3) == choose_tokens(vocabulary, [1, 2], None, 0)
+
+
+@pytest.mark.parametrize(
+    ("ids", "sample", "message"),
+    [
+        ([1, 4], None, r"token id 4 cannot occur in text \(UNREACHABLE_MULTI_TOKEN\): leave it out"),
+        ([10], None, r"token id 10 cannot occur in text \(MEANINGLESS\)"),
+        ([14], None, r"token id 14 cannot occur in text \(not in the vocabulary\)"),
+        ([-1], None, r"token id -1 cannot occur in text \(not in the vocabulary\)"),
+        ([], None, "no token to look at"),
+        (None, 0, "a sample of 0 tokens is asked for: it must be between 1 and 12"),
+        (None, -1, "must be between 1 and 12"),
+        (None, 13, "a sample of 13 tokens is asked for: it must be between 1 and 12"),
+        ([1, 2], 3, "must be between 1 and 2"),
+    ],
+)
+def test_a_choice_that_cannot_be_made_is_refused(vocabulary, ids, sample, message):
+    with pytest.raises(InputError, match=message):
+        choose_tokens(vocabulary, ids, sample, 0)
+
+
+def test_a_vocabulary_without_available_entries_is_refused():
+    with pytest.raises(InputError, match="the vocabulary has no available entry"):
+        choose_tokens(Vocabulary((0,), ("##s",), ("s",), (PART,)), None, None, 0)
+
+
+def written(path, content):
+    path.write_text(content, encoding="utf-8", newline="")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "ids"),
+    [
+        ("a.txt", "river\ntip\n", [3, 1]),
+        ("a.txt", "river\r\ntip\r\n", [3, 1]),
+        ("a.txt", "\n\nriver\n   \ntip", [3, 1]),
+        ("a.txt", "\ufeffriver\n", [3]),
+        ("a.txt", " tip\ntip\n", [2, 1]),
+        ("a", "12\n", [20]),
+        ("a.csv", "token_id\n13\n1\n", [13, 1]),
+        ("a.csv", "token_id,token\n13,tip\n", [13]),
+        ("a.csv", "rank,token\n1,river\n2,tip\n", [3, 1]),
+        ("a.csv", 'token\n"a,b"\n""""\n', [22, 21]),
+        ("a.csv", "token\n12\n", [20]),
+        ("a.CSV", "token\n##s\n", [4]),
+        ("a.tsv", "token\tscore\n▁tip\t1\n", [2]),
+        ("a.jsonl", '{"token_id": 3}\n{"token_id": 5}\n', [3, 5]),
+        ("a.jsonl", '{"token": " tip"}\n', [2]),
+    ],
+)
+def test_tokens_are_read_from_text_and_tables(vocabulary, tmp_path, name, content, ids):
+    assert token_ids_from_file(vocabulary, written(tmp_path / name, content)) == ids
+
+
+def test_the_result_table_of_a_run_is_a_token_file(vocabulary, tmp_path):
+    frame = pl.DataFrame({"token_id": [7, 3], "token": ["▁a", "▁river"], "verdict": ["sticky", None]})
+    frame.write_parquet(tmp_path / "tokens.parquet")
+    assert token_ids_from_file(vocabulary, tmp_path / "tokens.parquet") == [7, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", "", "is empty"),
+        ("a.txt", " \n\n", "is empty"),
+        ("a.txt", "tip\nunheard\n", "no token 'unheard'"),
+        ("a.txt", "a\n", "may be any of the token ids 6, 7"),
+        ("a.csv", "rank,score\n1,2\n", "has no column 'token_id' or 'token': it has rank, score"),
+        ("a.csv", "token_id\n3\ntip\n", "the token_id of row 2 is"),
+        ("a.csv", "token_id,token\n,tip\n", "the token_id of row 1 is"),
+        ("a.csv", "token_id\n3.5\n", "the token_id of row 1 is"),
+        ("a.csv", "token\nunheard\n", "no token 'unheard'"),
+        ("a.jsonl", "{token", "is not a readable jsonl file"),
+        ("a.parquet", "PAR1", "is not a readable parquet file"),
+        ("a.jsonl", '{"token_id": 3.5}\n', "token_id"),
+        ("a.jsonl", '{"token_id": [3]}\n', "token_id"),
+        ("a.jsonl", '{"token": "tip"}\n{"token": null}\n', "row 2"),
+    ],
+    ids=range(14),
+)
+def test_a_token_file_that_cannot_be_used_is_refused(vocabulary, tmp_path, name, content, message):
+    with pytest.raises(InputError, match=message):
+        token_ids_from_file(vocabulary, written(tmp_path / name, content))
+
+
+def test_a_token_file_that_is_missing_or_a_folder_or_binary_is_refused(vocabulary, tmp_path):
+    with pytest.raises(InputError, match="no file"):
+        token_ids_from_file(vocabulary, tmp_path / "absent.txt")
+    with pytest.raises(InputError, match="is a folder"):
+        token_ids_from_file(vocabulary, tmp_path)
+    (tmp_path / "binary.txt").write_bytes(b"tip\x00\xff")
+    with pytest.raises(InputError, match="not UTF-8 text"):
+        token_ids_from_file(vocabulary, tmp_path / "binary.txt")

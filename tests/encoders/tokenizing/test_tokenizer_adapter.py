@@ -1,0 +1,272 @@
+"""The one face of all tokenizers, held against the calls of transformers itself."""
+
+import numpy as np
+import pytest
+import transformers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, processors
+
+import saved_models
+import tiny
+import tiny_architectures as architectures
+from stickytoken.encoders import load_encoder, load_tokenizer
+from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.errors import ModelError
+from stickytoken.vocabulary.categories import Category, categorize
+
+BUILDERS = {
+    "bert": architectures.bert_tokenizer,
+    "mpnet": architectures.mpnet_tokenizer,
+    "roberta": architectures.roberta_tokenizer,
+    "modernbert": architectures.modernbert_tokenizer,
+    "qwen": lambda: architectures.qwen_tokenizer(closing=True),
+    "xlm-roberta": architectures.xlm_roberta_tokenizer,
+    "t5": architectures.t5_tokenizer,
+    "mistral": architectures.mistral_tokenizer,
+    "gemma": architectures.gemma_tokenizer,
+    "byt5": architectures.byt5_tokenizer,
+}
+ORIGINALS = {name: build() for name, build in BUILDERS.items()}
+ADAPTED = {name: HuggingFaceTokenizer(original) for name, original in ORIGINALS.items()}
+# What has offsets, so that its words can be told apart.
+FAST = [name for name in BUILDERS if name != "byt5"]
+# Decoding gives back every character.
+LOSSLESS = ["roberta", "modernbert", "qwen", "mistral", "gemma", "byt5"]
+TEXTS = [*tiny.sentences(10), *architectures.HOSTILE_TEXTS, "river " * 200]
+PROMPTS = ["", "the song: ", "query:", "  ", "mend", "🙂 "]
+known_texts = st.lists(st.sampled_from([*tiny.WORDS, "walks.", "42", "stone,bird"]), min_size=1, max_size=12)
+blanks = st.text(" \t\n", min_size=1, max_size=3)
+reproducible = settings(
+    deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
+)
+names = pytest.mark.parametrize("name", list(BUILDERS))
+fast_names = pytest.mark.parametrize("name", FAST)
+
+
+def plain(name: str, text: str) -> list[int]:
+    return ORIGINALS[name].encode(text, add_special_tokens=False, truncation=False)
+
+
+@names
+def test_encoding_equals_that_of_transformers_without_special_tokens(name):
+    assert ADAPTED[name].encode_many(TEXTS) == [plain(name, text) for text in TEXTS]
+
+
+@names
+def test_neither_padding_nor_truncation_of_the_original_reaches_the_copy(name):
+    original = BUILDERS[name]()
+    adapted = HuggingFaceTokenizer(original)
+    texts = ["the", "the river and the stone on the road"]
+    original(texts, padding="max_length", truncation=True, max_length=4)
+    assert adapted.encode_many(texts) == [plain(name, text) for text in texts]
+    assert HuggingFaceTokenizer(original).encode_many(texts) == [plain(name, text) for text in texts]
+
+
+@names
+def test_decoding_equals_that_of_transformers_without_clean_up(name):
+    generator = np.random.default_rng(0)
+    ids = [
+        generator.integers(len(ORIGINALS[name]), size=size).tolist() for size in (0, 1, 1, 1, 2, 5, 30) * 10
+    ]
+    options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+    assert ADAPTED[name].decode_many(ids) == [ORIGINALS[name].decode(row, **options) for row in ids]
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_decoding_gives_the_text_back_where_no_byte_is_lost(name):
+    texts = [*tiny.sentences(10), "the\nriver\r\nsings\n", "🙂 נהר नदी  river", "ﬁnancial ① ½ Ａ"]
+    assert ADAPTED[name].decode_many(ADAPTED[name].encode_many(texts)) == texts
+
+
+@names
+def test_entries_are_the_vocabulary_by_ascending_id(name):
+    entries = ADAPTED[name].entries
+    assert list(entries) == sorted(entries)
+    assert entries == {
+        token_id: token if isinstance(token, str) else token.decode("utf-8", "backslashreplace")
+        for token, token_id in ORIGINALS[name].get_vocab().items()
+    }
+
+
+@names
+def test_special_ids_are_all_but_those_with_the_cls_role_alone(name):
+    original = ORIGINALS[name]
+    expected = {*original.all_special_ids}
+    if original.cls_token_id not in (original.bos_token_id, original.eos_token_id):
+        expected.discard(original.cls_token_id)
+    assert expected
+    assert ADAPTED[name].special_ids == expected
+
+
+def test_special_tokens_of_a_bare_tokenizer_are_known_by_their_mark():
+    original = architectures.roberta_tokenizer()
+    bare = HuggingFaceTokenizer(Tokenizer.from_str(original.backend_tokenizer.to_str()))
+    assert bare.special_ids == HuggingFaceTokenizer(original).special_ids
+    categories = categorize(bare).categories
+    assert categories[original.mask_token_id] is Category.OK_SPECIAL
+
+
+# --- words
+
+
+@names
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_head_and_words_together_are_the_ids_of_prompt_and_text(name, prompt):
+    texts = ADAPTED[name].tokenize(TEXTS, prompt)
+    assert [list(text.ids) for text in texts] == [plain(name, prompt + text) for text in TEXTS]
+    assert all(word for text in texts for word in text.words)
+
+
+@fast_names
+@reproducible
+@given(words=known_texts, separators=st.lists(blanks, min_size=14, max_size=14), outside=st.booleans())
+def test_there_is_one_word_for_each_piece_between_blanks(name, words, separators, outside):
+    text = "".join(f"{blank}{word}" for blank, word in zip(separators, words, strict=False))
+    text = f"{text}{separators[-1]}" if outside else text.lstrip()
+    assert len(ADAPTED[name].tokenize([text])[0].words) == len(text.split()) == len(words)
+
+
+@fast_names
+@reproducible
+@given(words=known_texts, prompt=st.sampled_from(["the song: ", "query: ", "🙂 ", "mend\n"]))
+def test_a_prompt_is_no_word_of_the_text(name, words, prompt):
+    text = ADAPTED[name].tokenize([" ".join(words)], prompt)[0]
+    assert len(text.words) == len(words)
+    assert text.head
+
+
+@fast_names
+@pytest.mark.parametrize(
+    ("prompt", "text"), [("mar", "ket stone on the road"), ("Bi", "RD  mends it on roads")]
+)
+def test_a_token_over_the_border_of_prompt_and_text_belongs_to_the_first_word(name, prompt, text):
+    whole = plain(name, prompt + text)
+    found = ADAPTED[name].tokenize([text], prompt)[0]
+    assert list(found.ids) == whole
+    assert len(found.words) == len(text.split()) == 5
+
+
+@pytest.mark.parametrize("name", [name for name in FAST if name in LOSSLESS])
+@reproducible
+@given(
+    words=st.lists(
+        st.sampled_from([*tiny.WORDS, "café", "река", "🙂", "don't", "42"]), min_size=1, max_size=9
+    )
+)
+def test_each_word_decodes_to_the_word_that_it_stands_for(name, words):
+    for prompt in ("", "the song: "):
+        text = ADAPTED[name].tokenize([" ".join(words)], prompt)[0]
+        assert [found.strip() for found in ADAPTED[name].decode_many(text.words)] == words
+        assert ADAPTED[name].decode_many([text.head])[0].strip() == prompt.strip()
+
+
+def test_a_tokenizer_without_offsets_is_cut_at_every_token():
+    text = ADAPTED["byt5"].tokenize(["río"], "q: ")[0]
+    assert [len(word) for word in text.words] == [1] * 4
+    assert ADAPTED["byt5"].decode_many([text.head, text.ids]) == ["q: ", "q: río"]
+
+
+@fast_names
+def test_text_without_words_has_no_words(name):
+    for text in ADAPTED[name].tokenize(["", ""], "the song:"):
+        assert text.words == ()
+        assert list(text.head) == plain(name, "the song:")
+    assert ADAPTED[name].tokenize([]) == []
+
+
+# --- fingerprint and kinds
+
+
+def test_fingerprints_tell_tokenizers_apart_and_survive_saving_and_use(tmp_path):
+    fingerprints = {name: adapted.fingerprint for name, adapted in ADAPTED.items()}
+    assert len(set(fingerprints.values())) == len(fingerprints)
+    for name, build in BUILDERS.items():
+        fresh = build()
+        fresh(["the", "the river"], padding=True, truncation=True, max_length=3)
+        fresh.save_pretrained(tmp_path / name)
+        assert HuggingFaceTokenizer(fresh).fingerprint == fingerprints[name]
+        assert load_tokenizer(tmp_path / name).fingerprint == fingerprints[name]
+
+
+def test_the_fingerprint_sees_the_template_of_special_tokens():
+    assert (
+        ADAPTED["qwen"].fingerprint
+        != HuggingFaceTokenizer(architectures.qwen_tokenizer(closing=False)).fingerprint
+    )
+
+
+def test_special_tokens_in_a_text_are_split_where_the_tokenizer_says_so():
+    vocabulary = architectures.bert_tokenizer().get_vocab()
+    original = transformers.BertTokenizer(vocab=vocabulary, split_special_tokens=True)
+    adapted = HuggingFaceTokenizer(original)
+    expected = original("the [SEP] river", add_special_tokens=False).input_ids
+    assert vocabulary["[SEP]"] not in expected
+    assert adapted.encode_many(["the [SEP] river"]) == [expected]
+    assert adapted.fingerprint != ADAPTED["bert"].fingerprint
+
+
+def test_the_original_is_not_touched():
+    original = architectures.bert_tokenizer()
+    original.backend_tokenizer.enable_truncation(5)
+    before = original.backend_tokenizer.to_str()
+    adapted = HuggingFaceTokenizer(original)
+    adapted.encode_many(TEXTS)
+    adapted.tokenize(TEXTS, "the song: ")
+    assert original.backend_tokenizer.to_str() == before
+    original.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A")
+    original.add_tokens(["zebra"])
+    assert "zebra" not in adapted.entries.values()
+
+
+def test_an_empty_vocabulary_is_refused():
+    with pytest.raises(ModelError, match="vocabulary"):
+        categorize(HuggingFaceTokenizer(Tokenizer(models.WordLevel({}, unk_token="?"))))
+
+
+# --- loaded alone
+
+
+def test_a_folder_with_only_tokenizer_json_serves_the_tokenizer(tmp_path):
+    tokenizer = architectures.roberta_tokenizer()
+    tokenizer.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.entries == dict(
+        sorted((token_id, token) for token, token_id in tokenizer.get_vocab().items())
+    )
+    assert loaded.encode_many(["the river"]) == [tokenizer("the river", add_special_tokens=False).input_ids]
+
+
+def test_the_tokenizer_of_a_static_model_is_found_in_the_folder_of_its_module(tmp_path):
+    folder = saved_models.static_in_a_folder(tmp_path / "static")
+    encoder = load_encoder(folder, device="cpu")
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.entries == encoder.tokenizer.entries
+    assert tokenizer.encode_many(TEXTS) == encoder.tokenizer.encode_many(TEXTS)
+
+
+@pytest.mark.parametrize("content", ["not json", '["a"]', '[{"type": "x"}]', '[{"path": 3}]', "null"])
+def test_a_broken_list_of_modules_is_named_when_only_the_tokenizer_is_wanted(content, tmp_path):
+    folder = saved_models.static_in_a_folder(tmp_path / "static")
+    (folder / "modules.json").write_text(content, "utf-8")
+    with pytest.raises(ModelError, match=r"modules\.json is not a list of modules"):
+        load_tokenizer(folder)
+
+
+# --- published tokenizers
+
+
+@pytest.mark.parametrize("name", ["t5", "roberta-base"])
+def test_published_tokenizers_are_cut_at_the_words_of_the_text(shared, name):
+    adapted = load_tokenizer(shared / "tokenizers" / name)
+    original = transformers.AutoTokenizer.from_pretrained(shared / "tokenizers" / name)
+    sentences = [
+        "The quick brown fox jumps over the lazy dog.",
+        "They didn't  panic: 42 unbelievable café-goers (all of them) sang!",
+        "Don't: a café façade; co-operation and\nnew lines ",
+    ]
+    for prompt in ("", "query: "):
+        for sentence, text in zip(sentences, adapted.tokenize(sentences, prompt), strict=True):
+            assert list(text.ids) == original.encode(prompt + sentence, add_special_tokens=False)
+            decoded = adapted.decode_many([text.head, *text.words])
+            assert [found.strip() for found in decoded] == [prompt.strip(), *sentence.split()]

@@ -1,0 +1,200 @@
+"""Copies in a text, cuts that make room, conditions, matched tokens."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import impact_files as files
+import tiny
+from stickytoken import open_run
+from stickytoken.errors import InputError
+from stickytoken.impacts.carriers import Carrier, Treatment, content_limit, cut_ids, needed_room, prepare
+from stickytoken.impacts.conditions import Condition, Kind, make_conditions
+from stickytoken.impacts.editing import gaps, insert_ids, insert_words, turns
+from stickytoken.impacts.tokens import match_benign, named_tokens, worst_tokens
+from stickytoken.insertion import (
+    Insertion,
+    Placement,
+    Token,
+    TokenizedText,
+    copies_as_ids,
+    copies_as_text,
+)
+from stickytoken.vocabulary.categories import categorize
+
+TEXT = TokenizedText((9,), ((1, 2), (3,), (4, 5, 6)))
+TOKEN = Token(7, "tok")
+PLACEMENTS = list(Placement)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@given(copies=st.integers(1, 6), seed=st.integers(0, 99))
+def test_equal_tokens_go_in_as_copies_do(placement, copies, seed):
+    path = gaps(seed, "some text", len(TEXT.words), copies)
+    found = insert_ids([7] * copies, TEXT, placement, path)
+    assert found == copies_as_ids(TOKEN, TEXT, placement, copies, path)
+
+
+@given(words=st.lists(st.sampled_from("abc"), min_size=1, max_size=5), copies=st.integers(1, 6))
+def test_words_go_in_at_random_as_copies_do(words, copies):
+    text = " ".join(words)
+    path = gaps(0, text, len(words), copies)
+    found = insert_words(["tok"] * copies, text, Placement.RANDOM, path)
+    assert found == copies_as_text(TOKEN, text, Placement.RANDOM, copies, path)
+
+
+def test_words_at_an_end_stay_words():
+    assert insert_words(["x", "y"], "a b", Placement.PREFIX, ()) == "x y a b"
+    assert insert_words(["x", "y"], "a b", Placement.SUFFIX, ()) == "a b x y"
+    assert insert_words(["x"], "", Placement.SUFFIX, ()) == "x"
+
+
+def test_places_are_a_function_of_the_seed_and_the_text():
+    assert gaps(1, "a text", 5, 8) == gaps(1, "a text", 5, 8)
+    assert gaps(1, "a text", 5, 8) != gaps(2, "a text", 5, 8)
+    assert gaps(1, "a text", 5, 8) != gaps(1, "another", 5, 8)
+    assert all(0 <= gap <= 5 + step for step, gap in enumerate(gaps(1, "a text", 5, 8)))
+
+
+@given(kinds=st.integers(1, 5), copies=st.integers(1, 12), seed=st.integers(0, 9))
+def test_a_mixture_has_its_tokens_as_often_as_possible(kinds, copies, seed):
+    counts = np.bincount(turns(seed, "text", kinds, copies), minlength=kinds)
+    assert counts.sum() == copies
+    assert counts.max() - counts.min() <= 1
+
+
+def test_a_mixture_of_many_tokens_does_not_favour_the_first():
+    first = {turns(seed, "text", 20, 1)[0] for seed in range(60)}
+    assert len(first) > 10
+
+
+@pytest.mark.parametrize("insertion", list(Insertion))
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_all_tokens_go_to_the_same_places_of_a_text(encoder, insertion, placement):
+    tokens = [Token(files.token_id(encoder, word), word) for word in ("river", "stone")]
+    (carrier,) = prepare(encoder, ["the old song falls over green glass"], 4, insertion, "t")
+    treatment = Treatment(placement, insertion, 4)
+    probes = [treatment.probe(carrier, Condition(Kind.STICKY, (token,), 0, 3)) for token in tokens]
+    if insertion is Insertion.TEXT:
+        assert probes[0].replace("river", "stone") == probes[1]
+    else:
+        swapped = tuple(tokens[1].id if each == tokens[0].id else each for each in probes[0])
+        assert swapped == probes[1]
+
+
+# Cuts.
+
+
+def long_text(words):
+    return " ".join(tiny.WORDS[place % len(tiny.WORDS)] for place in range(words))
+
+
+def test_ids_are_cut_where_the_model_would_cut(encoder):
+    limit = content_limit(encoder)
+    assert limit == 62
+    texts = [long_text(200), long_text(54), long_text(55)]
+    found = prepare(encoder, texts, 8, Insertion.IDS, "t")
+    assert [len(each.content.ids) for each in found] == [54, 54, 54]
+    assert [each.cut for each in found] == [True, False, True]
+    whole = encoder.tokenize(texts[:1])[0].ids
+    assert found[0].content.ids == whole[:54]
+    assert all(encoder.fits((*each.content.ids, *(5,) * 8)) for each in found)
+
+
+@pytest.mark.parametrize("longest", [3, 4, 5, 6])
+def test_a_cut_counts_what_stands_before_the_first_word(longest):
+    content = TokenizedText(head=(9, 8), words=((1, 2), (3,), (4, 5)), tail=(7,))
+    found = cut_ids(Carrier("a b c", content, False), longest)
+    assert found.cut
+    assert found.content.ids == content.ids[:longest]
+    assert found.content.head == (9, 8)
+
+
+def test_text_is_cut_behind_a_word(encoder):
+    (found,) = prepare(encoder, [long_text(200)], 8, Insertion.TEXT, "t")
+    assert found.cut
+    assert long_text(200).startswith(found.text + " ")
+    assert len(encoder.tokenize([found.text])[0].ids) == len(found.content.ids) <= 54
+    longer = long_text(200)[: len(found.text)] + " " + long_text(200)[len(found.text) :].split()[0]
+    assert len(encoder.tokenize([longer])[0].ids) > 54
+
+
+def test_copies_that_leave_no_room_are_refused(encoder):
+    with pytest.raises(InputError, match="62 tokens of copies leave no room for a text"):
+        prepare(encoder, ["a river"], 62, Insertion.IDS, "sts")
+    prepare(encoder, ["a river"], 61, Insertion.IDS, "sts")
+
+
+def test_a_model_without_limit_cuts_nothing():
+    encoder = files.planted_encoder()
+    assert content_limit(encoder) is None
+    assert not prepare(encoder, [long_text(500)], 8, Insertion.IDS, "t")[0].cut
+
+
+def test_copies_as_words_need_room_for_every_id(encoder):
+    tokens = [Token(1, "river"), Token(2, "xyz")]
+    assert needed_room(encoder, tokens, 4, Insertion.TEXT) == 12
+    assert needed_room(encoder, tokens, 4, Insertion.IDS) == 4
+
+
+# Conditions and tokens.
+
+
+def test_conditions_are_complete_and_share_their_seeds():
+    sticky, benign = [Token(1, "a"), Token(2, "b")], [Token(k, "c") for k in (3, 4, 5, 6)]
+    found = make_conditions(sticky, benign, 42, 2)
+    assert len(found) == 2 * (1 + 2 + 4 + 2)
+    assert {condition.seed for condition in found} == {42, 43}
+    mixtures = [[token.id for token in each.tokens] for each in found if each.mixture]
+    assert mixtures == [[1, 2], [1, 2], [3, 4], [3, 4]]
+    assert not any(condition.mixture for condition in make_conditions(sticky[:1], benign, 0, 1))
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return categorize(files.planted_encoder().tokenizer)
+
+
+def test_matches_are_of_the_same_kind_and_length_and_not_flagged(vocabulary):
+    ids = {token.text: token.id for token in vocabulary.available}
+    categories = dict(zip(vocabulary.ids, vocabulary.categories, strict=True))
+    sticky = named_tokens(vocabulary, [ids["river"], ids["!"]])
+    flagged = {ids["stone"], ids["?"]}
+    found = match_benign(vocabulary, sticky, flagged, 3, 0)
+    assert len({token.id for token in found}) == 6
+    assert not {token.id for token in found} & {*flagged, *(token.id for token in sticky)}
+    for place, token in enumerate(found):
+        own = sticky[place % 2]
+        assert categories[token.id] is categories[own.id]
+        assert token.text.isalpha() == own.text.isalpha()
+        assert len(token.text) == len(own.text)
+    assert found == match_benign(vocabulary, sticky, flagged, 3, 0)
+    assert found != match_benign(vocabulary, sticky, flagged, 3, 1)
+    # A further token changes no earlier one's first match.
+    more = match_benign(vocabulary, [*sticky, *named_tokens(vocabulary, [ids["song"]])], flagged, 1, 0)
+    assert more[:2] == match_benign(vocabulary, sticky, flagged, 1, 0)
+
+
+def test_no_token_is_the_match_of_two(vocabulary):
+    """Sticky tokens alike draw from the same few."""
+    alike = [token for token in vocabulary.available if token.text.isalpha() and len(token.text) == 5]
+    sticky = alike[:3]
+    for seed in range(3):
+        found = match_benign(vocabulary, sticky, set(), 4, seed)
+        assert len({token.id for token in found}) == len(found) == 12
+
+
+def test_tokens_that_cannot_be_measured_are_refused(vocabulary):
+    with pytest.raises(InputError, match="token id 999999 cannot occur in text"):
+        named_tokens(vocabulary, [999999])
+    with pytest.raises(InputError, match="no token is named"):
+        named_tokens(vocabulary, [])
+    everything = vocabulary.available
+    with pytest.raises(InputError, match="too few tokens that are not flagged"):
+        match_benign(vocabulary, everything[:2], {token.id for token in everything}, 1, 0)
+
+
+def test_the_worst_tokens_of_a_run_come_first(planted_run):
+    run = open_run(planted_run)
+    assert worst_tokens(run, 1) == run.sticky["token_id"].to_list()[:1]

@@ -1,0 +1,161 @@
+"""A measurement that is cut off, by a kill or by an error, ends as if nothing had happened."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import impact_files as files
+import planted
+from interrupted import died, finished, killed_again_and_again
+from stickytoken import load_encoder, open_impact
+from stickytoken.errors import RunError
+from stickytoken.impacts import impact
+from stickytoken.impacts.results import TABLES
+from stickytoken.insertion import Placement
+
+# Of three tasks: clean, two tokens, their matches, two mixtures. Of the intrusion: tokens and matches.
+SHARDS = 3 * 7 + 4
+
+
+@pytest.fixture(scope="module")
+def whole(bert_folder, tmp_path_factory):
+    """The folder of a measurement that nothing interrupted, in a process of its own."""
+    folder = tmp_path_factory.mktemp("whole") / "impact"
+    files.mixed_tasks(folder.parent / "tasks")
+    assert finished(files.measure_small, bert_folder, folder) == 0
+    assert len(planted.shards_of(folder)) == SHARDS
+    return folder
+
+
+@pytest.fixture
+def beside_tasks(tmp_path):
+    """A new folder with the same tasks beside it."""
+    files.mixed_tasks(tmp_path / "tasks")
+    return tmp_path / "impact"
+
+
+def assert_same(folder, whole):
+    """The same bytes of results, and the same numbers beside the time they took."""
+    for name in (*TABLES, "impact.md"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
+    assert [path.name for path in folder.rglob("*.tmp")] == []
+    assert list(folder.glob("vectors-*")) == []
+    ours, theirs = open_impact(folder).result, open_impact(whole).result
+    assert ours.model_copy(update={"seconds": 0}) == theirs.model_copy(update={"seconds": 0})
+
+
+def test_a_measurement_that_is_killed_again_and_again_ends_with_the_same_bytes(
+    bert_folder, whole, beside_tasks
+):
+    seen = killed_again_and_again(files.measure_small, bert_folder, beside_tasks, kills=6, in_shards=4)
+    assert 0 < len(seen) < SHARDS
+    with pytest.raises(RunError, match=r"not finished: run the same command again"):
+        open_impact(beside_tasks)
+    assert finished(files.measure_small, bert_folder, beside_tasks) == 0
+    found = planted.shards_of(beside_tasks)
+    assert {name: found[name] for name in seen} == seen
+    assert_same(beside_tasks, whole)
+
+
+@pytest.mark.parametrize(
+    "moment", ["impact.json", "task-groups-000002.parquet", "effects.parquet", "impact.md"]
+)
+def test_a_kill_while_a_file_is_written_leaves_a_folder_that_the_same_call_takes(
+    bert_folder, whole, beside_tasks, moment
+):
+    assert died(files.measure_small, bert_folder, beside_tasks, moment) == moment
+    assert finished(files.measure_small, bert_folder, beside_tasks) == 0
+    assert_same(beside_tasks, whole)
+
+
+class StopError(Exception):
+    """An end, as the code expects none."""
+
+
+def cut_off(at):
+    def progress(step):
+        if step.computed > at:
+            raise StopError
+
+    return progress
+
+
+@pytest.fixture(scope="module")
+def bert(bert_folder):
+    return load_encoder(bert_folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def options(bert, tmp_path_factory):
+    """Tasks, tokens, settings."""
+    tasks = files.mixed_tasks(tmp_path_factory.mktemp("tasks"))
+    tokens = [files.token_id(bert, each) for each in ("river", "song")]
+    return {"tasks": tasks, "tokens": tokens, "intrusion": tasks[-1], "settings": files.FEW}
+
+
+@pytest.mark.parametrize("placement", list(Placement))
+def test_a_later_session_encodes_nothing_again(bert, options, tmp_path, placement):
+    given = options | {"settings": replace(files.FEW, placement=placement), "tasks": options["tasks"][:1]}
+    sessions = []
+    for at in (0, 2, 0):
+        sessions.append(files.Counting(bert))
+        with pytest.raises(StopError):
+            impact(sessions[-1], progress=cut_off(at), out=tmp_path / "out", **given)
+    sessions.append(files.Counting(bert))
+    found = impact(sessions[-1], out=tmp_path / "out", **given)
+    alone = files.Counting(bert)
+    expected = impact(alone, out=tmp_path / "alone", **given)
+    assert all(session.seen for session in sessions)
+    together = [each for session in sessions for each in session.seen]
+    assert sorted(together) == sorted(alone.seen)
+    assert found.result.sequences == expected.result.sequences == len(alone.seen)
+    for name in TABLES:
+        assert (found.path / name).read_bytes() == (expected.path / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda _: b"", lambda content: content[:-30], lambda content: content[::-1]]
+)
+def test_damaged_vectors_are_computed_again(bert, options, tmp_path, damage):
+    given = options | {"tasks": options["tasks"][:1], "intrusion": None}
+    with pytest.raises(StopError):
+        impact(bert, progress=cut_off(1), out=tmp_path / "out", **given)
+    (file,) = (tmp_path / "out").glob("vectors-*.npz")
+    file.write_bytes(damage(file.read_bytes()))
+    found = impact(bert, out=tmp_path / "out", **given)
+    expected = impact(bert, out=tmp_path / "alone", **given)
+    assert found.scores.equals(expected.scores)
+
+
+def test_the_batch_size_changes_nothing(bert_folder, bert, options, tmp_path):
+    small = load_encoder(bert_folder, device="cpu", token_budget=60)
+    given = options | {"tasks": options["tasks"][:2]}
+    found = impact(small, out=tmp_path / "small", **given)
+    expected = impact(bert, out=tmp_path / "large", **given)
+    assert found.record.identity == expected.record.identity
+    for ours, theirs in ((found.scores, expected.scores), (found.intrusion, expected.intrusion)):
+        assert ours.columns == theirs.columns
+        for column in ours.columns:
+            if ours[column].dtype.is_float():
+                np.testing.assert_allclose(ours[column], theirs[column], atol=1e-4, equal_nan=True)
+            else:
+                assert ours[column].equals(theirs[column])
+
+
+def test_the_order_of_tasks_changes_nothing(bert, options, tmp_path):
+    backwards = options | {"tasks": options["tasks"][::-1]}
+    found = impact(bert, out=tmp_path / "backwards", **backwards)
+    expected = impact(bert, out=tmp_path / "forwards", **options)
+    assert found.effects["task"].to_list() == expected.effects.sort("task")["task"].to_list()
+    for table in ("effects", "conditions", "scores"):
+        ours, theirs = getattr(found, table), getattr(expected, table)
+        for task in ("sts", "groups", "beir"):
+            assert ours.filter(task=task).equals(theirs.filter(task=task)), (table, task)
+    assert found.intrusion.equals(expected.intrusion)
+
+
+def test_a_task_alone_has_the_numbers_that_it_has_among_others(bert, options, tmp_path):
+    found = impact(bert, out=tmp_path / "alone", **options | {"tasks": options["tasks"][1:2]})
+    expected = impact(bert, out=tmp_path / "among", **options)
+    assert found.conditions.equals(expected.conditions.filter(task="groups"))

@@ -1,0 +1,133 @@
+"""Run folders on disks that are full, closed or for reading only."""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import planted
+from stickytoken import open_run
+from stickytoken.detection.run_folder import RunFolder
+from stickytoken.errors import RunError
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if not sys.platform.startswith("linux") or os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root on Linux")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("this machine does not let a test mount a file system")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def remount(place, options):
+    subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
+
+
+def test_a_run_that_fills_the_disk_says_so_and_continues_when_there_is_space(
+    encoder, small_disk, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(planted.sharding(), "_SHARD_PROBES", planted.SHARD_PROBES)
+    folder = small_disk / "run"
+    with pytest.raises(
+        RunError, match=r"no space left to write .*: free some and run the same command again"
+    ):
+        planted.detect_thirty(encoder, folder)
+    assert list(folder.rglob("*.tmp")) == []
+    before = planted.shards_of(folder)
+    assert 1 <= len(before) < 30
+    remount(small_disk, "size=4m")
+    planted.detect_thirty(encoder, folder)
+    after = planted.shards_of(folder)
+    assert {name: after[name] for name in before} == before
+    planted.detect_thirty(encoder, tmp_path / "elsewhere")
+    tables = [(place / "tokens.parquet").read_bytes() for place in (folder, tmp_path / "elsewhere")]
+    assert tables[0] == tables[1]
+
+
+def test_a_table_that_fills_the_disk_leaves_the_old_one(small_disk):
+    folder = RunFolder(small_disk)
+    folder.write_table("tokens.parquet", pl.DataFrame({"a": [1]}))
+    noise = random.Random(0)
+    large = pl.DataFrame({"a": [noise.random() for _ in range(20_000)]})
+    with pytest.raises(RunError, match="no space left to write"):
+        folder.write_table("tokens.parquet", large)
+    assert folder.read_table("tokens.parquet")["a"].to_list() == [1]
+    assert [path.name for path in small_disk.iterdir()] == ["tokens.parquet"]
+
+
+def test_a_full_disk_shows_as_such_when_the_writer_meets_it(tmp_path, monkeypatch):
+    def full(*_args, **_options):
+        raise OSError(28, "No space left on device")
+
+    folder = RunFolder(tmp_path)
+    folder.write_table("tokens.parquet", pl.DataFrame({"a": [1]}))
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(RunError, match="no space left"):
+        folder.write_table("tokens.parquet", pl.DataFrame({"a": [2]}))
+    assert folder.read_table("tokens.parquet")["a"].to_list() == [1]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_disk_that_is_mounted_for_reading_only_is_an_error_for_the_writer_alone(
+    encoder, small_disk, finished_run
+):
+    shutil.copytree(finished_run.path, small_disk / "run")
+    remount(small_disk, "ro")
+    assert open_run(small_disk / "run").tokens.equals(finished_run.tokens)
+    with pytest.raises(RunError, match="cannot be used as a run folder: Read-only file system"):
+        planted.detect_thirty(encoder, small_disk / "new")
+
+
+@pytest.fixture
+def forbidden():
+    """A folder that the user of this process may not enter."""
+    if os.name != "posix":
+        pytest.skip("permissions are of POSIX")
+    base = Path(tempfile.mkdtemp())
+    base.chmod(0o755)
+    closed = base / "closed"
+    (closed / "run").mkdir(parents=True)
+    (closed / "notes.txt").write_bytes(b"x")
+    closed.chmod(0o000)
+    was_root = os.geteuid() == 0
+    if was_root:
+        os.seteuid(65534)
+    yield closed
+    if was_root:
+        os.seteuid(0)
+    closed.chmod(0o700)
+    shutil.rmtree(base)
+
+
+@pytest.mark.parametrize("name", [".", "run", "new"])
+def test_a_folder_that_may_not_be_entered_is_an_error(forbidden, name):
+    folder = RunFolder(forbidden / name)
+    with pytest.raises(RunError, match="Permission denied"), folder.locked():
+        pass
+    with pytest.raises(RunError, match="Permission denied"):
+        folder.holds_other_files()
+    with pytest.raises(RunError, match="Permission denied"):
+        open_run(forbidden / name)
+
+
+def test_a_path_below_a_file_is_an_error(encoder, tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(RunError, match="cannot be used as a run folder"):
+        planted.detect_thirty(encoder, tmp_path / "file" / "run")
+    with pytest.raises(RunError, match="choose an empty or a new folder"):
+        planted.detect_thirty(encoder, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == b"x"

@@ -1,0 +1,183 @@
+"""What holds for every engine: one suite, over the local one and over a real Ray."""
+
+import itertools
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+import engines
+import planted
+import profiled
+from interrupted import assert_same_run
+from stickytoken.detection import detect
+from stickytoken.encoders import load_encoder
+from stickytoken.errors import EncodingError, InputError, RunError
+from stickytoken.insertion import Insertion, Token
+from stickytoken.measurement.engines.local import LocalEngine
+from stickytoken.measurement.engines.protocol import Engine
+from stickytoken.measurement.engines.ray_engine import ray_engine
+from stickytoken.measurement.progress import ignore_progress
+from stickytoken.measurement.stage import Shard
+from stickytoken.methods.std.plan import make_plan, validation_stage
+from stickytoken.vocabulary.categories import categorize
+
+TOKENS_A_SHARD = 6
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The folder of a tiny BERT with a vocabulary that is large enough for both methods."""
+    return profiled.save_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def encoder(model):
+    return load_encoder(model, device="cpu")
+
+
+@pytest.fixture(scope="module", params=engines.ENGINES)
+def engine(request, encoder):
+    """Each engine, open; that of Ray has two workers of one core each."""
+    if request.param == "local":
+        yield LocalEngine(encoder)
+        return
+    with engines.local_ray(), ray_engine(encoder, workers=2) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
+    monkeypatch.setattr(planted.sharding(), "_SHARD_PROBES", TOKENS_A_SHARD * planted.SHARD_PROBES)
+
+
+@pytest.fixture(scope="module")
+def whole(encoder, tmp_path_factory):
+    """Runs of both methods that this process computed alone: their folders by method."""
+    root = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planted.sharding(), "_SHARD_PROBES", TOKENS_A_SHARD * planted.SHARD_PROBES)
+        return {name: METHODS[name](encoder, root / name).path for name in METHODS}
+
+
+METHODS = {"std": engines.detect_std, "profile": profiled.detect_profile}
+
+
+def test_it_is_an_engine_of_its_encoder(engine, encoder):
+    assert isinstance(engine, Engine)
+    assert engine.identity == encoder.identity
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_has_the_bytes_of_one_that_a_single_process_computed(engine, encoder, whole, tmp_path, method):
+    METHODS[method](encoder, tmp_path / "run", engine=engine)
+    assert len(planted.shards_of(tmp_path / "run")) > 10
+    assert_same_run(tmp_path / "run", whole[method])
+
+
+@pytest.mark.parametrize("stage", ["screen", "confirm"])
+def test_a_run_that_was_cut_off_is_continued_by_the_other_engine(engine, encoder, whole, tmp_path, stage):
+    folder = tmp_path / "run"
+    with pytest.raises(engines.InterruptionError):
+        profiled.detect_profile(
+            encoder, folder, engine=engine, progress=engines.interrupted_after(stage, done=15)
+        )
+    before = planted.shards_of(folder)
+    assert any(f"/{stage}-" in name for name in before)
+    profiled.detect_profile(encoder, folder, engine="local")
+    after = planted.shards_of(folder)
+    assert {name: after[name] for name in before} == before
+    assert_same_run(folder, whole["profile"])
+
+
+def test_it_continues_what_the_other_engine_began(engine, encoder, whole, tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(engines.InterruptionError):
+        engines.detect_std(encoder, folder, progress=engines.interrupted_after("score", done=40))
+    before = planted.shards_of(folder)
+    events = []
+    engines.detect_std(encoder, folder, engine=engine, progress=events.append)
+    after = planted.shards_of(folder)
+    assert {name: after[name] for name in before} == before
+    last = {event.stage: event for event in events}
+    kept = sum(pl.read_parquet(folder / name).height for name in before)
+    assert kept >= 40
+    assert last["score"].computed == last["score"].total - kept
+    assert_same_run(folder, whole["std"])
+
+
+def test_a_damaged_shard_is_computed_again_and_no_other(engine, encoder, whole, tmp_path):
+    folder = tmp_path / "run"
+    engines.detect_std(encoder, folder, engine=engine)
+    (folder / "tokens.parquet").unlink()
+    broken = folder / "shards" / "score-000002.parquet"
+    broken.write_bytes(broken.read_bytes()[:-1])
+    events = []
+    engines.detect_std(encoder, folder, engine=engine, progress=events.append)
+    assert max(event.computed for event in events) == pl.read_parquet(broken).height <= TOKENS_A_SHARD
+    assert_same_run(folder, whole["std"])
+
+
+def test_progress_rises_to_the_end_of_every_stage_and_counts_the_texts(engine, encoder, tmp_path):
+    events = []
+    run = engines.detect_std(encoder, tmp_path / "run", engine=engine, progress=events.append)
+    for stage in ("score", "validate"):
+        own = [event for event in events if event.stage == stage]
+        assert own[0].done == 0
+        assert all(before.done < after.done for before, after in itertools.pairwise(own))
+        assert own[-1].done == own[-1].total == own[-1].computed
+    assert run.result.sequences == sum(
+        max(event.sequences for event in events if event.stage == stage) for stage in ("score", "validate")
+    )
+
+
+def test_every_shard_comes_back_once_with_its_rows(engine, encoder):
+    stage, tokens = a_stage(encoder)
+    # Shards of very different size do not end in the order in which they begin.
+    shards = [
+        Shard(k, tuple(tokens[start:stop])) for k, (start, stop) in enumerate([(0, 40), (40, 41), (41, 60)])
+    ]
+    found = {each.shard.index: each for each in engine.compute(stage, shards)}
+    assert sorted(found) == [0, 1, 2]
+    for shard in shards:
+        each = found[shard.index]
+        assert [row["token_id"] for row in each.rows] == [token.id for token in shard.tokens]
+        assert each.cost.sequences == len(shard.tokens) * stage.probes_per_token
+        assert each.cost.seconds > 0
+
+
+def a_stage(encoder):
+    settings = replace(planted.SMALL, insertion=Insertion.IDS)
+    plan = make_plan(encoder, settings, planted.small_corpus(), ignore_progress)
+    return validation_stage(encoder, settings, plan), categorize(encoder.tokenizer).available
+
+
+def test_an_encoder_s_error_arrives_as_it_was_raised_and_the_engine_goes_on(engine, encoder):
+    stage, tokens = a_stage(encoder)
+    stranger = Shard(1, (Token(10**6, "stranger"),))
+    with pytest.raises(
+        EncodingError, match="has token id 1000000, but the model embeds only ids below"
+    ) as caught:
+        list(engine.compute(stage, [stranger]))
+    assert type(caught.value) is EncodingError
+    assert "\n" not in str(caught.value)
+    (found,) = engine.compute(stage, [Shard(0, tuple(tokens[:2]))])
+    assert len(found.rows) == 2
+
+
+def test_an_engine_of_another_model_is_refused(engine, bert_folder, tmp_path):
+    other = load_encoder(bert_folder, device="cpu")
+    with pytest.raises(InputError, match="made for another model"):
+        engines.detect_std(other, tmp_path / "run", engine=engine)
+
+
+def test_a_folder_that_another_process_writes_is_refused(engine, encoder, tmp_path):
+    (tmp_path / "run").mkdir()
+    with planted.held(tmp_path / "run"), pytest.raises(RunError, match="another process"):
+        engines.detect_std(encoder, tmp_path / "run", engine=engine)
+
+
+@pytest.mark.parametrize("name", ["dask", "", "Local"])
+def test_an_unknown_engine_is_refused(encoder, tmp_path, name):
+    with pytest.raises(InputError, match="unknown: use local, ray"):
+        detect(encoder, sentences=planted.small_corpus(), settings=planted.SMALL, out=tmp_path, engine=name)

@@ -1,0 +1,134 @@
+"""A Ray to compute on: addresses that nobody answers at, and how a cluster is divided. No Ray is started."""
+
+import socket
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import engines
+import planted
+import tiny
+from stickytoken import load_encoder
+from stickytoken.errors import InputError, MissingExtraError, RunError
+from stickytoken.measurement.engines.choice import RayCluster
+from stickytoken.measurement.engines.ray_cluster import Node, Share, connected, divide
+
+
+def test_an_encoder_made_from_a_model_object_is_refused_before_anything_starts(bert_folder, tmp_path):
+    encoder = load_encoder(tiny.SentenceTransformer(str(bert_folder), device="cpu"))
+    with pytest.raises(InputError, match="made from a model object, which workers cannot load"):
+        engines.detect_std(encoder, tmp_path / "run", engine="ray")
+
+
+# Addresses.
+
+
+@pytest.fixture
+def closed_port():
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+def test_an_address_that_nobody_answers_at_is_one_line_that_names_it(closed_port, encoder, tmp_path):
+    address = f"127.0.0.1:{closed_port}"
+    with pytest.raises(RunError, match=f"nobody answers at the Ray address '{address}'") as caught:
+        engines.detect_std(encoder, tmp_path / "run", engine=RayCluster(address))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "somewhere", "host:", ":6379", "host:port", "ray://127.0.0.1:10001", "http://host:6379"]
+)
+def test_what_is_no_address_is_refused(address):
+    with pytest.raises(InputError, match="is no Ray address"), connected(address):
+        pass
+
+
+def test_the_address_may_come_from_the_environment(closed_port, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{closed_port}")
+    with (
+        pytest.raises(RunError, match=f"nobody answers at the Ray address '127.0.0.1:{closed_port}'"),
+        connected(None),
+    ):
+        pass
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch, encoder, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'stickytoken\[ray\]'"):
+        engines.detect_std(encoder, tmp_path / "run", engine="ray")
+
+
+# How a cluster is divided.
+
+
+NODES = st.lists(st.builds(Node, st.integers(0, 64), st.integers(0, 8)), min_size=1, max_size=6)
+
+
+@given(NODES, st.none() | st.integers(1, 40))
+def test_workers_fit_on_the_nodes_and_no_larger_ones_would(nodes, wanted):
+    try:
+        share = divide(nodes, "cpu", wanted)
+    except InputError:
+        assert sum(node.cpus for node in nodes) < (wanted or 1)
+        return
+    assert share.workers == wanted or wanted is None
+    assert share.gpus == 0
+
+    def places(cores):
+        return sum(node.cpus // cores for node in nodes)
+
+    assert places(share.cores) >= share.workers > places(share.cores + 1)
+
+
+@given(NODES)
+def test_by_default_every_machine_with_cores_has_a_worker_and_few_cores_stay_idle(nodes):
+    machines = [node.cpus for node in nodes if node.cpus]
+    if machines:
+        assert divide(nodes, "cpu", None).workers == sum(max(1, cpus // 4) for cpus in machines)
+
+
+def test_on_gpus_a_worker_has_one_each():
+    nodes = [Node(8, 4), Node(2, 0), Node(16, 2)]
+    assert divide(nodes, "cuda:0", None) == Share(6, 1, 1)
+    assert divide(nodes, "cuda", 3) == Share(3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("device", "workers", "saying"),
+    [
+        ("cuda:0", 7, "7 workers with a GPU each were asked for, the cluster has 6"),
+        ("cpu", 27, "27 workers were asked for, the cluster has 26 CPU cores"),
+        ("mps", None, "not on mps"),
+    ],
+)
+def test_more_than_a_cluster_has_is_refused(device, workers, saying):
+    with pytest.raises(InputError, match=saying):
+        divide([Node(8, 4), Node(2, 0), Node(16, 2)], device, workers)
+
+
+# The command.
+
+
+@pytest.mark.parametrize("option", [("--ray-address", "auto"), ("--workers", "2")])
+def test_an_option_of_ray_without_it_is_wrong_usage(bert_folder, option):
+    planted.refused("detect", bert_folder, *option, status=2, saying=f"{option[0]}.*--engine ray")
+
+
+@pytest.mark.parametrize("options", [("--engine", "dask"), ("--engine", "ray", "--workers", "0")])
+def test_values_that_no_engine_has_are_wrong_usage(bert_folder, options):
+    planted.refused("detect", bert_folder, *options, status=2)
+
+
+def test_a_command_with_an_address_that_nobody_answers_at_fails_with_one_line(
+    bert_folder, sentence_file, closed_port, tmp_path
+):
+    options = ("--engine", "ray", "--ray-address", f"127.0.0.1:{closed_port}", "--out", tmp_path / "run")
+    planted.refused(
+        "detect", bert_folder, "--sentences", sentence_file, *planted.SMALL_OPTIONS, *options,
+        saying="nobody answers",
+    )  # fmt: skip

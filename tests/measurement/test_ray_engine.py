@@ -1,0 +1,243 @@
+"""What only Ray can do wrong: workers that die, other models, processes that stay."""
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+
+import pytest
+
+import engines
+import planted
+import tiny
+from interrupted import assert_same_run
+from stickytoken import load_encoder
+from stickytoken.encoders import EncoderIdentity
+from stickytoken.errors import InputError, RunError
+from stickytoken.insertion import Token
+from stickytoken.measurement.engines import ray_engine as module
+from stickytoken.measurement.engines.choice import RayCluster
+from stickytoken.measurement.engines.ray_cluster import connected, nodes_of
+from stickytoken.measurement.engines.ray_engine import differing_parts, ray_engine
+from stickytoken.measurement.engines.ray_worker import ShardWorker
+from stickytoken.measurement.stage import Shard
+
+COPIES_PER_SHARD = 4 * planted.SHARD_PROBES
+
+
+@pytest.fixture(scope="module")
+def running_ray():
+    """A Ray that the user started: three cores, whatever the machine has; two workers leave one free."""
+    import ray
+
+    with engines.local_ray(cpus=3):
+        # Tests are no package that workers could import.
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+        yield ray
+        ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def pair_of_workers(running_ray, encoder):
+    """An engine with two workers of one core each."""
+    with ray_engine(encoder, workers=2) as opened:
+        yield opened
+    assert running_ray.is_initialized()  # it is the user's
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(planted.sharding(), "_SHARD_PROBES", COPIES_PER_SHARD)
+
+
+# Workers that die.
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_worker_that_is_killed_in_the_middle_is_replaced_and_changes_no_byte(
+    pair_of_workers, encoder, tmp_path, caplog
+):
+    killed = []
+
+    def kill_one(step):
+        if step.stage == "score" and step.computed and not killed:
+            killed.append(pair_of_workers.reports[0].pid)
+            os.kill(killed[0], signal.SIGKILL)
+
+    plain = engines.detect_std(encoder, tmp_path / "plain")
+    with caplog.at_level(logging.WARNING):
+        engines.detect_std(encoder, tmp_path / "run", engine=pair_of_workers, progress=kill_one)
+    assert len(killed) == 1
+    told = [record.getMessage() for record in caplog.records if record.name == module.__name__]
+    assert len(told) == 1
+    assert told[0].startswith("a Ray worker was lost (ActorDiedError): starting another")
+    assert_same_run(tmp_path / "run", plain.path)
+
+
+@dataclass(frozen=True)
+class DeadlyStage:
+    """Measuring one of the tokens ends the process, as a process ends that has no memory left."""
+
+    deadly: int
+    name: str = "deadly"
+    probes_per_token: int = 1
+    precision: None = None
+
+    def probes(self, token):
+        return ["the river"]
+
+    def measure(self, token, vectors):
+        if token.id == self.deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"length": float((vectors**2).sum())}
+
+
+def test_a_shard_that_ends_every_worker_is_an_error_that_names_it(pair_of_workers, monkeypatch):
+    monkeypatch.setattr(module, "_ATTEMPTS", 2)
+    shards = [Shard(place, (Token(place, "x"),)) for place in range(8)]
+    found = []
+    with pytest.raises(RunError, match=r"^shard 3 of deadly ended its worker 2 times \(ActorDiedError\)"):
+        found.extend(each.shard.index for each in pair_of_workers.compute(DeadlyStage(3), shards))
+    assert 3 not in found
+    # The others go on, and a worker that died is made good.
+    rest = pair_of_workers.compute(DeadlyStage(-1), shards)
+    assert sorted(each.shard.index for each in rest) == list(range(8))
+
+
+@dataclass(frozen=True)
+class DefectiveStage(DeadlyStage):
+    """Measuring fails with an error that nobody meant to raise."""
+
+    def measure(self, token, vectors):
+        raise ZeroDivisionError("a defect")
+
+
+def test_a_defect_in_a_worker_keeps_its_traceback(pair_of_workers):
+    with pytest.raises(ZeroDivisionError, match="a defect") as caught:
+        list(pair_of_workers.compute(DefectiveStage(0), [Shard(0, (Token(0, "x"),))]))
+    assert "in measure" in str(caught.value)
+
+
+def test_each_worker_computes_with_the_cores_that_it_has(pair_of_workers):
+    assert {(report.threads, report.device) for report in pair_of_workers.reports} == {(1, "cpu")}
+    assert os.getpid() not in {report.pid for report in pair_of_workers.reports}
+
+
+# Models.
+
+
+@pytest.fixture
+def model_copy(bert_folder, tmp_path):
+    """A copy of the tiny BERT that a test may change."""
+    return shutil.copytree(bert_folder, tmp_path / "model")
+
+
+def test_a_worker_with_another_version_of_the_model_is_refused(running_ray, model_copy, tmp_path):
+    encoder = load_encoder(model_copy, device="cpu")
+    _ = encoder.identity
+    other = tiny.bert_backbone(tmp_path / "other", seed=1)
+    tiny.sentence_transformer(other, normalize=True).save(str(model_copy))
+    with pytest.raises(RunError, match=r"another model under the name .* \(it differs in weights\)"):
+        # Of three, one finds a core that is free.
+        engines.detect_std(encoder, tmp_path / "run", engine=RayCluster(workers=3))
+    assert not planted.shards_of(tmp_path / "run")
+
+
+def test_a_worker_without_the_model_says_where_and_why(model_copy):
+    spec = load_encoder(model_copy, device="cpu").spec
+    shutil.rmtree(model_copy)
+    with pytest.raises(RunError) as caught:
+        ShardWorker(spec, "cpu", 1).load()
+    assert f"the worker on {socket.gethostname()} cannot load the model" in str(caught.value)
+    assert repr(str(model_copy)) in str(caught.value)
+
+
+def test_a_spec_loads_the_same_encoder(encoder):
+    report = ShardWorker(encoder.spec, "cpu", 1).load()
+    assert report.identity == encoder.identity
+
+
+def test_a_relative_folder_is_found_from_any_directory(bert_folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(bert_folder.parent)
+    spec = load_encoder(bert_folder.name, device="cpu", prompt="query: ", max_length=32).spec
+    monkeypatch.chdir(tmp_path)
+    identity = ShardWorker(spec, "cpu", 1).load().identity
+    assert (identity.prompt, identity.max_length) == ("query: ", 32)
+
+
+def test_the_parts_in_which_models_differ_are_named(encoder):
+    ours = encoder.identity
+    assert differing_parts(ours, EncoderIdentity(**asdict(ours))) == []
+    assert differing_parts(ours, replace(ours, prompt="query: ", tokenizer="0")) == ["prompt", "tokenizer"]
+
+
+# The user's Ray.
+
+
+@pytest.mark.usefixtures("running_ray")
+def test_an_address_beside_a_ray_that_is_there_is_refused():
+    with pytest.raises(InputError, match="connected to a Ray already"), connected("127.0.0.1:6379"):
+        pass
+
+
+def test_the_nodes_of_a_cluster_are_counted(running_ray):
+    assert [node.cpus for node in nodes_of(running_ray)] == [3]
+
+
+@pytest.mark.usefixtures("running_ray")
+@pytest.mark.parametrize(("workers", "saying"), [(0, "0 workers cannot"), (4, "the cluster has 3 CPU cores")])
+def test_a_number_of_workers_that_cannot_be_is_refused(encoder, tmp_path, workers, saying):
+    with pytest.raises(InputError, match=saying):
+        engines.detect_std(encoder, tmp_path / "run", engine=RayCluster(workers=workers))
+
+
+# The command.
+
+
+COMMAND = (
+    "import importlib; importlib.import_module('stickytoken.methods.job')._SHARD_PROBES = 19;"
+    "from stickytoken.cli.main import main; main()"
+)
+
+
+def test_ctrl_c_ends_the_command_its_workers_and_its_ray_and_the_run_continues_without(
+    encoder, bert_folder, sentence_file, tmp_path
+):
+    """The signal goes to all processes of the terminal, as a real one does."""
+    folder = tmp_path / "run"
+    arguments = ["detect", str(bert_folder), "--sentences", str(sentence_file), *planted.SMALL_OPTIONS]
+    ray_options = ["--engine", "ray", "--workers", "1", "--out", str(folder)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *arguments, *ray_options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+    )
+    while process.poll() is None and len(list((folder / "shards").glob("*.parquet"))) < 3:
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate()
+    assert (process.returncode, stdout) == (1, "")
+    assert planted.lines_of(stderr)[-1].startswith("interrupted:")
+    assert "Traceback" not in stderr
+    assert not list(folder.rglob("*.tmp"))
+    before = planted.shards_of(folder)
+    assert 3 <= len(before) < 114
+    left = [pid for pid in processes_of(process.pid) if pid != process.pid]
+    assert left == []
+    result = planted.command(*arguments, "--out", folder)
+    assert result.exit_code == 0, result.stderr
+
+
+def processes_of(session):
+    """Processes that were started in a session and still run."""
+    listed = subprocess.run(["ps", "-eo", "pid=,sess="], capture_output=True, text=True, check=True).stdout
+    pairs = [map(int, line.split()) for line in listed.splitlines()]
+    return [pid for pid, own in pairs if own == session]

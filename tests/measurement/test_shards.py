@@ -1,0 +1,74 @@
+"""Shards: what was committed comes back whole or not at all."""
+
+import io
+import random
+from collections import Counter
+
+import polars as pl
+import pytest
+
+from stickytoken.detection.run_folder import RunFolder
+from stickytoken.measurement.store import ShardCost
+
+
+def shard_rows():
+    generator = random.Random(0)
+    return [{"token_id": token, "score": generator.random(), "by": [1.0, token / 7]} for token in range(50)]
+
+
+@pytest.fixture
+def shard(tmp_path):
+    """A run folder with one committed shard of 50 tokens."""
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked():
+        folder.write_shard("score", 0, shard_rows(), ShardCost(1.25, 10))
+    return folder
+
+
+def test_a_shard_comes_back_as_it_was_written(shard):
+    found = shard.read_shard("score", 0, range(50))
+    assert found.to_dicts() == shard_rows()
+
+
+def test_a_shard_of_other_tokens_or_another_stage_or_place_is_none(shard):
+    assert shard.read_shard("score", 0, range(1, 51)) is None
+    assert shard.read_shard("score", 0, range(49)) is None
+    assert shard.read_shard("score", 1, range(50)) is None
+    assert shard.read_shard("validate", 0, range(50)) is None
+
+
+def test_a_shard_that_was_cut_off_anywhere_is_none(shard):
+    (path,) = (shard.path / "shards").iterdir()
+    content = path.read_bytes()
+    for size in range(0, len(content), 7):
+        path.write_bytes(content[:size])
+        assert shard.read_shard("score", 0, range(50)) is None, size
+
+
+@pytest.fixture
+def flips(shard, capfd):
+    """What reading a shard gives after single bits of it were flipped, one at a time."""
+    (path,) = (shard.path / "shards").iterdir()
+    content, generator = path.read_bytes(), random.Random(1)
+    whole = pl.read_parquet(io.BytesIO(content))
+    outcomes = Counter()
+    for _ in range(400):
+        damaged = bytearray(content)
+        damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            found = shard.read_shard("score", 0, range(50))
+        except BaseException as error:  # noqa: BLE001 - a panic of Polars is no Exception
+            outcomes[type(error).__name__] += 1
+        else:
+            outcomes["none" if found is None else "same" if found.equals(whole) else "other"] += 1
+    capfd.readouterr()  # what a panic writes
+    return outcomes
+
+
+def test_reading_a_shard_with_a_flipped_bit_raises_nothing(flips):
+    assert set(flips) <= {"none", "same", "other"}
+
+
+def test_a_shard_with_a_flipped_bit_never_gives_other_numbers(flips):
+    assert flips["other"] == 0

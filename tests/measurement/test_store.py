@@ -1,0 +1,326 @@
+"""The run folder: one writer, whole files, readable errors, and nobody else's files."""
+
+import json
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import planted
+from stickytoken import detect, open_run
+from stickytoken.detection.run_folder import RunFolder
+from stickytoken.detection.schema import SCHEMA_VERSION
+from stickytoken.errors import InputError, RunError
+from stickytoken.hashing import digest
+from stickytoken.methods.profile.results import TOKEN_COLUMNS as PROFILE_COLUMNS
+from stickytoken.methods.std.record import StdPlanRecord, StdResultRecord
+from stickytoken.methods.std.results import TOKEN_COLUMNS
+
+GOLDEN = Path(__file__).parents[1] / "data" / "run_schema_1"
+GOLDEN_2 = Path(__file__).parents[1] / "data" / "run_schema_2"
+
+
+@pytest.fixture
+def run_copy(finished_run, tmp_path):
+    """A copy of a finished run that a test may damage."""
+    return Path(shutil.copytree(finished_run.path, tmp_path / "run"))
+
+
+# One writer
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the lock of ``tmp_path / "run"``."""
+    with planted.held(tmp_path / "run") as process:
+        yield process
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(holder, encoder, tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(RunError, match="being written by another process"):
+        planted.detect_thirty(encoder, folder)
+    assert planted.files_of(folder) == {}
+    holder.kill()
+    holder.wait()
+    assert planted.detect_thirty(encoder, folder).result.scored == 30
+
+
+def test_a_folder_is_free_when_its_writer_ends(holder, tmp_path):
+    holder.communicate("")
+    with RunFolder(tmp_path / "run").locked():
+        pass
+
+
+def test_a_folder_has_one_writer_within_a_process_too(tmp_path):
+    with RunFolder(tmp_path / "run").locked():
+        with pytest.raises(RunError, match="another process"), RunFolder(tmp_path / "run").locked():
+            pass
+        with RunFolder(tmp_path / "other").locked():
+            pass
+
+
+def test_a_folder_is_free_after_an_error_of_its_writer(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(ZeroDivisionError), folder.locked():
+        _ = 1 / 0
+    with folder.locked():
+        pass
+
+
+def test_a_run_is_read_while_another_process_writes_it(holder, finished_run, tmp_path):
+    shutil.copytree(finished_run.path, tmp_path / "run", dirs_exist_ok=True)
+    assert open_run(tmp_path / "run").tokens.equals(finished_run.tokens)
+
+
+# Whose folder it is
+
+
+@pytest.mark.parametrize(
+    "name", ["thesis.txt", ".bashrc", "tokens.parquet", "vocabulary.parquet", ".run.json"]
+)
+def test_a_folder_with_other_files_is_refused_and_left_as_it_is(encoder, tmp_path, name):
+    folder = tmp_path / "run"
+    (folder / "shards").mkdir(parents=True)
+    (folder / name).write_bytes(b"mine")
+    (folder / ".mine.tmp").write_bytes(b"mine too")
+    before = sorted(folder.rglob("*")), planted.files_of(folder)
+    with pytest.raises(RunError, match="holds files but no run: choose an empty or a new folder"):
+        planted.detect_thirty(encoder, folder)
+    assert (sorted(folder.rglob("*")), planted.files_of(folder)) == before
+
+
+def test_a_shards_folder_of_somebody_else_is_refused_and_left_as_it_is(encoder, tmp_path):
+    shards = tmp_path / "run" / "shards"
+    shards.mkdir(parents=True)
+    pl.DataFrame({"mine": [1]}).write_parquet(shards / "train-00000.parquet")
+    before = planted.files_of(tmp_path)
+    with pytest.raises(RunError, match="holds files but no run"):
+        planted.detect_thirty(encoder, tmp_path / "run")
+    assert planted.files_of(tmp_path) == before
+
+
+def test_an_empty_folder_is_taken(encoder, tmp_path):
+    (tmp_path / "run").mkdir()
+    assert planted.detect_thirty(encoder, tmp_path / "run").result.scored == 30
+
+
+def test_the_folder_of_another_run_is_refused_with_what_differs_and_left_as_it_is(encoder, run_copy):
+    before = planted.files_of(run_copy)
+    with pytest.raises(RunError, match=r"holds another run \(it differs in settings\.seed\): choose another"):
+        planted.detect_thirty(encoder, run_copy, seed=1)
+    with pytest.raises(RunError, match=r"\(it differs in settings\.copies, settings\.validation_pairs\)"):
+        planted.detect_thirty(encoder, run_copy, validation_pairs=5, copies=2)
+    with pytest.raises(RunError, match=r"\(it differs in tokens\)"):
+        detect(encoder, sentences=planted.small_corpus(), settings=planted.SMALL, out=run_copy)
+    assert planted.files_of(run_copy) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is damaged"),
+        (b'{"schema_version": 1, "ident', "is damaged"),
+        (b"\xff\xfe\x00binary", "is damaged"),
+        (b"[" * 100_000, "is damaged"),
+        (b"[]", "is not what a run writes"),
+        (b"null", "is not what a run writes"),
+        (b"{}", "is not what a run writes .schema_version: missing, where a whole number from 1 is needed"),
+        (b'{"schema_version": 1}', "is not what a run writes .identity: Field required"),
+        (b'{"schema_version": 3, "news": true}', "schema version 3, this stickytoken reads up to 2: upgrade"),
+    ],
+    ids=[
+        "empty",
+        "cut off",
+        "binary",
+        "endless nesting",
+        "a list",
+        "null",
+        "an empty object",
+        "a version alone",
+        "newer",
+    ],
+)
+def test_a_run_json_that_cannot_be_read_is_an_error_for_reader_and_writer_and_stays(
+    encoder, run_copy, content, message
+):
+    (run_copy / "run.json").write_bytes(content)
+    before = planted.files_of(run_copy)
+    with pytest.raises(RunError, match=message):
+        open_run(run_copy)
+    with pytest.raises(RunError, match=message):
+        planted.detect_thirty(encoder, run_copy)
+    assert planted.files_of(run_copy) == before
+
+
+@pytest.mark.parametrize("version", [None, 0, -1, True, 1.0, "1", [1], "x" * 999], ids=str)
+def test_a_schema_version_that_is_no_whole_number_from_1_is_named(run_copy, version):
+    planted.edit_record(run_copy, schema_version=version)
+    with pytest.raises(RunError, match=r"run\.json is not what a run writes \(schema_version: ") as error:
+        open_run(run_copy)
+    assert "delete the folder and start the run again" in str(error.value)
+    assert len(str(error.value)) < 200 + len(str(run_copy))
+
+
+def test_a_record_that_lost_its_schema_version_is_not_taken_for_the_first(encoder, run_copy):
+    path = run_copy / "run.json"
+    record = json.loads(path.read_text("utf-8"))
+    del record["schema_version"]
+    path.write_text(json.dumps(record), encoding="utf-8")
+    for use in (lambda: open_run(run_copy), lambda: planted.detect_thirty(encoder, run_copy)):
+        with pytest.raises(RunError, match="schema_version: missing, where a whole number from 1 is needed"):
+            use()
+
+
+def test_an_unknown_entry_of_run_json_is_named(run_copy):
+    planted.edit_record(run_copy, flavour="sweet")
+    with pytest.raises(RunError, match="flavour: Extra inputs are not permitted"):
+        open_run(run_copy)
+
+
+def test_a_damaged_plan_is_an_error_that_says_what_to_do(encoder, run_copy):
+    (run_copy / "tokens.parquet").unlink()
+    (run_copy / "plan.json").write_text('{"mean_similarity": ', encoding="utf-8")
+    with pytest.raises(RunError, match=r"plan\.json is damaged: .* Delete the folder"):
+        planted.detect_thirty(encoder, run_copy)
+
+
+# Reading
+
+
+def test_a_run_that_is_not_there_or_not_one_or_not_finished_is_not_opened(finished_run, run_copy, tmp_path):
+    with pytest.raises(RunError, match="no run folder"):
+        open_run(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json"):
+        open_run(tmp_path / "empty")
+    with pytest.raises(RunError, match=r"is not a run folder: it has no run\.json"):
+        open_run(finished_run.path / "run.json")
+    planted.edit_record(run_copy, result=None)
+    with pytest.raises(RunError, match="is not finished: run the same command again"):
+        open_run(run_copy)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PAR1", b"no table at all", None],
+    ids=["empty", "cut off", "text", "missing"],
+)
+def test_a_result_table_that_cannot_be_read_is_an_error_that_says_what_to_do(run_copy, content):
+    path = run_copy / "tokens.parquet"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(RunError, match=r"tokens\.parquet.* run the same command again"):
+        open_run(run_copy)
+
+
+def test_a_result_table_with_other_columns_is_an_error_that_names_the_file(run_copy):
+    pl.DataFrame({"a": [1]}).write_parquet(run_copy / "tokens.parquet")
+    with pytest.raises(RunError, match=r"tokens\.parquet"):
+        _ = open_run(run_copy).sticky
+
+
+def test_a_missing_plan_is_an_error_that_says_what_to_do(run_copy):
+    (run_copy / "plan.json").unlink()
+    with pytest.raises(RunError, match=r"plan\.json.*:"):
+        _ = open_run(run_copy).plan
+
+
+def test_a_token_is_found_by_vocabulary_string_and_by_text(finished_run):
+    by_string = finished_run.token("river")
+    assert by_string.height == 1
+    assert by_string.equals(finished_run.token(" river "))
+    with pytest.raises(InputError, match="has no token 'unheard'"):
+        finished_run.token("unheard")
+
+
+def test_the_sticky_tokens_come_by_validation_rate_then_id(run_copy):
+    table = pl.read_parquet(run_copy / "tokens.parquet").head(5)
+    rates = pl.Series([0.5, 0.9, 0.9, 0.7, 0.8])
+    verdicts = pl.Series(["sticky", "sticky", "sticky", "benign", "sticky"])
+    changed = table.with_columns(validation_rate=rates, verdict=verdicts)
+    changed.sample(fraction=1, shuffle=True, seed=1).write_parquet(run_copy / "tokens.parquet")
+    ids = table["token_id"]
+    assert open_run(run_copy).sticky["token_id"].to_list() == [ids[1], ids[2], ids[4], ids[0]]
+
+
+def test_a_run_of_schema_version_1_still_reads(tmp_path):
+    """A run that a user computed with an old version must open in every later one.
+
+    When the schema changes: raise SCHEMA_VERSION, write a function that turns a record of
+    the old version into the new one and call it in `RunFolder.read_run`, keep this folder
+    and this test as they are, and add a folder run_schema_<new version> with a test beside
+    it. An optional field with a default needs none of this.
+    """
+    folder = Path(shutil.copytree(GOLDEN, tmp_path / "run"))
+    row = {"token_id": 34, "token": "!", "decoded": "!", "validation_rate": 1.0, "verdict": "sticky"}
+    pl.DataFrame([dict.fromkeys(TOKEN_COLUMNS) | row]).write_parquet(folder / "tokens.parquet")
+    run = open_run(folder)
+    assert run.record.identity == "4e0fa4122411b6503cad01ef2e3d5c646d4b9e7d0f1713c1a172fe276693d4d3"
+    assert run.record.model.name == "planted"
+    assert run.record.model.available == run.record.tokens == 95
+    assert run.record.corpus.sentences == 60
+    assert run.record.settings["scoring_weights"] == {"prefix": 0.35, "suffix": 0.35, "random": 0.3}
+    assert run.record.versions["stickytoken"] == "0.1.0"
+    assert run.record.started == "2026-01-01T00:00:00+00:00"
+    assert run.result.sticky == 14
+    assert run.result.rate_threshold == 0.7303030303030302
+    assert run.plan.mean_similarity == 0.28566649194788235
+    assert [len(run.plan.scoring), len(run.plan.validation)] == [2, 3]
+    assert run.plan.scoring[0].sentence2 == "breaks finds opens doctor quiet."
+    assert run.sticky["token"].to_list() == ["!"]
+
+
+def test_a_run_of_schema_version_2_still_reads(tmp_path):
+    """The version that added the method profile; see the test of version 1."""
+    folder = Path(shutil.copytree(GOLDEN_2, tmp_path / "run"))
+    row = {"token_id": 34, "token": "!", "decoded": "!", "lift": 0.5, "verdict": "sticky"}
+    pl.DataFrame([dict.fromkeys(PROFILE_COLUMNS) | row]).write_parquet(folder / "tokens.parquet")
+    run = open_run(folder)
+    assert (run.record.schema_version, run.record.method) == (2, "profile")
+    assert run.record.identity == "93a8b05567f468b4abf72aba676ab12ac7d365b0e6755290621fa3a89b97e7e8"
+    assert run.record.settings["copies"] == [8, 4]
+    assert (run.result.looked_at, run.result.sticky, run.result.empirical_null) == (95, 0, False)
+    assert run.result.ordinary_lift == 0.027891626362815607
+    assert run.plan.mean_similarity == 0.08964629482007198
+    assert run.plan.groups == ["topic 0", "topic 1", "topic 2", "vocabulary 0", "vocabulary 1"]
+    assert {step: len(texts) for step, texts in run.plan.carriers.items()} == {
+        "screen": 2,
+        "refine": 2,
+        "confirm": 4,
+    }
+    assert run.sticky["token"].to_list() == ["!"]
+    for kind, found in ((StdPlanRecord, run.plan_of), (StdResultRecord, run.result_of)):
+        with pytest.raises(RunError, match="holds a run of the method profile"):
+            found(kind)
+
+
+@pytest.mark.parametrize("folder", [GOLDEN, GOLDEN_2], ids=lambda folder: folder.name)
+def test_the_hash_of_a_stored_identity_has_not_changed(folder):
+    """If it did, no run of an earlier version could be continued: raise IDENTITY_VERSION on purpose only."""
+    record = json.loads((folder / "run.json").read_text("utf-8"))
+    assert digest(record["identity_parts"]) == record["identity"]
+
+
+def test_records_come_back_as_they_were_written(tmp_path, finished_run):
+    folder = RunFolder(tmp_path)
+    folder.write_record("run.json", finished_run.record)
+    folder.write_record("plan.json", finished_run.plan)
+    assert folder.read_run() == finished_run.record
+    assert folder.read_plan(StdPlanRecord) == finished_run.plan
+    assert json.loads((tmp_path / "run.json").read_text("utf-8"))["schema_version"] == SCHEMA_VERSION
+
+
+def test_a_run_whose_record_names_another_method_is_an_error(run_copy):
+    planted.edit_record(run_copy, method="profile")
+    with pytest.raises(RunError, match=r"tokens\.parquet has no column 'texts'"):
+        open_run(run_copy)
+
+
+def test_every_file_of_a_run_reads_without_this_package(finished_run):
+    record = json.loads((finished_run.path / "run.json").read_text("utf-8"))
+    assert record["settings"]["seed"] == 42
+    for path in finished_run.path.rglob("*.parquet"):
+        assert pl.read_parquet(path).columns[0] == "token_id"

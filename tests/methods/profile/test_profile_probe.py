@@ -1,0 +1,178 @@
+"""Evidence of the profile method for named tokens: what a run of them stores, and the symptom curve."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import planted
+import profiled
+import tiny
+from stickytoken import load_encoder
+from stickytoken.corpora.corpus import collect_sentences
+from stickytoken.detection import ProfileEvidence, probe
+from stickytoken.encoders import analyze_vocabulary
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion
+from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.symptoms import SYMPTOM_COPIES
+
+STICKY, RIVER, UNAVAILABLE = 34, 55, 5  # "!", "river", "[unused0]"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return profiled.planted_model(2)
+
+
+@pytest.fixture(scope="module")
+def encoder(model):
+    return load_encoder(model)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(encoder):
+    return analyze_vocabulary(encoder)
+
+
+def probed(encoder, vocabulary, ids, settings=profiled.SMALL, **options):
+    return probe(encoder, vocabulary, ids, sentences=profiled.corpus(), settings=settings, **options)
+
+
+@pytest.mark.parametrize("insertion", list(Insertion))
+def test_a_probe_gives_the_numbers_that_a_detection_of_these_tokens_stores(
+    encoder, vocabulary, tmp_path, insertion
+):
+    ids = [200, RIVER, STICKY]
+    settings = replace(profiled.SMALL, insertion=insertion)
+    run = profiled.detect_profile(encoder, tmp_path / "run", tokens=ids, insertion=insertion)
+    stored = {row["token_id"]: row for row in run.tokens.to_dicts()}
+    found = probed(encoder, vocabulary, ids, settings)
+    assert [evidence.token_id for evidence in found] == ids
+    for evidence in found:
+        row = stored[evidence.token_id]
+        shared = set(row) & set(ProfileEvidence.__slots__) - {"validation_rate"}
+        assert len(shared) >= 14
+        for name in shared:
+            value = getattr(evidence, name)
+            wanted = pytest.approx(row[name], abs=1e-6) if isinstance(row[name], float) else row[name]
+            assert value == wanted, name
+        assert evidence.validation_rate == {"cosine": pytest.approx(row["validation_rate"], abs=1e-6)}
+        assert evidence.mean_similarity == run.plan.mean_similarity
+        assert evidence.ordinary_lift == pytest.approx(run.result.ordinary_lift, abs=1e-6)
+    assert [evidence.verdict for evidence in found] == ["benign", "benign", "sticky"]
+
+
+def test_the_lifts_of_the_placements_average_to_that_of_the_token(encoder, vocabulary, tmp_path):
+    (evidence,) = probed(encoder, vocabulary, [STICKY])
+    assert list(evidence.by_placement) == ["prefix", "suffix", "random"]
+    lifts = [place["lift"] for place in evidence.by_placement.values()]  # 8 carriers each
+    assert sum(lifts) / 3 == pytest.approx(evidence.lift, rel=0.05)
+    assert min(lifts) > 2 * evidence.ordinary_lift
+
+
+def test_the_symptom_curve_equals_that_of_a_plain_version(model, encoder, vocabulary, tmp_path):
+    """Copies behind the first twelve carriers of the last round, against all anchors."""
+    run = profiled.detect_profile(encoder, tmp_path / "run", tokens=[STICKY])
+    (evidence,) = probed(encoder, vocabulary, [STICKY])
+    curve, plan = evidence.curve, run.plan
+    assert curve.copies == [0, *SYMPTOM_COPIES]
+    texts = dict(run.vocabulary.select("token_id", "decoded").iter_rows())
+    anchors = [anchor.text for anchor in plan.sentence_anchors]
+    anchors += [texts[anchor.token_id] for anchor in plan.vocabulary_anchors]
+    directions = model.encode(anchors, normalize_embeddings=True)
+    carriers = plan.carriers["confirm"][:12]
+    before = model.encode(carriers, normalize_embeddings=True) @ directions.T
+    for copies, below, above in zip(curve.copies, curve.below, curve.above, strict=True):
+        changed = [text + planted.PLANTED * copies for text in carriers]
+        after = model.encode(changed, normalize_embeddings=True) @ directions.T
+        assert below == pytest.approx(after[before < plan.mean_similarity].mean(), abs=1e-5)
+        assert above == pytest.approx(after[before >= plan.mean_similarity].mean(), abs=1e-5)
+
+
+def test_a_planted_token_raises_unrelated_pairs_with_every_copy_and_an_ordinary_one_less(encoder, vocabulary):
+    sticky, ordinary = (evidence.curve for evidence in probed(encoder, vocabulary, [STICKY, RIVER]))
+    assert sticky.below == sorted(sticky.below)
+    assert sticky.below[-1] > ordinary.below[-1] + 0.1
+    assert (sticky.below[0], sticky.above[0]) == (ordinary.below[0], ordinary.above[0])
+    for curve in (sticky, ordinary):
+        assert curve.ordinary_below[0] == pytest.approx(curve.below[0], abs=1e-12)
+        assert curve.ordinary_above[0] == pytest.approx(curve.above[0], abs=1e-12)
+        assert {len(side) for side in (curve.below, curve.above, curve.ordinary_below)} == {len(curve.copies)}
+        assert curve.below[0] < curve.above[0]
+    assert sticky.ordinary_below == ordinary.ordinary_below
+    gap = np.subtract(sticky.above, sticky.below)
+    assert gap[-1] < 0.4 * gap[0]  # both kinds of pairs end at one value
+
+
+def test_a_token_does_not_depend_on_those_that_are_probed_with_it(encoder, vocabulary):
+    first, _, again = probed(encoder, vocabulary, [RIVER, STICKY, RIVER])
+    assert first == again
+    (alone,) = probed(encoder, vocabulary, [RIVER])
+    for name in ("lift", "lift_low", "lift_high", "lift_floor", "universality", "contraction", "fixed_point"):
+        assert getattr(alone, name) == pytest.approx(getattr(first, name), abs=1e-6), name
+    assert alone.curve.below == pytest.approx(first.curve.below, abs=1e-6)
+
+
+def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder, vocabulary):
+    (evidence,) = probed(encoder, vocabulary, [UNAVAILABLE])  # ids are this method's default
+    assert (evidence.token, evidence.category) == ("[unused0]", "UNREACHABLE_SPECIAL")
+    assert evidence.verdict == "benign"
+    assert evidence.texts == 24
+    with pytest.raises(InputError, match=r"cannot occur in text \(UNREACHABLE_SPECIAL\): probe it with ids"):
+        probed(encoder, vocabulary, [RIVER, UNAVAILABLE], replace(profiled.SMALL, insertion="text"))
+
+
+@pytest.mark.parametrize("token_id", [-1, 365, 10**9])
+def test_an_id_that_is_not_in_the_vocabulary_is_refused(encoder, vocabulary, token_id):
+    with pytest.raises(InputError, match=f"no token id {token_id}: it has 0 to 364"):
+        probed(encoder, vocabulary, [token_id])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"settings": replace(profiled.SMALL, adaptive=False)}, "all rounds: leave adaptive on"),
+        ({"settings": profiled.SMALL, "method": "std"}, "which the method 'std' does not take"),
+        ({"settings": planted.SMALL, "method": "profile"}, "which the method 'profile' does not take"),
+        ({"settings": None, "method": "guess"}, "method 'guess' is unknown: use profile, std"),
+    ],
+    ids=["not adaptive", "settings of profile", "settings of std", "method"],
+)
+def test_what_cannot_be_probed_is_refused(encoder, vocabulary, options, message):
+    with pytest.raises(InputError, match=message):
+        probed(encoder, vocabulary, [RIVER], **options)
+
+
+def test_pairs_are_refused_by_the_profile_method(encoder, vocabulary, tmp_path):
+    with pytest.raises(InputError, match="takes no pairs: pass sentences, or use the method std"):
+        probe(encoder, vocabulary, [RIVER], pairs=tmp_path / "pairs.csv", settings=profiled.SMALL)
+
+
+def test_the_default_is_the_profile_method(encoder, vocabulary):
+    (evidence,) = probe(encoder, vocabulary, [RIVER], sentences=profiled.corpus())
+    assert isinstance(evidence, ProfileEvidence)
+    assert evidence.texts == ProfileSettings().confirming_texts
+
+
+def test_the_curve_ends_where_the_model_reads_no_more(tmp_path):
+    model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path, words=profiled.WORDS), normalize=True)
+    short = [" ".join(text.split()[:3]) for text in profiled.sentences(600)]
+    corpus = collect_sentences(short, "test")
+    settings = replace(profiled.SMALL, copies=(1,), insertion="text")
+    for length, copies in ((12, [0, 1]), (24, [0, 1, 2]), (64, [0, 1, 2, 3, 4, 6])):
+        model.max_seq_length = length
+        encoder = load_encoder(model)
+        known = analyze_vocabulary(encoder)
+        (evidence,) = probe(encoder, known, [RIVER], sentences=corpus, settings=settings)
+        assert evidence.curve.copies == copies
+        assert len(evidence.curve.below) == len(evidence.curve.ordinary_above) == len(copies)
+
+
+def test_progress_tells_of_every_round_and_of_the_curve(encoder, vocabulary):
+    events = []
+    probed(encoder, vocabulary, [RIVER, STICKY], progress=events.append)
+    last = {event.stage: event for event in events}
+    assert list(last) == ["mean similarity", "screen", "refine", "confirm", "symptoms"]
+    assert all(event.done == event.total for event in last.values())
+    assert last["symptoms"].total == 2 + 8  # and ordinary tokens as a control

@@ -1,0 +1,367 @@
+"""What an ordinary token does: fitted to simulated vocabularies, p-values against numerical integration."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from stickytoken.methods.null import Null, Shape
+from stickytoken.methods.statistics import Estimates
+
+TOKENS = 20_000
+# The upper quantile that the width is taken from.
+WIDTH = 0.95
+NORMAL = Shape()
+HEAVY = Shape(freedom=3.0)
+SKEWED = Shape(skewness=0.3)
+SHAPES = [NORMAL, Shape(freedom=2.0), HEAVY, Shape(freedom=20.0), SKEWED, Shape(skewness=1.0)]
+
+
+def normal_vocabulary(seed, center=2.0, spread=3.0, noise=2.0, tokens=TOKENS):
+    generator = np.random.default_rng(seed)
+    return center + spread * generator.normal(size=tokens) + noise * generator.normal(size=tokens)
+
+
+def estimates(values, errors):
+    values = np.asarray(values, dtype=float)
+    return Estimates(values, np.broadcast_to(np.asarray(errors, float), values.shape), values, values)
+
+
+def null_of(center=0.0, spread=1.0, freedom=np.inf):
+    return Null(center, spread, Shape(freedom=freedom))
+
+
+def quantile_error(level, total, tokens=TOKENS):
+    """Standard error of a quantile of normal values."""
+    return total * np.sqrt(level * (1 - level) / tokens) / stats.norm.pdf(stats.norm.ppf(level))
+
+
+def family_of(shape):
+    """The distribution of effects as scipy's, and its unit."""
+    g = shape.skewness
+    skewed = stats.lognorm(g, loc=-1 / g, scale=1 / g) if g else stats.norm()
+    plain = skewed if np.isinf(shape.freedom) else stats.t(shape.freedom)
+    return plain, stats.norm.ppf(WIDTH) / plain.ppf(WIDTH)
+
+
+def draw_effects(generator, shape, size):
+    plain, unit = family_of(shape)
+    return plain.rvs(size=size, random_state=generator) * unit
+
+
+def draw_sides(generator, below, above, size=TOKENS):
+    """Effects of one shape below their median and of another above it."""
+    low, high = (np.abs(draw_effects(generator, shape, size)) for shape in (below, above))
+    return np.where(generator.uniform(size=size) < 0.5, -low, high)
+
+
+# fit
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("spread", "noise"), [(3.0, 0.0), (3.0, 2.0), (1.0, 1.5)])
+def test_center_and_spread_of_a_normal_vocabulary_are_recovered_through_the_noise(seed, spread, noise):
+    found = Null.fit(normal_vocabulary(seed, 2.0, spread, noise), noise**2)
+    total = np.hypot(spread, noise)
+    of_center, of_width = quantile_error(0.5, total), quantile_error(WIDTH, total)
+    assert abs(found.center - 2) <= 4 * of_center
+    # spread**2 = total**2 - noise**2, and total = (width - center) / normal quantile.
+    allowed = 4 * np.hypot(of_center, of_width) / stats.norm.ppf(WIDTH) * total / spread
+    assert abs(found.spread - spread) <= allowed
+
+
+def test_the_spread_is_that_of_the_upper_side():
+    standard = np.random.default_rng(5).normal(size=TOKENS)
+    values = np.where(standard > 0, 1.0, 2.0) * standard
+    assert Null.fit(values, 0.0).spread == pytest.approx(1.0, rel=0.05)
+    assert Null.fit(-values, 0.0).spread == pytest.approx(2.0, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("share", [0.001, 0.01])
+def test_sticky_tokens_move_the_null_no_further_than_they_move_the_ranks_of_the_others(seed, share):
+    values, total = normal_vocabulary(seed), 13**0.5
+    values[: int(share * TOKENS)] = 60
+    found = Null.fit(values, 4.0)
+    center, width = (total * stats.norm.ppf(level / (1 - share)) for level in (0.5, WIDTH))
+    spread = (((width - center) / stats.norm.ppf(WIDTH)) ** 2 - 4) ** 0.5
+    of_center, of_width = quantile_error(0.5, total), quantile_error(WIDTH, total)
+    assert abs(found.center - 2 - center) <= 4 * of_center
+    allowed = 4 * np.hypot(of_center, of_width) / stats.norm.ppf(WIDTH) * total / spread
+    assert abs(found.spread - spread) <= allowed
+    assert spread <= 1.08 * 3
+
+
+def test_how_strong_sticky_tokens_are_does_not_matter():
+    values = normal_vocabulary(6)
+    fits = []
+    for strength in (40, 60, 1e6):
+        values[:200] = strength
+        fits.append(Null.fit(values, 4.0))
+    assert fits[0] == fits[1] == fits[2]
+
+
+def test_sticky_tokens_do_not_pass_for_heavy_tails():
+    for seed in range(5):
+        values = normal_vocabulary(seed)
+        plain = Null.fit(values, 4.0)
+        values[:400] = np.random.default_rng(seed).uniform(12, 40, 400)
+        assert np.isinf(plain.shape.freedom)
+        assert np.isinf(Null.fit(values, 4.0).shape.freedom)
+
+
+@pytest.mark.parametrize("tokens", [500, 4000])
+def test_a_normal_vocabulary_is_taken_for_normal_but_for_a_few_in_a_hundred(tokens):
+    draws = 200
+    fits = [Null.fit(normal_vocabulary(seed, tokens=tokens), 4.0) for seed in range(draws)]
+    # Two standard errors on both sides at once, so less often than on one.
+    chance = stats.norm.sf(2)
+    wrong = np.mean([np.isfinite(fit.shape.freedom) for fit in fits])
+    assert wrong <= chance
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+@pytest.mark.parametrize("seed", range(3))
+def test_heavy_tails_give_student_s_t_and_its_width(seed, noise):
+    generator = np.random.default_rng(seed)
+    values = 2 * draw_effects(generator, HEAVY, TOKENS) + noise * generator.normal(size=TOKENS)
+    found = Null.fit(values, noise**2)
+    assert 2.3 <= found.shape.freedom <= 4.2
+    assert found.spread == pytest.approx(2.0, rel=0.06)
+
+
+@pytest.mark.parametrize(("noise", "wrong", "least"), [(0.0, stats.norm.sf(2), 12.0), (0.5, 0.2, 6.0)])
+@pytest.mark.parametrize("sides", [(HEAVY, NORMAL), (NORMAL, HEAVY)], ids=["below", "above"])
+def test_a_tail_that_is_heavy_on_one_side_alone_stays_normal(sides, noise, wrong, least):
+    """But by chance, and then it is no heavy one. Noise carries some of a side across the median."""
+    fits, draws = [], 40
+    for seed in range(draws):
+        generator = np.random.default_rng(seed)
+        values = draw_sides(generator, *sides) + noise * generator.normal(size=TOKENS)
+        fits.append(Null.fit(values, noise**2))
+    freedoms = np.array([found.shape.freedom for found in fits])
+    assert np.isfinite(freedoms).mean() <= wrong + 3 * np.sqrt(wrong * (1 - wrong) / draws)
+    assert freedoms.min() > least
+    assert np.median([found.spread for found in fits]) == pytest.approx(1.0, rel=0.05)
+
+
+def test_tails_are_as_heavy_as_on_the_side_where_they_are_lighter():
+    for seed in range(3):
+        values = draw_sides(np.random.default_rng(seed), Shape(freedom=2.5), Shape(freedom=6.0))
+        for found in (Null.fit(values, 0.0), Null.fit(-values, 0.0)):
+            assert 4.5 <= found.shape.freedom <= 8.5
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_skewness_is_no_heavy_tail_and_only_to_the_right_it_shapes_the_null(seed, noise):
+    generator = np.random.default_rng(seed)
+    plain = stats.pearson3(0.8)
+    effects = 2 * (plain.rvs(size=TOKENS, random_state=generator) - plain.median())
+    values = effects + noise * generator.normal(size=TOKENS)
+    right, left = Null.fit(values, noise**2), Null.fit(-values, noise**2)
+    for found, width in (
+        (right, plain.ppf(WIDTH) - plain.median()),
+        (left, plain.median() - plain.ppf(1 - WIDTH)),
+    ):
+        assert np.isinf(found.shape.freedom)
+        # Noise is taken out around the median of the whole, which it moves a little toward the mean.
+        assert found.spread == pytest.approx(2 * width / stats.norm.ppf(WIDTH), rel=0.05 + 0.05 * noise)
+    assert left.shape == NORMAL
+    assert 0.15 <= right.shape.skewness <= 0.35
+    highest = np.array([2 * (plain.isf(1e-4) - plain.median())])
+    chance = right.exceedance(Estimates(highest, np.full(1, noise), highest, highest))[0]
+    # A normal null of the same width would call this token about a hundred times as rare.
+    assert 2e-5 <= chance <= 3e-3
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.7])
+@pytest.mark.parametrize("skewness", [0.15, 0.4, 0.8])
+def test_center_spread_and_skewness_of_a_skewed_vocabulary_are_recovered_through_the_noise(skewness, noise):
+    generator = np.random.default_rng(3)
+    tokens = 10 * TOKENS
+    values = 5 + 2 * draw_effects(generator, Shape(skewness=skewness), tokens)
+    found = Null.fit(values + noise * generator.normal(size=tokens), noise**2)
+    assert found.center == pytest.approx(5.0, abs=0.04)
+    assert found.spread == pytest.approx(2.0, rel=0.03)
+    assert found.shape.skewness == pytest.approx(skewness, abs=0.04)
+
+
+def test_no_vocabulary_is_taken_for_more_skewed_than_the_largest_skewness():
+    values = draw_effects(np.random.default_rng(4), Shape(skewness=2.0), TOKENS)
+    assert 0.9 < Null.fit(values, 0.0).shape.skewness <= 1.0
+
+
+def test_sticky_tokens_do_not_hide_tails_that_are_heavy_on_both_sides():
+    for seed in range(3):
+        values = draw_effects(np.random.default_rng(seed), HEAVY, TOKENS)
+        values[:100] = 60
+        assert 2.3 <= Null.fit(values, 0.0).shape.freedom <= 4.2
+
+
+def test_no_tails_are_taken_for_heavier_than_those_of_two_degrees_of_freedom():
+    assert Null.fit(np.random.default_rng(7).standard_cauchy(size=TOKENS), 0.0).shape.freedom == 2.0
+
+
+@pytest.mark.parametrize("shape", [NORMAL, HEAVY, SKEWED], ids=["normal", "heavy", "skewed"])
+def test_a_vocabulary_that_is_fitted_exceeds_its_own_null_about_as_often_as_it_should(shape):
+    generator = np.random.default_rng(8)
+    values = draw_effects(generator, shape, TOKENS) + 0.5 * generator.normal(size=TOKENS)
+    found = Null.fit(values, 0.25).exceedance(estimates(values, 0.5))
+    for level in (0.05, 0.01, 0.002):
+        error = np.sqrt(level * (1 - level) / TOKENS)
+        # The quantiles that were fitted have errors of their own.
+        assert abs(np.mean(found <= level) - level) <= 4 * error + 0.35 * level
+
+
+@pytest.mark.parametrize("factor", [0.01, 25.0])
+@pytest.mark.parametrize("shape", [NORMAL, HEAVY, SKEWED], ids=["normal", "heavy", "skewed"])
+def test_the_fit_of_scaled_effects_is_the_scaled_fit(factor, shape):
+    values = draw_effects(np.random.default_rng(9), shape, TOKENS)
+    found, expected = Null.fit(factor * values, factor**2 / 16), Null.fit(values, 1 / 16).scaled(factor)
+    assert found.center == pytest.approx(expected.center, abs=1e-12 * factor)
+    assert found.spread == pytest.approx(expected.spread, rel=1e-6)
+    assert found.shape.freedom == pytest.approx(expected.shape.freedom, rel=1e-6)
+    assert found.shape.skewness == pytest.approx(expected.shape.skewness, abs=1e-6)
+
+
+def test_a_constant_moves_the_center_alone_and_order_moves_nothing():
+    values = normal_vocabulary(10)
+    plain, moved = Null.fit(values, 4.0), Null.fit(values + 7, 4.0)
+    assert moved.center == pytest.approx(plain.center + 7)
+    assert moved.spread == pytest.approx(plain.spread)
+    assert moved.shape == plain.shape
+    assert Null.fit(np.random.default_rng(0).permutation(values), 4.0) == plain
+
+
+def test_noise_that_explains_everything_leaves_no_spread():
+    found = Null.fit(normal_vocabulary(11, spread=0.0, noise=1.0), 1.5)
+    assert (found.spread, found.shape) == (0.0, NORMAL)
+
+
+@pytest.mark.parametrize("variance", [0.0, 1.0])
+def test_tokens_that_are_all_alike_have_no_spread(variance):
+    assert Null.fit(np.full(300, 1.5), variance) == Null(1.5, 0.0, NORMAL)
+
+
+def test_any_heavy_skewed_or_rounded_vocabulary_can_be_fitted():
+    for seed in range(80):
+        generator = np.random.default_rng(seed)
+        tokens = int(generator.integers(3, 800))
+        values = generator.uniform(0.05, 5) * generator.standard_t(generator.uniform(1.2, 20), size=tokens)
+        values += generator.normal(size=tokens)
+        values = np.round(values, 1) if seed % 3 == 0 else values
+        values = np.exp(values / 4) if seed % 4 == 0 else values
+        found = Null.fit(values, float(generator.choice([0.0, 0.25, 1.0, 4.0])))
+        assert np.isfinite([found.center, found.spread]).all()
+        assert found.spread >= 0
+        assert found.shape.freedom >= 2
+
+
+def test_the_shape_of_a_part_is_averaged_with_that_of_the_whole():
+    values = draw_effects(np.random.default_rng(5), HEAVY, TOKENS)
+    own = Null.fit(values, 0.0)
+    found = Null.fit(values, 0.0, NORMAL)
+    assert found.shape.freedom == pytest.approx(2 * own.shape.freedom)
+    assert found.center == own.center
+    assert Null.fit(values, 0.0, own.shape).spread == pytest.approx(own.spread)
+    skewed = draw_effects(np.random.default_rng(6), SKEWED, TOKENS)
+    part = Null.fit(skewed, 0.0, Shape(skewness=0.1))
+    assert part.shape.skewness == pytest.approx((Null.fit(skewed, 0.0).shape.skewness + 0.1) / 2)
+
+
+def test_a_part_of_a_heavy_sum_makes_high_values_less_rare():
+    values = normal_vocabulary(1)
+    light, heavy = (Null.fit(values, 4.0, part) for part in (NORMAL, HEAVY))
+    high = estimates([20.0], 0.5)
+    assert heavy.exceedance(high)[0] > 20 * light.exceedance(high)[0]
+    assert heavy.spread == pytest.approx(light.spread, rel=0.05)
+
+
+# Shape
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_without_noise_a_shape_is_a_family_around_its_median_in_units_of_its_width(shape):
+    distances = np.linspace(-3, 8, 23)
+    plain, unit = family_of(shape)
+    found = shape.exceedance(distances * 0.7, 0.7, np.zeros(23))
+    assert found == pytest.approx(plain.sf(plain.median() + distances / unit), rel=1e-9, abs=1e-15)
+    at_width = shape.exceedance(np.array([0.0, 0.7 * stats.norm.ppf(WIDTH)]), 0.7, np.zeros(2))
+    assert at_width == pytest.approx([0.5, 1 - WIDTH])
+
+
+def slow_exceedance(shape, distance, error):
+    """P(effect + noise > distance), integrated over the effect piece by piece."""
+    plain, unit = family_of(shape)
+    middle = plain.median()
+
+    def beyond(value):
+        return stats.norm.sf((distance - unit * (value - middle)) / error) * plain.pdf(value)
+
+    steps = [middle + (distance + step * error) / unit for step in (-6, -2, 0, 2, 6)]
+    low, high = plain.support()
+    inner = [edge for edge in [-300.0, -30.0, -4.0, 0.0, 4.0, 30.0, 300.0, *steps] if low < edge < high]
+    pairs = itertools.pairwise([low, *sorted(inner), high])
+    return sum(integrate.quad(beyond, left, right, epsabs=1e-13)[0] for left, right in pairs)
+
+
+@pytest.mark.parametrize("error", [0.1, 0.5, 1.0, 1.5])
+@pytest.mark.parametrize("shape", [NORMAL, Shape(freedom=2.0), Shape(freedom=6.0), SKEWED], ids=str)
+def test_p_values_with_noise_equal_a_numerical_integral(shape, error):
+    distances = np.array([-1.0, 0.0, 0.5, 1.3, 2.0, 4.0, 7.0])
+    found = shape.exceedance(distances, 1.0, np.full(7, error))
+    expected = [slow_exceedance(shape, distance, error) for distance in distances]
+    assert found == pytest.approx(expected, rel=0.01, abs=1e-12)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_the_spread_of_a_shape_reaches_the_quantile_that_was_asked_for(shape, noise):
+    for level in (0.9, 0.95):
+        spread = shape.spread(2.0, level, noise)
+        found = shape.beyond(2.0 + shape.median(spread, noise), spread, noise)
+        assert found == pytest.approx(1 - level, rel=1e-6)
+    assert shape.spread(1.0, 0.9, 1.0) == 0.0
+
+
+@pytest.mark.parametrize("shape", [NORMAL, Shape(freedom=2.5), HEAVY, SKEWED], ids=str)
+def test_p_values_of_ordinary_tokens_are_uniform_whatever_their_errors_are(shape):
+    generator = np.random.default_rng(12)
+    errors = generator.uniform(0, 1.5, TOKENS)
+    values = draw_effects(generator, shape, TOKENS) + errors * generator.normal(size=TOKENS)
+    found = shape.exceedance(values, 1.0, errors)
+    assert stats.kstest(found, "uniform").pvalue > 0.001
+    for level in (0.05, 0.005):
+        assert abs(np.mean(found <= level) - level) <= 4 * np.sqrt(level * (1 - level) / TOKENS)
+
+
+# exceedance of a null
+
+
+def test_p_values_of_a_normal_null_add_both_variances():
+    values, errors = np.array([-1.0, 2.0, 5.0, 9.0]), np.array([0.0, 1.0, 2.0, 0.5])
+    found = null_of(2.0, 3.0).exceedance(estimates(values, errors))
+    for place in range(4):
+        total = (9 + errors[place] ** 2) ** 0.5
+        assert found[place] == pytest.approx(stats.norm.sf((values[place] - 2) / total), rel=1e-12)
+
+
+@pytest.mark.parametrize("freedom", [2.0, 3.0, np.inf])
+def test_a_higher_estimate_is_never_more_ordinary(freedom):
+    found = null_of(0.0, 1.0, freedom).exceedance(estimates(np.linspace(-3, 30, 300), 0.4))
+    assert (np.diff(found) < 0).all()
+    assert ((found > 0) & (found < 1)).all()
+
+
+@pytest.mark.parametrize("freedom", [2.0, 3.0, np.inf])
+def test_without_spread_and_error_only_the_side_of_the_center_counts(freedom):
+    found = null_of(1.0, 0.0, freedom).exceedance(estimates([0.9, 1.0, 1.1], 0.0))
+    assert found.tolist() == [1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("freedom", [2.0, 3.0, np.inf])
+def test_p_values_do_not_depend_on_the_scale(freedom):
+    found, null = estimates([0.0, 1.0, 4.0], [0.5, 1.0, 0.0]), null_of(0.5, 1.5, freedom)
+    assert np.allclose(null.scaled(0.02).exceedance(found.scaled(0.02)), null.exceedance(found), rtol=1e-9)

@@ -1,0 +1,354 @@
+"""How the package is built: which way imports point, what is loaded when, how long things are."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stickytoken
+
+PACKAGE = Path(stickytoken.__file__).parent
+# Lowest first. A part may import lower parts and itself, and nothing beside or above it.
+LAYERS = [
+    {"errors"},
+    {"hashing", "insertion", "precision", "validation", "visible_text"},
+    {"vocabulary"},
+    {"corpora"},
+    {"encoders"},
+    {"inspection", "measurement"},
+    {"methods"},
+    {"detection"},
+    {"tasks"},
+    {"explanation", "impacts"},
+    {"evaluation"},
+    {"reports"},
+    {"demo"},
+    {"cli"},
+    {"__main__"},
+]
+RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
+HEAVY = (
+    "torch",
+    "transformers",
+    "sentence_transformers",
+    "scipy.stats",
+    "polars",
+    "datasets",
+    "plotly",
+    "jinja2",
+    "gradio",
+)
+MODULE_LINES = 400
+FUNCTION_LINES = 50
+
+
+class Import:
+    """One name that a module imports, and how."""
+
+    def __init__(self, name, line, depth):
+        self.name = name
+        self.line = line
+        self.depth = depth
+
+    @property
+    def top(self):
+        return self.name.split(".")[0]
+
+    @property
+    def part(self):
+        """The part of the package that is imported; `__init__` for the front door."""
+        return (*self.name.split("."), "__init__")[1]
+
+
+def modules(package=PACKAGE):
+    return sorted(package.rglob("*.py"))
+
+
+def part_of(path, package):
+    """The folder or module right below the package that a file belongs to."""
+    return path.relative_to(package).parts[0].removesuffix(".py")
+
+
+def imports_of(path, package):
+    """Every import of a file, at whatever depth, with whether it runs when the module is loaded.
+
+    depth is "module" for what runs at import, "function" inside a function and "typing"
+    under ``if TYPE_CHECKING``.
+    """
+    dotted = [package.name, *path.relative_to(package).with_suffix("").parts]
+    parent = dotted[:-1]
+
+    def visit(node, depth):
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno, depth) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = parent[: len(parent) - node.level + 1] if node.level else []
+            name = ".".join([*base, *([node.module] if node.module else [])])
+            # `from stickytoken import runs` imports a part as much as `import stickytoken.detection`.
+            whole = name == package.name
+            for alias in node.names:
+                yield Import(f"{name}.{alias.name}" if whole else name, node.lineno, depth)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            for child in ast.iter_child_nodes(node):
+                yield from visit(child, "function")
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for child in node.body:
+                yield from visit(child, "typing" if depth == "module" else depth)
+            for child in node.orelse:
+                yield from visit(child, depth)
+        else:
+            for child in ast.iter_child_nodes(node):
+                yield from visit(child, depth)
+
+    return list(visit(ast.parse(path.read_text("utf-8")), "module"))
+
+
+def wrong_imports(package):
+    """Imports that point sideways or up, as text."""
+    found = []
+    for path in modules(package):
+        part = part_of(path, package)
+        for each in imports_of(path, package):
+            if each.top != package.name:
+                continue
+            if part == "__init__":
+                right = each.depth == "typing" or each.part == "errors"
+            else:
+                right = each.part == part or RANK.get(each.part, len(LAYERS)) < RANK[part]
+            if not right:
+                found.append(f"{path.relative_to(package)}:{each.line} imports {each.name}")
+    return found
+
+
+def public_names_without_docstring(tree, name):
+    """The module, its public classes and functions, and the public methods of those."""
+    found = [] if ast.get_docstring(tree) else [name]
+    public = [
+        node
+        for node in tree.body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        and not node.name.startswith("_")
+    ]
+    for node in public:
+        if isinstance(node, ast.ClassDef):
+            found += public_names_without_docstring(node, f"{name}:{node.name}")
+        elif not ast.get_docstring(node):
+            found.append(f"{name}:{node.name}")
+    return found
+
+
+def long_functions(tree):
+    """Functions with too many lines of code; the signature and the docstring are not counted."""
+    return [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and code_lines(node) > FUNCTION_LINES
+    ]
+
+
+def code_lines(function):
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return function.end_lineno - body[0].lineno + 1 if body else 0
+
+
+def printing_lines(tree):
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+
+
+def trees():
+    return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in modules()}
+
+
+# Directions.
+
+
+def test_every_part_of_the_package_has_its_layer():
+    assert {part_of(path, PACKAGE) for path in modules()} - set(RANK) <= {"__init__"}
+
+
+def test_imports_point_one_way():
+    assert wrong_imports(PACKAGE) == []
+
+
+def test_the_front_door_loads_the_errors_and_nothing_else():
+    eager = [each for each in imports_of(PACKAGE / "__init__.py", PACKAGE) if each.depth == "module"]
+    assert {each.part for each in eager if each.top == "stickytoken"} == {"errors"}
+    assert {each.top for each in eager} - {"stickytoken"} <= set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "wrong"),
+    [
+        ("vocabulary/categories.py", "from stickytoken.encoders import load_encoder", True),
+        ("vocabulary/categories.py", "import stickytoken.measurement.store", True),
+        ("vocabulary/categories.py", "from stickytoken.detection import pairs", True),
+        ("vocabulary/categories.py", "from stickytoken.insertion import Token", False),
+        ("encoders/protocol.py", "from stickytoken.detection import detect", True),
+        ("encoders/protocol.py", "from stickytoken.encoders.protocol import Encoder", False),
+        ("encoders/protocol.py", "from .protocol import Encoder", False),
+        ("encoders/protocol.py", "from ..detection import detect", True),
+        ("encoders/protocol.py", "from .. import detection", True),
+        ("detection/detect.py", "from stickytoken.cli.main import app", True),
+        ("detection/detect.py", "def late():\n    from stickytoken.cli.main import app", True),
+        ("detection/detect.py", "if TYPE_CHECKING:\n    from stickytoken.cli.main import app", True),
+        ("detection/detect.py", "from stickytoken import cli", True),
+        ("detection/detect.py", "from stickytoken import detect", True),
+        ("detection/detect.py", "import stickytoken", True),
+        ("detection/detect.py", "from stickytoken.methods.std import stages", False),
+        ("detection/detect.py", "import numpy", False),
+        ("cli/main.py", "from stickytoken.detection import detect", False),
+        ("__init__.py", "from stickytoken.detection import detect", True),
+        ("__init__.py", "from stickytoken.errors import StickyTokenError", False),
+        ("__init__.py", "if TYPE_CHECKING:\n    from stickytoken.detection import detect", False),
+    ],
+)
+def test_an_import_that_points_the_wrong_way_is_found(tmp_path, path, line, wrong):
+    package = tmp_path / "stickytoken"
+    (package / path).parent.mkdir(parents=True)
+    (package / path).write_text(line + "\n")
+    assert bool(wrong_imports(package)) is wrong
+
+
+def test_no_part_of_the_package_has_the_name_of_a_public_function():
+    """Importing the part would put a module in the function's place."""
+    assert {part_of(path, PACKAGE) for path in modules()} & set(stickytoken.__all__) == set()
+
+
+# What is imported where.
+
+
+def test_only_the_command_line_imports_typer_and_nobody_imports_click():
+    for path in modules():
+        tops = {each.top for each in imports_of(path, PACKAGE)}
+        assert "click" not in tops, path
+        assert "typer" not in tops or part_of(path, PACKAGE) == "cli", path
+
+
+def test_torch_is_imported_at_the_top_of_what_computes_with_a_model_only():
+    """Nothing imports these before a model is asked for."""
+    at_top = {
+        part_of(path, PACKAGE)
+        for path in modules()
+        if any(each.top == "torch" and each.depth == "module" for each in imports_of(path, PACKAGE))
+    }
+    assert at_top == {"encoders", "inspection"}
+
+
+def test_transformers_and_datasets_are_imported_inside_functions_only():
+    for path in modules():
+        if str(path.relative_to(PACKAGE)) in (
+            "encoders/sentence_transformer.py",
+            "encoders/prompted/module.py",
+        ):
+            continue
+        for each in imports_of(path, PACKAGE):
+            if each.top in ("transformers", "sentence_transformers", "datasets", "tokenizers"):
+                assert each.depth != "module", f"{path}:{each.line}"
+
+
+def loaded_by(code, *arguments):
+    """Which heavy libraries a fresh interpreter has loaded after the code, and what it printed."""
+    report = f"""
+import atexit, json, sys
+def report():
+    loaded = [name for name in {HEAVY!r} if name in sys.modules]
+    sys.stderr.write("\\nloaded:" + json.dumps(loaded))
+atexit.register(report)
+{code}
+"""
+    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "100"}
+    done = subprocess.run(
+        [sys.executable, "-c", report, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
+    return json.loads(done.stderr.rpartition("loaded:")[2]), done.stdout
+
+
+def test_importing_the_package_loads_no_heavy_library():
+    assert loaded_by("import stickytoken")[0] == []
+
+
+def test_the_page_of_the_web_app_is_there_before_what_only_a_model_needs():
+    pytest.importorskip("gradio", reason="gradio is not installed")
+    loaded, _ = loaded_by("import stickytoken.demo.app, stickytoken.demo.server")
+    assert loaded == ["polars", "plotly", "jinja2", "gradio"]
+
+
+def test_listing_the_names_of_the_package_loads_no_heavy_library():
+    loaded, _ = loaded_by("import stickytoken; dir(stickytoken); stickytoken.StickyTokenError")
+    assert loaded == []
+
+
+def test_what_is_loaded_is_noticed():
+    assert "polars" in loaded_by("import stickytoken; stickytoken.load_sentences")[0]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (),
+        ("tokens",),
+        ("detect",),
+        ("probe",),
+        ("show",),
+        ("report",),
+        ("explain",),
+        ("impact",),
+        ("embed",),
+        ("evaluate",),
+        ("tune",),
+        ("demo",),
+    ],
+)
+def test_help_loads_no_heavy_library(command):
+    loaded, printed = loaded_by("from stickytoken.cli.main import main; main()", *command, "--help")
+    assert loaded == []
+    assert "Usage" in printed
+
+
+def test_the_version_loads_no_heavy_library():
+    loaded, printed = loaded_by("from stickytoken.cli.main import main; main()", "--version")
+    assert loaded == []
+    assert printed.startswith("stickytoken ")
+
+
+# Size and care.
+
+
+def test_nothing_is_printed_but_by_the_console():
+    assert {name: lines for name, tree in trees().items() if (lines := printing_lines(tree))} == {}
+
+
+def test_no_module_is_too_long():
+    sizes = {path.name: len(path.read_text("utf-8").splitlines()) for path in modules()}
+    assert {name: size for name, size in sizes.items() if size > MODULE_LINES} == {}
+
+
+def test_no_function_is_too_long():
+    assert {name: long for name, tree in trees().items() if (long := long_functions(tree))} == {}
+
+
+def test_everything_public_has_a_docstring():
+    bare = [each for name, tree in trees().items() for each in public_names_without_docstring(tree, name)]
+    assert bare == []
+
+
+def test_the_checks_of_size_and_care_find_what_they_look_for():
+    short = "def short():\n    '''Said\n    in two lines.'''\n" + "    x = 1\n" * FUNCTION_LINES
+    assert long_functions(ast.parse(short)) == []
+    assert long_functions(ast.parse(short + "    x = 1\n")) == ["short"]
+    assert printing_lines(ast.parse("def f():\n    return [print(x) for x in y]\n")) == [2]
+    bare = '"""M."""\nclass A:\n    def b(self): ...\n    def _c(self): ...\ndef d(): ...\ndef _e(): ...\n'
+    assert public_names_without_docstring(ast.parse(bare), "m") == ["m:A", "m:A:b", "m:d"]
+    assert public_names_without_docstring(ast.parse("x = 1"), "m") == ["m"]

@@ -1,0 +1,184 @@
+"""The project around the code: front door, version, documents, pins, paths."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from typer.main import get_command
+
+import stickytoken
+from stickytoken.cli.main import app
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(stickytoken.__file__).parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
+# Folders of one machine: home folders, and where a checkout may have lain.
+MACHINE_PATH = re.compile(r"(?<![\w.:/-])/(?:home|Users|root|work)/\w|[A-Z]:\\\\?Users\\")
+
+
+def documents():
+    """All text that a user reads."""
+    paths = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return "\n".join(path.read_text("utf-8") for path in paths)
+
+
+def tracked_files():
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    return [path for name in listed.decode().split("\0") if name and (path := ROOT / name).is_file()]
+
+
+# The front door.
+
+
+def test_the_public_names_are_sorted_and_distinct():
+    assert sorted(set(stickytoken.__all__)) == stickytoken.__all__
+    assert dir(stickytoken) == stickytoken.__all__
+
+
+@pytest.mark.parametrize("name", stickytoken.__all__)
+def test_every_public_name_resolves_to_something_documented(name):
+    found = getattr(stickytoken, name)
+    assert found.__name__ == name
+    assert found.__module__.startswith("stickytoken.")
+    assert found.__doc__
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'stickytoken' has no attribute 'find_everything'"):
+        _ = stickytoken.find_everything
+
+
+# Documents.
+
+
+def test_the_version_is_the_same_everywhere():
+    assert version("stickytoken") == PROJECT["version"]
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert re.search(rf"^#+ .*(?<![\d.]){re.escape(PROJECT['version'])}(?![\d.])", changelog, re.MULTILINE)
+
+
+def test_there_are_commands_to_document():
+    assert {"detect", "probe", "show", "tokens"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_documented(command):
+    assert re.search(rf"\bstickytoken {command}\b", documents())
+
+
+@pytest.mark.parametrize("name", stickytoken.__all__)
+def test_every_public_name_is_documented(name):
+    assert re.search(rf"\b{name}\b", documents())
+
+
+def options_of(command):
+    """All spellings of a command's options, as typer reads them."""
+    (found,) = (each for each in get_command(app).commands.values() if each.name == command)
+    return {"--help"} | {name for each in found.params for name in (*each.opts, *each.secondary_opts)}
+
+
+def written_commands():
+    """Every command line in the documents' blocks of code: the command and its options."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", documents(), re.DOTALL | re.MULTILINE)
+    lines = [line.split("  #")[0] for block in blocks for line in block.splitlines()]
+    split = [shlex.split(line, comments=True) for line in lines if line.startswith("stickytoken ")]
+    return [(words[1], [word for word in words[2:] if re.match("--?[a-z]", word)]) for words in split]
+
+
+def test_every_command_line_in_the_documents_is_real():
+    lines = written_commands()
+    wrong = [(command, option) for command, options in lines for option in set(options) - options_of(command)]
+    assert wrong == []
+    assert {command for command, _ in lines} == set(COMMANDS)
+
+
+def test_every_option_in_the_page_on_usage_is_real():
+    """Options of other programs stand in blocks of code only."""
+    text = re.sub(r"```.*?```", "", (ROOT / "docs" / "usage.md").read_text("utf-8"), flags=re.DOTALL)
+    known = set().union(*map(options_of, COMMANDS))
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - known == set()
+
+
+def places_in_the_architecture():
+    """Folders and top-level modules in the table of places."""
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    return [place for row in rows for place in re.findall(r"`([^`]+)`", row)]
+
+
+def test_the_table_of_places_names_every_folder_and_top_level_module_once():
+    folders = {f"{path.parent.relative_to(PACKAGE)}/" for path in PACKAGE.rglob("*.py")} - {"./"}
+    modules = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py"}
+    assert sorted(places_in_the_architecture()) == sorted(folders | modules)
+
+
+# Dependencies.
+
+
+def pins():
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pinned = [line.split("==") for line in lines if line.strip() and not line.startswith("#")]
+    return {canonicalize_name(name): pin for name, pin in pinned}
+
+
+def requirements():
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    return sorted({text for group in groups for text in group})
+
+
+@pytest.mark.parametrize("text", requirements())
+def test_every_dependency_is_pinned_to_a_version_that_it_allows(text):
+    requirement = Requirement(text)
+    assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
+
+
+def test_each_package_is_pinned_once_to_one_version():
+    lines = [
+        line
+        for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+        if not line.startswith("#")
+    ]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.!]*", line) for line in lines)
+    assert len(pins()) == len(lines)
+
+
+# Paths.
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("cd /" + "home/someone/project", True),
+        ('"/' + 'work/someone"', True),
+        ("C:\\" + "Users\\someone", True),
+        ("https://example.org/home/page", False),
+        ("shared/work/someone", False),
+        ("../work/someone", False),
+        ("/path/to/model", False),
+    ],
+)
+def test_a_path_of_one_machine_is_recognised(text, found):
+    assert bool(MACHINE_PATH.search(text)) is found
+
+
+def test_no_tracked_file_names_a_path_of_one_machine():
+    files = tracked_files()
+    named = {
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in files
+        for line, text in enumerate(path.read_bytes().decode("utf-8", "replace").splitlines(), start=1)
+        if MACHINE_PATH.search(text)
+    }
+    assert named == set()
+    assert len(files) > 10

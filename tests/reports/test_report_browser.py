@@ -1,0 +1,217 @@
+"""Reports in a real browser: quiet, on every width, by keyboard, without scripts, in print; figures as "
+"files."""
+
+import re
+import struct
+import zlib
+from xml.etree import ElementTree
+
+import numpy as np
+import polars as pl
+import pytest
+
+import planted
+import profiled
+import stickytoken
+from reported import chromium, opened, wait_for_plots, wait_until, words_cut_off
+from stickytoken import load_encoder
+from stickytoken.errors import InputError, MissingExtraError, RunError
+from stickytoken.reports.content import read_content
+from stickytoken.reports.figure_set import report_figures
+from stickytoken.reports.figures.style import template
+from stickytoken.reports.pictures import save_figures
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run with a dozen flagged tokens, and its report."""
+    run = profiled.detect_profile(
+        load_encoder(profiled.planted_model(2)), tmp_path_factory.mktemp("run") / "run"
+    )
+    best = run.tokens["lift"].top_k(12).min()
+    flagged = run.tokens.with_columns(
+        verdict=pl.when(pl.col("lift") >= best).then(pl.lit("sticky")).otherwise("verdict")
+    )
+    flagged.write_parquet(run.path / "tokens.parquet")
+    stickytoken.report(run.path, out=run.path / "report.html")
+    stickytoken.report(run.path, run.path, out=run.path / "comparison.html")
+    return run.path
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"),
+    [("report.html", 390, "dark"), ("report.html", 1400, "light"), ("comparison.html", 390, "light")],
+)
+def test_it_is_quiet_and_never_wider_than_the_screen(folder, name, width, scheme):
+    options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
+    with opened(folder / name, **options) as (page, heard):
+        wait_for_plots(page)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        widths = page.evaluate(
+            "[...document.querySelectorAll('[data-figure]')].map(plot => "
+            "[plot.querySelector('.main-svg').getBoundingClientRect().right, "
+            "plot.getBoundingClientRect().right])"
+        )
+        assert all(drawn <= room + 1 for drawn, room in widths)
+        assert words_cut_off(page) == []
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        levels = [int(level) for level in ground.removeprefix("rgb(").removesuffix(")").split(",")]
+        assert (max(levels) < 60) == (scheme == "dark")
+        assert heard == []
+
+
+def test_pictures_follow_the_colour_scheme(folder):
+    ink = "getComputedStyle(document.querySelector('#figure-lift-distribution .xtitle')).fill"
+    with opened(folder / "report.html", color_scheme="light") as (page, heard):
+        wait_for_plots(page)
+        light = page.evaluate(ink)
+        page.emulate_media(color_scheme="dark")
+        wait_until(page, f"{ink} !== '{light}'")
+        assert heard == []
+
+
+def lifts_shown(page):
+    script = (
+        "[...document.querySelectorAll('#tokens tbody tr:not([hidden])')]"
+        ".map(row => Number(row.cells[4].dataset.value))"
+    )
+    return page.evaluate(script)
+
+
+def test_the_table_is_sorted_and_searched_by_keyboard(folder):
+    with opened(folder / "report.html", viewport={"width": 1400, "height": 900}) as (page, heard):
+        wait_for_plots(page)
+        everything = lifts_shown(page)
+        assert len(everything) >= 12
+        page.focus("#tokens th:nth-child(5) button")
+        page.keyboard.press("Enter")
+        assert lifts_shown(page) == sorted(everything, reverse=True)
+        assert page.get_attribute("#tokens th:nth-child(5)", "aria-sort") == "descending"
+        page.keyboard.press("Space")
+        assert lifts_shown(page) == sorted(everything)
+        page.focus("#search")
+        page.keyboard.type("SYMBOL")
+        assert 0 < len(lifts_shown(page)) < len(everything)
+        assert page.inner_text("#count") == f"{len(lifts_shown(page))} of {len(everything)}"
+        page.keyboard.press("Enter")  # of a form that goes nowhere
+        page.fill("#search", "no such token")
+        assert lifts_shown(page) == []
+        page.fill("#search", "")
+        page.select_option("#order", label="token")
+        assert sorted(lifts_shown(page)) == sorted(everything)
+        page.select_option("#order", label="worst first")
+        assert lifts_shown(page) == everything
+        assert heard == []
+
+
+def test_without_scripts_words_and_numbers_are_all_there(folder):
+    with opened(folder / "report.html", java_script_enabled=False) as (page, heard):
+        assert page.locator("details.numbers[open] table").count() == 5
+        assert page.locator("#tokens tbody tr").first.is_visible()
+        assert page.locator(".waiting").first.is_visible()
+        assert not page.locator(".tools").is_visible()
+        assert heard == []
+
+
+def test_it_prints_on_light_ground(folder, tmp_path):
+    with opened(folder / "report.html", color_scheme="dark") as (page, heard):
+        wait_for_plots(page)
+        page.pdf(path=tmp_path / "report.pdf", format="A4")
+        assert heard == []
+    fills = colours_of(tmp_path / "report.pdf")
+    light, dark = (ink(theme) for theme in ("light", "dark"))
+    assert fills.count(light) > 50  # the words of the pictures
+    assert dark not in fills
+
+
+def ink(theme):
+    color = template(theme)["layout"]["font"]["color"]
+    return tuple(round(int(color[place : place + 2], 16) / 255, 3) for place in (1, 3, 5))
+
+
+def colours_of(pdf):
+    """Every colour that something is filled with, in the order of a PDF's streams."""
+    found = []
+    for match in re.finditer(rb"stream\r?\n(.*?)endstream", pdf.read_bytes(), re.DOTALL):
+        try:
+            stream = zlib.decompress(match.group(1))
+        except zlib.error:  # a font or a picture
+            continue
+        colors = re.findall(rb"([\d.]+) ([\d.]+) ([\d.]+) rg", stream)
+        found += [tuple(round(float(level), 3) for level in color) for color in colors]
+    return found
+
+
+# Figures as files
+
+
+def test_figures_are_saved_as_png_and_svg(folder, tmp_path):
+    chromium()
+    result = planted.command("report", folder, "-f", "json", "--figures", tmp_path / "figures")
+    assert result.exit_code == 0, result.stderr
+    names = [figure.name for figure in report_figures(read_content(folder))]
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {
+        f"{name}.{kind}" for name in names for kind in ("png", "svg")
+    }
+    for name in names:
+        png = (tmp_path / "figures" / f"{name}.png").read_bytes()
+        assert png.startswith(b"\x89PNG")
+        assert struct.unpack(">I", png[16:20])[0] == 2700
+        root = ElementTree.fromstring((tmp_path / "figures" / f"{name}.svg").read_text("utf-8"))
+        assert root.tag.endswith("svg")
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_figures_are_replaced_whole_or_not_at_all(folder, tmp_path, monkeypatch):
+    """Nothing is touched before everything is drawn, and a disk that fills up tears no file."""
+    figures = report_figures(read_content(folder))[:1]
+    old = tmp_path / f"{figures[0].name}.png"
+    old.write_bytes(b"old")
+
+    def half(plots, paths, **_):
+        paths[0].write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("plotly.io.write_images", half)
+    with pytest.raises(RunError, match="figures cannot be drawn"):
+        save_figures(figures, tmp_path)
+    assert contents(tmp_path) == {old.name: b"old"}
+
+    def whole(plots, paths, **_):
+        for path in paths:
+            path.write_bytes(b"new")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("plotly.io.write_images", whole)
+    with monkeypatch.context() as patched:
+        patched.setattr("stickytoken.measurement.atomic.os.fsync", full)
+        with pytest.raises(RunError, match="no space left to write"):
+            save_figures(figures, tmp_path)
+    assert contents(tmp_path) == {old.name: b"old"}
+    save_figures(figures, tmp_path)
+    assert set(contents(tmp_path).values()) == {b"new"}
+    assert len(contents(tmp_path)) == 2
+
+
+def test_without_a_browser_figures_are_refused_in_one_line(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "absent"))
+    figures = report_figures(read_content(folder))
+    with pytest.raises(InputError, match="figures are drawn by Chrome or Chromium, and none could be used"):
+        save_figures(figures[:1], tmp_path / "figures")
+
+
+def test_without_the_extra_figures_are_refused(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'stickytoken\[figures\]'"):
+        save_figures(report_figures(read_content(folder)), tmp_path)
+
+
+def test_a_run_without_figures_has_none_to_save(tmp_path):
+    with pytest.raises(InputError, match="there is no figure to save"):
+        save_figures([], tmp_path)
+    assert np.array(list(tmp_path.iterdir())).size == 0

@@ -1,0 +1,297 @@
+"""Explanations as a section of the report: what is there is shown, what is not is said, nothing acts."""
+
+import json
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import planted
+import profiled
+import stickytoken
+from hostile import assert_harmless
+from reported import Page, opened, wait_for_plots, words_cut_off
+from stickytoken.errors import InputError, RunError
+from stickytoken.explanation import ExplainSettings, explain
+from stickytoken.explanation.files import explanation_folders, read_explanation
+from stickytoken.reports import report as make_report
+from stickytoken.reports.content import read_content
+from stickytoken.reports.explained import MOST_DRAWN, explained
+
+SMALL = ExplainSettings(
+    copies=3, carriers=4, benign=4, attribution_carriers=1, attribution_benign=3, steps=3, directions=16
+)
+KINDS = ["attention", "heads", "drift", "pooling", "attribution", "embedding"]
+EVIL = "<img src=x onerror=alert(1)>\u202e</script>|`"
+
+
+@pytest.fixture(scope="module")
+def explained_run(small_run, encoder, tmp_path_factory):
+    """A run of a tiny BERT with two explained tokens."""
+    folder = Path(shutil.copytree(small_run.path, tmp_path_factory.mktemp("explained") / "run"))
+    explain(encoder, ["river", "garden"], run=small_run, settings=SMALL, out=folder / "explain")
+    return folder
+
+
+@pytest.fixture
+def run_copy(explained_run, tmp_path):
+    return Path(shutil.copytree(explained_run, tmp_path / "copy"))
+
+
+def folder_of(run, place=0):
+    return explanation_folders(run / "explain")[place]
+
+
+def change(folder, **changes):
+    """Write other entries into explanation.json."""
+    path = folder / "explanation.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), encoding="utf-8")
+
+
+# What is shown
+
+
+def test_the_section_stands_before_the_table_with_all_figures(explained_run):
+    html = stickytoken.report(explained_run)
+    page = Page(html)
+    assert len(html.encode()) < 5_000_000
+    ids = [value for tag, name, value in page.attributes if (tag, name) == ("h2", "id")]
+    assert ids[ids.index("explanations") + 1] == "flagged"
+    tokens = explained(read_content(explained_run))
+    assert {each.token for each in tokens} == {"river", "garden"}
+    names = [f"explain-{each.token_id}-{kind}" for each in tokens for kind in KINDS]
+    assert [name for name in page.data["figures"] if name.startswith("explain-")] == names
+    labels = [value for tag, name, value in page.attributes if (tag, name) == ("div", "aria-label")]
+    for each in tokens:
+        assert each.verdict in page.text
+        for figure in each.figures:
+            assert figure.alt in labels
+            assert figure.alt in page.text
+            assert figure.table.rows
+            assert all(len(row) == len(figure.table.columns) for row in figure.table.rows)
+
+
+def test_markdown_and_json_say_the_same(explained_run):
+    document = json.loads(stickytoken.report(explained_run, format="json"))
+    text = stickytoken.report(explained_run, format="md")
+    stored = [read_explanation(folder) for folder in explanation_folders(explained_run / "explain")]
+    assert {each["verdict"] for each in document["explanations"]} == {each.token.verdict for each in stored}
+    for each in document["explanations"]:
+        assert [figure["name"].split("-")[-1] for figure in each["figures"]] == KINDS
+        assert f"### {each['token']}" in text
+        assert "\n## Why tokens stick\n" in text
+        pair = next(found for found in stored if found.token.token_id == each["token_id"]).tables["pairs"]
+        said = next(figure["alt"] for figure in each["figures"] if figure["name"].endswith("attribution"))
+        assert f"is {pair['similarity_before'][0]:.3f} without copies" in said
+
+
+def test_figures_hold_the_numbers_of_the_tables(explained_run):
+    for found, each in zip(
+        [read_explanation(folder) for folder in explanation_folders(explained_run / "explain")],
+        sorted(explained(read_content(explained_run)), key=lambda each: each.token_id),
+        strict=True,
+    ):
+        plots = {figure.name.split("-")[-1]: figure.plot for figure in each.figures}
+        cells = found.tables["attribution"]
+        drawn = plots["attribution"].data[0].z
+        assert sum(row[-1] for row in drawn) == pytest.approx(cells["value"].sum(), abs=1e-4)
+        heads = found.tables["heads"].drop_nulls("head").sort("layer", "head")
+        shares = [cell[0] for row in plots["heads"].data[0].customdata for cell in row]
+        assert shares == heads["value"].to_list()
+        received = found.tables["measures"].filter(measure="attention_received").sort("layer")
+        curve = next(
+            trace
+            for trace in plots["attention"].data
+            if "river" in str(trace.name) or "garden" in str(trace.name)
+        )
+        assert list(curve.y) == received["value"].to_list()
+        assert list(curve.x) == received["layer"].to_list()
+
+
+def test_explanations_of_elsewhere_are_shown_when_asked_for(explained_run, small_run, tmp_path):
+    elsewhere = shutil.copytree(explained_run / "explain", tmp_path / "why")
+    plain = Page(stickytoken.report(small_run.path))
+    assert not any(name.startswith("explain-") for name in plain.data["figures"])
+    shown = Page(stickytoken.report(small_run.path, explanations=elsewhere))
+    assert shown.data["figures"] == Page(stickytoken.report(explained_run)).data["figures"]
+    result = planted.command("report", small_run.path, "-f", "md", "--explain", elsewhere)
+    assert "Why tokens stick" in result.stdout
+
+
+def test_of_many_tokens_the_first_are_drawn_and_all_are_told_of(run_copy):
+    source = folder_of(run_copy)
+    document = json.loads((source / "explanation.json").read_text("utf-8"))
+    vocabulary = pl.read_parquet(run_copy / "tokens.parquet").head(MOST_DRAWN + 3)
+    for token_id, token in vocabulary.select("token_id", "token").iter_rows():
+        other = source.with_name(str(token_id))
+        if not other.exists():
+            shutil.copytree(source, other)
+            change(other, tokens=[document["tokens"][0] | {"token_id": token_id, "token": token}])
+    tokens = explained(read_content(run_copy))
+    assert len(tokens) > MOST_DRAWN
+    assert [bool(each.figures) for each in tokens] == [place < MOST_DRAWN for place in range(len(tokens))]
+    page = Page(stickytoken.report(run_copy))
+    assert {each.token for each in tokens} <= set(page.tokens)
+    assert page.tags.count("figure") == len(page.data["figures"])
+
+
+def test_saved_figures_are_those_of_the_page(explained_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "plotly.io.write_images", lambda _, paths, **__: [path.write_bytes(b"drawn") for path in paths]
+    )
+    stickytoken.report(explained_run, format="json", figures=tmp_path / "figures")
+    saved = {path.name for path in (tmp_path / "figures").iterdir()}
+    names = Page(stickytoken.report(explained_run)).data["figures"]
+    assert saved == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
+
+
+def test_a_model_without_attention_is_said_to_have_none(tmp_path):
+    model = profiled.planted_model(2)
+    run = profiled.detect_profile(stickytoken.load_encoder(model), tmp_path / "run")
+    explain(
+        stickytoken.load_encoder(model), [planted.PLANTED], run=run, settings=SMALL, out=run.path / "explain"
+    )
+    (token,) = explained(read_content(run.path))
+    assert token.run_verdict == "sticky"
+    words = {figure.name.split("-")[-1]: figure.alt for figure in token.figures}
+    assert words["heads"] == "This model does not show its attention."
+    assert words["attention"] == "This model does not show it."
+    page = Page(stickytoken.report(run))
+    assert "static embedding model: it has no attention" in page.text
+
+
+# What cannot be shown
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "saying"),
+    [
+        ("heads.parquet", b"PAR1", "is damaged"),
+        ("explanation.json", b"{", "is damaged"),
+        ("explanation.json", b"[]", "has schema version null"),
+        ("explanation.json", b'{"schema_version": 1}', "is not what explain writes"),
+    ],
+)
+def test_a_damaged_explanation_keeps_nobody_from_the_report(run_copy, name, content, saying):
+    (folder_of(run_copy) / name).write_bytes(content)
+    page = Page(stickytoken.report(run_copy))
+    assert saying in page.text
+    assert len([figure for figure in page.data["figures"] if figure.startswith("explain-")]) == len(KINDS)
+    assert saying.replace("_", r"\_") in stickytoken.report(run_copy, format="md")
+    with pytest.raises(RunError, match=saying):
+        make_report(run_copy, explanations=run_copy / "explain")
+
+
+def test_tables_of_another_kind_are_refused(run_copy):
+    path = folder_of(run_copy) / "measures.parquet"
+    pl.read_parquet(path).with_columns(pl.col("value").cast(pl.String)).write_parquet(path)
+    assert "has 'value' as String: explain the token again" in Page(stickytoken.report(run_copy)).text
+    pl.DataFrame({"other": [1]}).write_parquet(path)
+    assert "has no column" in Page(stickytoken.report(run_copy)).text
+
+
+def test_an_explanation_of_another_schema_or_model_is_not_shown(run_copy):
+    change(folder_of(run_copy), schema_version=99)
+    other = folder_of(run_copy, 1)
+    token = json.loads((other / "explanation.json").read_text("utf-8"))["tokens"][0]
+    change(other, tokens=[token | {"token": "elsewhere"}])
+    page = Page(stickytoken.report(run_copy))
+    assert "has schema version 99" in page.text
+    assert "explains the token 'elsewhere'" in page.text
+    assert not any(name.startswith("explain-") for name in page.data["figures"])
+    with pytest.raises(RunError, match="it is of another model"):
+        make_report(run_copy, explanations=_only(other, run_copy.with_name("why")))
+
+
+def _only(folder, place):
+    shutil.copytree(folder, place / folder.name)
+    return place
+
+
+def test_explanations_that_cannot_be_shown_are_refused(explained_run, tmp_path):
+    with pytest.raises(InputError, match="holds no explanation: pass the folder"):
+        make_report(explained_run, explanations=tmp_path)
+    with pytest.raises(InputError, match="explanations are of one run, and 2 are compared"):
+        make_report(explained_run, explained_run, explanations=explained_run / "explain")
+    planted.refused("report", explained_run, "--explain", tmp_path, saying="holds no explanation")
+
+
+def test_an_unfinished_run_is_reported_without_them(run_copy):
+    planted.edit_record(run_copy, result=None)
+    page = Page(stickytoken.report(run_copy))
+    assert "not finished" in page.text
+    assert page.data["figures"] == {}
+
+
+# Hostile text
+
+
+@pytest.fixture(scope="module")
+def hostile_run(explained_run, tmp_path_factory):
+    """Every text of an explanation is hostile."""
+    run = Path(shutil.copytree(explained_run, tmp_path_factory.mktemp("hostile") / "run"))
+    for folder in explanation_folders(run / "explain"):
+        document = json.loads((folder / "explanation.json").read_text("utf-8"))
+        token = document["tokens"][0] | {"token": EVIL, "verdict": EVIL, "run_verdict": EVIL}
+        token["findings"] = [finding | {"called": EVIL} for finding in token["findings"]]
+        settings = document["settings"] | {"placement": EVIL}
+        change(folder, tokens=[token], notes=[EVIL], source=EVIL, pooling=EVIL, settings=settings)
+        for path in folder.glob("*.parquet"):
+            table = pl.read_parquet(path)
+            texts = {"row_token", "column_token", "carrier", "anchor", "benign", "neighbour", "token"}
+            table.with_columns(pl.lit(EVIL).alias(name) for name in texts & set(table.columns)).write_parquet(
+                path
+            )
+    for name in ("tokens.parquet", "vocabulary.parquet"):
+        table = pl.read_parquet(run / name)
+        table.with_columns(token=pl.lit(EVIL)).write_parquet(run / name)
+    return run
+
+
+def test_hostile_text_of_an_explanation_is_text(hostile_run, explained_run, tmp_path):
+    html = stickytoken.report(hostile_run)
+    assert_harmless(html.replace("\u2068", "").replace("\u2069", ""))
+    page = Page(html)
+    assert {"img", "iframe", "b"}.isdisjoint(page.tags)
+    assert page.tags.count("script") == 3
+    assert page.text.count(r"<img src=x onerror=alert(1)>\u202e</script>|`") > 10
+    drawn = json.dumps(page.data["figures"])
+    assert "&lt;img" in drawn
+    assert "<img" not in drawn
+    assert_harmless(stickytoken.report(hostile_run, format="md"))
+    document = json.loads(stickytoken.report(hostile_run, format="json"))
+    assert document["explanations"][0]["token"] == EVIL
+
+
+def test_hostile_text_does_nothing_in_a_browser(hostile_run, tmp_path):
+    out = tmp_path / "report.html"
+    stickytoken.report(hostile_run, out=out)
+    with opened(out, viewport={"width": 390, "height": 900}) as (page, heard):
+        wait_for_plots(page)
+        page.hover("[data-figure$='-attribution']")
+        assert page.evaluate("document.querySelectorAll('img, iframe').length") == 0
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        assert heard == []
+
+
+# A real browser
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1400, "dark")])
+def test_the_section_fits_the_screen_and_is_quiet(explained_run, tmp_path, width, scheme):
+    out = tmp_path / "report.html"
+    stickytoken.report(explained_run, out=out)
+    options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
+    with opened(out, **options) as (page, heard):
+        wait_for_plots(page)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert page.locator(".explained .main-svg").count() >= 2 * len(KINDS)
+        over = page.evaluate(
+            "[...document.querySelectorAll('.explained [data-figure]')].filter(plot => "
+            "plot.querySelector('.main-svg').getBoundingClientRect().right > "
+            "plot.getBoundingClientRect().right + 1).length"
+        )
+        assert over == 0
+        assert words_cut_off(page) == []
+        assert heard == []

@@ -1,0 +1,225 @@
+"""What copies cost, in the report: figures with their words and numbers, hostile names, missing values."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import impact_files as files
+import profiled
+import stickytoken
+from hostile import HOSTILE
+from reported import Page, opened, wait_for_plots, words_cut_off
+from stickytoken import load_encoder
+from stickytoken.impacts import impact
+from stickytoken.impacts.results import TABLES, impacts_in
+from stickytoken.reports.content import read_content
+from stickytoken.reports.figure_set import report_figures
+from stickytoken.reports.figures.impact_costs import (
+    costs,
+    describe_costs,
+    describe_token_costs,
+    token_costs,
+)
+from stickytoken.reports.figures.intrusion_curves import describe_intrusion, intrusion_curves
+from stickytoken.visible_text import visible
+
+FIGURES = ["impact-costs", "impact-tokens", "intrusion"]
+EVIL = "</script><img src=x onerror=alert(1)>|`\u202e\x1b"
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A run with a measurement of its sticky token in its folder."""
+    folder = tmp_path_factory.mktemp("run")
+    encoder = load_encoder(profiled.planted_model(2))
+    run = profiled.detect_profile(encoder, folder / "run")
+    tasks = files.mixed_tasks(folder / "tasks")
+    found = impact(encoder, tasks, run=run, intrusion=tasks[-1], settings=files.FEW)
+    assert found.path.parent == run.path
+    return found
+
+
+@pytest.fixture
+def run_copy(measured, tmp_path):
+    return Path(shutil.copytree(measured.path.parent, tmp_path / "copy"))
+
+
+def impact_of(run):
+    (found,) = run.glob("impact-*")
+    return found
+
+
+def of_impact(run):
+    return [figure for figure in report_figures(read_content(run)) if figure.name in FIGURES]
+
+
+def test_the_page_shows_the_figures_with_their_words_and_numbers(measured):
+    html = stickytoken.report(measured.path.parent)
+    page = Page(html)
+    assert [each for each in re.findall(r'<h2 id="([^"]+)"', html) if each in FIGURES] == FIGURES
+    labels = [value for tag, name, value in page.attributes if (tag, name) == ("div", "aria-label")]
+    figures = of_impact(measured.path.parent)
+    assert [figure.name for figure in figures] == FIGURES
+    for figure in figures:
+        assert figure.alt in labels
+        assert figure.reading in page.text
+        assert figure.name in page.data["figures"]
+        assert all(len(row) == len(figure.table.columns) for row in figure.table.rows)
+    effects = measured.effects.to_dicts()
+    assert [row[:2] for row in figures[0].table.rows] == [[e["task"], e["metric"]] for e in effects]
+    assert [row[7] for row in figures[0].table.rows] == [e["difference_low"] for e in effects]
+    assert f"sticky ones cost {effects[0]['drop_sticky']:.4f}" in figures[0].alt
+    hits = measured.intrusion["hits_sticky"].to_list()
+    assert [row[1] for row in figures[2].table.rows] == hits
+    assert f"is in the top 10 of {hits[0]:.2f} queries" in figures[2].alt
+    assert measured.path.name in page.text
+
+
+def test_markdown_has_the_tables_and_json_the_numbers(measured):
+    text = stickytoken.report(measured.path.parent, format="md")
+    part = text[text.index("## What copies cost") : text.index("## All flagged tokens")]
+    assert part.count("\n| ---") == 3
+    assert "| sts | spearman |" in part
+    document = json.loads(stickytoken.report(measured.path.parent, format="json"))
+    figures = {figure["name"]: figure for figure in document["figures"]}
+    assert figures["intrusion"]["rows"] == [
+        list(row)
+        for row in measured.intrusion.select(
+            "copies",
+            "hits_sticky",
+            "hits_benign",
+            "ratio",
+            "ratio_low",
+            "ratio_high",
+            "rank_sticky",
+            "rank_benign",
+        ).iter_rows()
+    ]
+    assert document["computed"][f"impact {measured.path.name}"]["copies"] == 4
+
+
+def test_a_run_without_a_measurement_says_nothing_of_it(run_copy):
+    shutil.rmtree(impact_of(run_copy))
+    html = stickytoken.report(run_copy)
+    assert of_impact(run_copy) == []
+    assert "impact" not in html.lower().replace("--impact", "")
+
+
+def test_a_measurement_that_is_not_finished_or_damaged_is_named_and_the_rest_is_shown(run_copy):
+    first = impact_of(run_copy)
+    second = Path(shutil.copytree(first, run_copy / "impact-second"))
+    record = json.loads((first / "impact.json").read_text("utf-8"))
+    (first / "impact.json").write_text(json.dumps(record | {"result": None}), encoding="utf-8")
+    text = stickytoken.report(run_copy, format="md")
+    assert "is not finished: run the same command again" in text
+    assert "## What copies cost" in text
+    (second / "effects.parquet").write_bytes(b"x")
+    found, unread = impacts_in(run_copy)
+    assert found == ()
+    assert len(unread) == 2
+    text = stickytoken.report(run_copy, format="md")
+    assert "effects.parquet is damaged" in text
+    assert "## What copies cost" not in text
+    assert "## All flagged tokens" in text
+
+
+def test_the_latest_measurement_comes_first_and_old_ones_are_counted(run_copy):
+    first = impact_of(run_copy)
+    record = json.loads((first / "impact.json").read_text("utf-8"))
+    for place in range(4):
+        later = Path(shutil.copytree(first, run_copy / f"impact-{place}"))
+        changed = record | {"started": f"2099-01-0{place + 1}T00:00:00+00:00"}
+        (later / "impact.json").write_text(json.dumps(changed), encoding="utf-8")
+    assert [each.path.name for each in impacts_in(run_copy)[0]][:4] == [f"impact-{k}" for k in (3, 2, 1, 0)]
+    html = stickytoken.report(run_copy)
+    assert html.count('<h2 id="impact-costs') == 3
+    assert "of 5 impact measurements in the run folder the latest are shown" in html
+
+
+def rewritten(folder, **changes):
+    """Change columns of the tables of a measurement, where they have them."""
+    for name in TABLES:
+        table = pl.read_parquet(folder / name)
+        table.with_columns(
+            **{
+                column: pl.lit(value, table[column].dtype)
+                for column, value in changes.items()
+                if column in table
+            }
+        ).write_parquet(folder / name)
+
+
+def test_hostile_names_are_text_in_every_form(run_copy, tmp_path):
+    rewritten(impact_of(run_copy), task=EVIL, token=EVIL, corpus=EVIL, metric=EVIL)
+    html = stickytoken.report(run_copy, out=tmp_path / "report.html")
+    page = Page(html)
+    assert "img" not in page.tags
+    assert visible(EVIL) in page.text
+    assert "\x1b" not in html
+    assert "\u202e" not in html
+    text = stickytoken.report(run_copy, format="md")
+    assert "<img" not in text
+    assert "\x1b" not in text
+    with opened(tmp_path / "report.html") as (browser, heard):
+        wait_for_plots(browser)
+        assert heard == []
+        assert browser.evaluate("document.querySelectorAll('img').length") == 0
+
+
+def test_all_words_of_its_pictures_can_be_read_on_a_phone(run_copy, tmp_path):
+    stickytoken.report(run_copy, out=tmp_path / "report.html")
+    with opened(tmp_path / "report.html", viewport={"width": 390, "height": 900}) as (browser, heard):
+        wait_for_plots(browser)
+        assert browser.evaluate("document.documentElement.scrollWidth") == 390
+        assert words_cut_off(browser) == []
+        assert heard == []
+
+
+def test_what_is_missing_stays_missing(run_copy):
+    numbers = {name for table in TABLES.values() for name, kind in table.items() if kind is pl.Float64}
+    counted = {name for name in numbers if "hits" in name or "rank" in name}
+    rewritten(impact_of(run_copy), **dict.fromkeys(numbers - counted))
+    html = stickytoken.report(run_copy)
+    page = Page(html)
+    assert "nan" not in page.text.lower()
+    assert "NaN" not in json.dumps(page.data)
+    assert "spearman is not defined" in page.text
+    document = json.loads(stickytoken.report(run_copy, format="json"))
+    costs_shown = next(each for each in document["figures"] if each["name"] == "impact-costs")
+    assert {tuple(row[3:]) for row in costs_shown["rows"]} == {(None,) * 8}
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, EVIL])
+def test_no_token_text_is_markup_in_a_figure(text):
+    row = dict.fromkeys(TABLES["conditions.parquet"]) | {
+        "task": text, "metric": "m", "kind": "sticky", "token_id": 1, "token": text, "drop": 0.1,
+    }  # fmt: skip
+    benign = row | {"kind": "benign", "token_id": 2}
+    drawn = token_costs([row, benign]).to_json()
+    assert "<img" not in json.loads(drawn)["layout"]["annotations"][0]["text"]
+    assert all("<" not in name for trace in json.loads(drawn)["data"] for name in trace["y"])
+    assert text in describe_token_costs([row, benign])
+
+
+def test_a_task_without_intervals_is_drawn_without_them():
+    """As of MTEB, which gives one number a condition."""
+    row = dict.fromkeys(TABLES["effects.parquet"]) | {
+        "task": "t", "metric": "main_score", "main": True, "clean": 0.9, "sticky": 0.5, "benign": 0.8,
+        "drop_sticky": 0.4, "drop_benign": 0.1, "difference": 0.3,
+    }  # fmt: skip
+    figure = costs([row])
+    assert [trace["x"] for trace in json.loads(figure.to_json())["data"]] == [[0.4], [0.1]]
+    assert figure.data[0].error_x.array == (None,)
+    assert describe_costs([row]).endswith("sticky ones cost 0.4000, benign ones 0.1000.")
+
+
+def test_nothing_measured_is_said():
+    assert "No task" in describe_costs([])
+    assert "No document" in describe_intrusion([])
+    for figure in (costs([]), token_costs([]), intrusion_curves([], [])):
+        assert len(figure.data) == 0
+        assert figure.layout.annotations

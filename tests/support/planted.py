@@ -1,0 +1,241 @@
+"""A model with a sticky token of known strength, small settings, runs, and the command line around them."""
+
+import importlib
+import io
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from typer.testing import CliRunner, Result
+
+import tiny
+from stickytoken.cli.main import app
+from stickytoken.corpora.corpus import Sentences, collect_sentences
+from stickytoken.detection import Run, detect
+from stickytoken.encoders import Encoder, load_encoder
+from stickytoken.methods.std.settings import StdSettings
+
+PLANTED = "!"  # punctuation: copies that are glued to a word stay tokens of their own
+SMALL = StdSettings(
+    sentences=40, pairs=60, scoring_pairs=2, validation_pairs=6, copies=3, candidate_share=0.2
+)
+# The same settings on the command line.
+SMALL_OPTIONS = (
+    "--method std --device cpu --sentence-count 40 --pair-count 60 --scoring-pairs 2 --validation-pairs 6 "
+    "--copies 3 --candidate-share 0.2"
+).split()
+PROBE_OPTIONS = (
+    "--method std --device cpu --sentence-count 40 --pair-count 60 --validation-pairs 6 --copies 3".split()
+)
+# One token of the small settings a shard: 2 pairs x 3 placements x 3 copies, and the token alone.
+SHARD_PROBES = 19
+
+
+def small_corpus() -> Sentences:
+    """The 60 sentences that the small settings draw from."""
+    return collect_sentences(tiny.sentences(60), "test")
+
+
+def planted_model(strength: float, dimension: int = 64) -> SentenceTransformer:
+    """Mean-pooled static embeddings in which one token pulls every sentence to one point.
+
+    Words are independent; all other entries share a direction that no sentence has, which
+    puts the mean similarity above that of most sentence pairs. The planted row points to
+    the mean of the sentences, ``strength`` times as long as an ordinary row; 0 leaves the
+    token ordinary.
+    """
+    tokenizer = tiny.wordpiece_tokenizer()
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(len(tokenizer), dimension, generator=generator)
+    rows[:, 0] = 0
+    entries = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    others = [place for place, entry in enumerate(entries) if entry not in tiny.WORDS]
+    rows[others] *= 0.5
+    rows[others, 0] = dimension**0.5
+    rows[tokenizer.convert_tokens_to_ids(".")] = 0.01
+    if strength:
+        ids = [tokenizer.encode(text, add_special_tokens=False) for text in tiny.sentences(60)]
+        vectors = torch.nn.functional.normalize(torch.stack([rows[row].mean(0) for row in ids]))
+        toward = torch.nn.functional.normalize(vectors.mean(0), dim=0)
+        rows[tokenizer.convert_tokens_to_ids(PLANTED)] = strength * dimension**0.5 * toward
+    module = StaticEmbedding(tokenizer.backend_tokenizer, embedding_weights=rows.numpy())
+    return SentenceTransformer(modules=[module], device="cpu")
+
+
+def processes() -> multiprocessing.context.BaseContext:
+    """Start real processes that need not import torch again each.
+
+    They are forked from a server process that has imported the libraries and computed nothing.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "sentence_transformers", "transformers"])
+    return context
+
+
+def coordinator():
+    """The module that coordinates runs; the package shows its function by the same name."""
+    return importlib.import_module("stickytoken.detection.detect")
+
+
+def sharding():
+    """The module that says how large shards are."""
+    return importlib.import_module("stickytoken.methods.job")
+
+
+def detect_thirty(encoder: Encoder, out: Path, **changes: object) -> Run:
+    """Detect among thirty tokens with the small settings, some of them changed."""
+    settings = replace(SMALL, **changes)
+    return detect(encoder, sentences=small_corpus(), settings=settings, tokens=range(40, 70), out=out)
+
+
+def detect_small(model: Path, out: Path) -> None:
+    """Detect with the small settings and a shard for every token; runs in a process of its own."""
+    sharding()._SHARD_PROBES = SHARD_PROBES
+    encoder = load_encoder(model, device="cpu")
+    coordinator().detect(encoder, sentences=small_corpus(), settings=SMALL, out=out)
+
+
+def detect_and_die(
+    detection: Callable[[Path, Path], None], model: Path, out: Path, moment: int | str, marker: bytes = b""
+) -> None:
+    """Detect, but kill the process when a file is written and not yet in place.
+
+    Args:
+        detection: the function that detects.
+        model: the model's folder.
+        out: the run folder.
+        moment: which file: so many were written before it, or its name.
+        marker: bytes that its content must have.
+    """
+    store = importlib.import_module("stickytoken.measurement.store")
+    write_atomically = store.write_atomically
+    written = 0
+
+    def deadly(path, write):
+        nonlocal written
+        content = io.BytesIO()
+        write(content)
+        meant = moment in (written, path.name) and marker in content.getvalue()
+        written += 1
+
+        def write_and_die(stream):
+            stream.write(content.getvalue())
+            stream.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        write_atomically(path, write_and_die if meant else lambda stream: stream.write(content.getvalue()))
+
+    store.write_atomically = deadly
+    detection(model, out)
+
+
+def command_line(arguments: list[str], output: Path) -> None:
+    """The stickytoken command, its streams in files; runs in a process of its own.
+
+    It commits a shard for every token and pauses after each, so that a signal meets it running.
+    """
+    for place, name in ((1, "stdout"), (2, "stderr")):
+        descriptor = os.open(output / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(descriptor, place)
+        os.close(descriptor)
+    sys.argv = ["stickytoken", *arguments]
+    sharding()._SHARD_PROBES = SHARD_PROBES
+    engine = importlib.import_module("stickytoken.measurement.engines.local")
+    measure_shard = engine.measure_shard
+
+    def paused(*args):
+        time.sleep(0.01)
+        return measure_shard(*args)
+
+    engine.measure_shard = paused
+    importlib.import_module("stickytoken.cli.main").main()
+
+
+def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Time of change and content of every file below a folder, the lock aside."""
+    return {
+        path.relative_to(folder).as_posix(): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def shards_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """The committed shards of a run folder, by name."""
+    return {
+        name: found for name, found in files_of(folder).items() if name.endswith(".parquet") and "/" in name
+    }
+
+
+def command(*arguments: object, **environment: str) -> Result:
+    """Run the stickytoken command in this process, away from any terminal unless the environment says so."""
+    unset = dict.fromkeys(("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"))
+    return CliRunner(env=unset | environment).invoke(app, [str(argument) for argument in arguments])
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines that are left on a screen; a progress bar ends its states with carriage returns."""
+    return [line for line in text.replace("\r", "\n").split("\n") if line.strip()]
+
+
+def document(result: Result) -> Any:
+    """The one JSON document that stdout holds, of finite numbers and in ASCII."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.isascii()
+    assert result.stdout.endswith("\n")
+    return json.loads(result.stdout, parse_constant=refuse)
+
+
+def refused(*arguments: object, status: int = 1, saying: str = "") -> None:
+    """Run a command that must fail, with one line that says why."""
+    result = command(*arguments)
+    assert isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exit_code == status
+    assert result.stdout == ""
+    lines = lines_of(result.stderr)
+    errors = [line for line in lines if line.startswith("error:" if status == 1 else "Error:")]
+    assert errors == [lines[-1]]
+    assert "Traceback" not in result.stderr
+    assert re.search(saying, errors[0]), errors[0]
+
+
+def edit_record(folder: Path, **changes: object) -> None:
+    """Change entries of the run.json of a run folder."""
+    path = folder / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), encoding="utf-8")
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[subprocess.Popen]:
+    """Let another process hold the lock of a run folder."""
+    script = (
+        "import sys; from pathlib import Path; from stickytoken.detection.run_folder import RunFolder\n"
+        "with RunFolder(Path(sys.argv[1])).locked():\n"
+        "    print('held', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    arguments = [sys.executable, "-c", script, str(folder)]
+    process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,32 @@
+"""Inputs that begin alike, and whether they went through trees."""
+
+from collections.abc import Sequence
+
+from stickytoken.encoders import Encoder
+from stickytoken.encoders.prefixes.reuse import PrefixReuse
+from stickytoken.insertion import Insertion, Placement, Token
+from stickytoken.methods.probes import KeyedPaths, ProbeGrid
+
+
+def grid_probes(
+    encoder: Encoder, texts: Sequence[str], placement: Placement, tokens: int = 4, copies: int = 8
+) -> list:
+    """1 to so many copies of a few tokens in the texts, as detection makes them."""
+    carriers = tuple(encoder.tokenize(texts))
+    words = tuple(len(carrier.words) for carrier in carriers)
+    grid = ProbeGrid(carriers, (placement,), copies, KeyedPaths(1, 0, words, copies, Insertion.IDS))
+    entries = [entry for entry in encoder.tokenizer.entries if entry > 5][-tokens:]
+    return [probe for entry in entries for probe in grid.probes(Token(entry, str(entry)))]
+
+
+def counted_trees(monkeypatch) -> list[int]:
+    """A list that grows by the number of inputs whenever inputs go through trees."""
+    calls: list[int] = []
+    run = PrefixReuse.vectors
+
+    def counted(self, roots, count):
+        calls.append(count)
+        return run(self, roots, count)
+
+    monkeypatch.setattr(PrefixReuse, "vectors", counted)
+    return calls

@@ -1,0 +1,84 @@
+"""Models and settings for the profile method: a vocabulary large enough to show what is ordinary."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+import planted
+import tiny
+from stickytoken.corpora.corpus import Sentences, collect_sentences
+from stickytoken.detection import Run, detect
+from stickytoken.encoders import Encoder, load_encoder
+from stickytoken.methods.profile.settings import ProfileSettings
+
+SYLLABLES = [consonant + vowel for consonant, vowel in itertools.product("bdfgklmnprst", "aeiou")]
+WORDS = ["".join(pair) for pair in itertools.product(SYLLABLES, repeat=2)][::15]  # 240 of them
+AVAILABLE = 95 + len(WORDS)
+SMALL = ProfileSettings(
+    anchors=80, vocabulary_anchors=80, topics=6, refining_texts=4, confirming_texts=24, reference=250
+)
+# Few texts a shard, so that a run has many.
+SHARD_PROBES = 96
+
+
+def sentences(count: int, words: Sequence[str] = WORDS, seed: int = 0) -> list[str]:
+    """Distinct sentences of 3 to 9 of the words."""
+    return tiny.sentences(count, seed, words)
+
+
+def corpus(count: int = 200, topics: int = 0, words: Sequence[str] = WORDS) -> Sentences:
+    """Sentences, each on one of so many topics: every topic has words of its own, in equal parts."""
+    if not topics:
+        return collect_sentences(sentences(count, words), "test")
+    about = [f"topic {place % topics}" for place in range(count)]
+    own = [sentences(count // topics + 1, words[place::topics], seed=place) for place in range(topics)]
+    texts = [own[place % topics][place // topics] for place in range(count)]
+    return collect_sentences(texts, "test", topics=about)
+
+
+def save_bert(folder: Path) -> Path:
+    """The folder of a tiny BERT that reads the words; it is normalised."""
+    backbone = tiny.bert_backbone(folder / "backbone", words=WORDS)
+    model = folder / "model"
+    tiny.sentence_transformer(backbone, normalize=True).save(str(model))
+    return model
+
+
+def planted_model(
+    strength: float, common: float = 0.2, words: Sequence[str] = WORDS, dimension: int = 32
+) -> SentenceTransformer:
+    """Mean-pooled static embeddings with a token that pulls every text to what all have in common.
+
+    All entries have the same length and share one direction, ``common`` strong; the rest of them is
+    random with a mean of zero. The planted row points along the shared direction, ``strength``
+    long; 0 leaves the token ordinary.
+    """
+    tokenizer = tiny.wordpiece_tokenizer(words=words)
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(len(tokenizer), dimension, generator=generator)
+    rows[:, 0] = 0
+    rows = torch.nn.functional.normalize(rows - rows.mean(0))
+    rows[:, 0] = common
+    rows[tokenizer.convert_tokens_to_ids(".")] *= 0.01
+    if strength:
+        rows[tokenizer.convert_tokens_to_ids(planted.PLANTED)] = strength * torch.eye(dimension)[0]
+    module = StaticEmbedding(tokenizer.backend_tokenizer, embedding_weights=rows.numpy())
+    return SentenceTransformer(modules=[module], device="cpu")
+
+
+def detect_profile(encoder: Encoder, out: Path, **options: object) -> Run:
+    """Detect with the small settings, some of them or of the call changed."""
+    changes = {name: options.pop(name) for name in list(options) if name in ProfileSettings.__slots__}
+    given = {"sentences": corpus(), "settings": replace(SMALL, **changes)} | options
+    return detect(encoder, out=out, **given)
+
+
+def detect_in_small_shards(model: Path, out: Path) -> None:
+    """Detect with the small settings in many shards; runs in a process of its own."""
+    planted.sharding()._SHARD_PROBES = SHARD_PROBES
+    detect_profile(load_encoder(model, device="cpu"), out)
