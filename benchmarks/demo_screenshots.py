@@ -17,10 +17,10 @@ from playwright.sync_api import Page, sync_playwright
 
 from stickytoken.corpora import load_sentences
 from stickytoken.demo.app import make_app
-from stickytoken.demo.bench import Bench
 from stickytoken.demo.context import make_context
-from stickytoken.demo.library import find_runs
+from stickytoken.demo.run_library import find_runs
 from stickytoken.demo.server import serve
+from stickytoken.demo.shared_model import SharedModel
 from stickytoken.demo.startup import Startup
 from stickytoken.encoders import load_encoder
 
@@ -64,8 +64,8 @@ def main() -> None:
         raise SystemExit("no Chromium on this machine: install it first")
     arguments.folder.mkdir(exist_ok=True)
     library = find_runs(arguments.run, Path("no-runs"))
-    context = make_context(Bench(load_encoder("all-MiniLM-L6-v2")), library, load_sentences(None))
-    startup = Startup(context.bench.name, library)
+    context = make_context(SharedModel(load_encoder("all-MiniLM-L6-v2")), library, load_sentences(None))
+    startup = Startup(context.model.name, library)
     startup.finish(lambda: context)
     served = serve(make_app(startup), 0, share=False)
     try:

@@ -16,9 +16,9 @@ import polars as pl
 
 import planted
 import profiled
-import served
 import tiny
 import tiny_architectures as architectures
+import web_app
 from stickytoken.detection import Run, detect
 from stickytoken.encoders import Encoder, load_encoder
 
@@ -132,13 +132,13 @@ def planted_run(planted_folder, planted_options, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def demo_bert(tmp_path_factory) -> Path:
     """A saved model that has layers and attention, and reads 128 tokens."""
-    return served.saved_bert(tmp_path_factory.mktemp("bert"))
+    return web_app.saved_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="module")
-def bench(bert_folder) -> served.Bench:
+def shared_model(bert_folder) -> web_app.SharedModel:
     """The tiny BERT as visitors of the web app share it."""
-    return served.Bench(load_encoder(bert_folder))
+    return web_app.SharedModel(load_encoder(bert_folder))
 
 
 @pytest.fixture(scope="session")
@@ -153,13 +153,13 @@ def planted_profile(tmp_path_factory) -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def hostile(tmp_path_factory) -> tuple[Path, Path, Path]:
     """A saved model whose tokens are hostile, its run, and a folder of more runs."""
-    return served.hostile_runs(tmp_path_factory.mktemp("hostile"))
+    return web_app.hostile_runs(tmp_path_factory.mktemp("hostile"))
 
 
 @pytest.fixture(scope="module")
 def browser():
     """A headless Chromium."""
-    with served.started_browser() as started:
+    with web_app.started_browser() as started:
         yield started
 
 
@@ -167,38 +167,38 @@ def browser():
 def app(hostile):
     """The address of an app with hostile tokens and several runs."""
     model, run, runs = hostile
-    with served.serving(served.context_of(model, [run], runs)) as url:
+    with web_app.serving(web_app.context_of(model, [run], runs)) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def bert_app(demo_bert):
     """The address of an app with a model that has layers and attention, and without a run."""
-    with served.serving(served.context_of(demo_bert)) as url:
+    with web_app.serving(web_app.context_of(demo_bert)) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def opened(browser, app):
     """One visit for all tests that do not mind what others typed before them."""
-    with served.browsing(browser, app, **served.WIDE) as visit:
+    with web_app.browsing(browser, app, **web_app.WIDE) as visit:
         yield visit
 
 
 @pytest.fixture(scope="module")
 def opened_bert(browser, bert_app):
     """The same of the other app."""
-    with served.browsing(browser, bert_app, **served.WIDE) as visit:
+    with web_app.browsing(browser, bert_app, **web_app.WIDE) as visit:
         yield visit
 
 
 @pytest.fixture
 def page(opened):
     """The page of that visit; nothing may be heard from it during a test."""
-    yield from served.quiet(opened)
+    yield from web_app.quiet(opened)
 
 
 @pytest.fixture
 def bert_page(opened_bert):
     """The same of the other app."""
-    yield from served.quiet(opened_bert)
+    yield from web_app.quiet(opened_bert)

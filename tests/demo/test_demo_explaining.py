@@ -3,20 +3,22 @@
 import pytest
 
 from stickytoken import load_encoder
-from stickytoken.demo.bench import Bench
 from stickytoken.demo.deviation_figure import deviation_figure
 from stickytoken.demo.explaining import FIGURES, chosen_settings, explain_on, figures_of
 from stickytoken.demo.naming import named_token
+from stickytoken.demo.shared_model import SharedModel
 from stickytoken.errors import InputError
 from stickytoken.explanation.files import read_explanation
 from stickytoken.reports.explained import explanation_figures
 
 
 @pytest.fixture(scope="module")
-def river(bench):
+def river(shared_model):
     """A token of a tiny BERT, explained without attribution."""
     settings = chosen_settings(3, 2, 3, "suffix", attribution=False)
-    return explain_on(bench, named_token(bench.vocabulary, "river"), None, settings, lambda step: None)
+    return explain_on(
+        shared_model, named_token(shared_model.vocabulary, "river"), None, settings, lambda step: None
+    )
 
 
 def test_figures_of_an_explanation_are_those_that_the_report_draws(river, tmp_path):
@@ -52,10 +54,10 @@ def test_all_measures_stand_on_one_scale_at_their_furthest_layer(river):
 
 
 def test_what_a_static_model_does_not_have_is_not_drawn(planted_profile):
-    bench = Bench(load_encoder(planted_profile[0]))
-    token = bench.vocabulary.available[-1]
+    shared_model = SharedModel(load_encoder(planted_profile[0]))
+    token = shared_model.vocabulary.available[-1]
     settings = chosen_settings(3, 2, 3, "suffix", attribution=False)
-    found = explain_on(bench, token, None, settings, lambda step: None)
+    found = explain_on(shared_model, token, None, settings, lambda step: None)
     titles = [figure.title for figure in figures_of(found) if figure is not None]
     assert titles[0] == "All measures"
     assert not any("Attention" in title for title in titles)

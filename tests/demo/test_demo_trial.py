@@ -7,9 +7,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from stickytoken import load_encoder
-from stickytoken.demo.figures import describe_answer, pair_heatmap, similarity_curve
 from stickytoken.demo.naming import named_token
 from stickytoken.demo.trial import Question, measure_trial, plan_trial
+from stickytoken.demo.trial_figures import describe_answer, pair_heatmap, similarity_curve
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement, Token, insert_as_ids
 
@@ -17,16 +17,16 @@ A, B = "the river is old and quiet.", "a baker opens the window"
 OTHERS = ("a bird sings in winter.", "the doctor mends a copper engine")
 
 
-def question(bench, name="river", placement=Placement.SUFFIX, copies=3, **changes):
-    token = named_token(bench.vocabulary, name)
-    benign = bench.benign(token.id, None, 3)
+def question(shared_model, name="river", placement=Placement.SUFFIX, copies=3, **changes):
+    token = named_token(shared_model.vocabulary, name)
+    benign = shared_model.benign(token.id, None, 3)
     return replace(Question(A, B, token, placement, copies, benign, OTHERS), **changes)
 
 
 @pytest.mark.parametrize("placement", list(Placement))
-def test_a_trial_equals_texts_encoded_one_by_one(bench, placement):
-    asked = question(bench, placement=placement)
-    with bench.encoder() as encoder:
+def test_a_trial_equals_texts_encoded_one_by_one(shared_model, placement):
+    asked = question(shared_model, placement=placement)
+    with shared_model.encoder() as encoder:
         answer = measure_trial(encoder, plan_trial(encoder, asked))
         trial = answer.trial
 
@@ -48,19 +48,19 @@ def test_a_trial_equals_texts_encoded_one_by_one(bench, placement):
     assert answer.with_benign[1, 0] == pytest.approx(answer.benign_after[0], abs=1e-5)
 
 
-def test_copies_stand_where_they_are_asked_for(bench):
-    with bench.encoder() as encoder:
+def test_copies_stand_where_they_are_asked_for(shared_model):
+    with shared_model.encoder() as encoder:
         plain = encoder.tokenize([B])[0]
         for placement in (Placement.PREFIX, Placement.SUFFIX):
-            asked = question(bench, placement=placement)
+            asked = question(shared_model, placement=placement)
             trial = plan_trial(encoder, asked)
             wanted = insert_as_ids(asked.token, plain, placement, 32)
             assert trial.curves[0] == tuple([plain.ids, *wanted][n] for n in trial.counts)
 
 
-def test_random_copies_are_nested_and_stand_alike_for_every_token(bench):
-    with bench.encoder() as encoder:
-        asked = question(bench, placement=Placement.RANDOM)
+def test_random_copies_are_nested_and_stand_alike_for_every_token(shared_model):
+    with shared_model.encoder() as encoder:
+        asked = question(shared_model, placement=Placement.RANDOM)
         trial = plan_trial(encoder, asked)
     own, other = trial.curves[0], trial.curves[1]
     for ids, count in zip(own, trial.counts, strict=True):
@@ -69,22 +69,22 @@ def test_random_copies_are_nested_and_stand_alike_for_every_token(bench):
     assert swapped == list(other)
 
 
-def test_the_number_asked_for_is_on_the_curve(bench):
-    with bench.encoder() as encoder:
-        trial = plan_trial(encoder, question(bench, copies=5))
+def test_the_number_asked_for_is_on_the_curve(shared_model):
+    with shared_model.encoder() as encoder:
+        trial = plan_trial(encoder, question(shared_model, copies=5))
     assert trial.counts == (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 
 
-def test_what_the_model_does_not_read_whole_is_refused_or_left_out(bench):
+def test_what_the_model_does_not_read_whole_is_refused_or_left_out(shared_model):
     long = " ".join(["river"] * 40)
-    with bench.encoder() as encoder:
+    with shared_model.encoder() as encoder:
         with pytest.raises(InputError, match=r"sentence B has 72 tokens with 32 copies in, more than"):
-            plan_trial(encoder, question(bench, carrier=long, copies=32))
+            plan_trial(encoder, question(shared_model, carrier=long, copies=32))
         with pytest.raises(InputError, match="sentence A has 80 tokens, more than"):
-            plan_trial(encoder, question(bench, anchor=f"{long} {long}"))
-        trial = plan_trial(encoder, question(bench, carrier=long, copies=12))
+            plan_trial(encoder, question(shared_model, anchor=f"{long} {long}"))
+        trial = plan_trial(encoder, question(shared_model, carrier=long, copies=12))
         assert trial.counts[-1] == 16
-        trial = plan_trial(encoder, question(bench, others=(long, *OTHERS), copies=30))
+        trial = plan_trial(encoder, question(shared_model, others=(long, *OTHERS), copies=30))
         assert trial.names == ("A", "B", "D", "E")
         assert trial.texts == (A, B, *OTHERS)
 
@@ -95,10 +95,10 @@ def test_a_text_without_tokens_is_refused(planted_profile):
         plan_trial(encoder, Question("\u200b", "bada", Token(70, "bada"), Placement.SUFFIX, 1, (), ()))
 
 
-def test_figures_of_a_trial_say_what_was_measured(bench):
-    with bench.encoder() as encoder:
-        answer = measure_trial(encoder, plan_trial(encoder, question(bench)))
-    names = [bench.vocabulary.decoded[token.id] for token in answer.trial.question.benign]
+def test_figures_of_a_trial_say_what_was_measured(shared_model):
+    with shared_model.encoder() as encoder:
+        answer = measure_trial(encoder, plan_trial(encoder, question(shared_model)))
+    names = [shared_model.vocabulary.decoded[token.id] for token in answer.trial.question.benign]
     curve = similarity_curve(answer, "river", names, 0.3)
     drawn = {trace.name: list(trace.y) for trace in curve.plot.data if trace.mode == "lines+markers"}
     assert_allclose(next(iter(drawn.values())), answer.curve, atol=1e-5)

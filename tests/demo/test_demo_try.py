@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from served import ATTACKS, SHOWN, TOKEN, WIDE, alert, browsing, drawn, named, open_tab
+from web_app import ATTACKS, SHOWN, TOKEN, WIDE, alert, browsing, drawn, named, open_tab
 
 pytest.importorskip("gradio", reason="gradio is not installed")
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect

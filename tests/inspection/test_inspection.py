@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tiny_architectures as architectures
-from looked import assert_batches_and_order_change_nothing
+from inspection_checks import assert_batches_and_order_change_nothing
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection.attention import AttentionCapture

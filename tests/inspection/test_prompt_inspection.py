@@ -6,7 +6,7 @@ import torch
 
 import plain_decoder
 import tiny_decoders
-from looked import assert_batches_and_order_change_nothing
+from inspection_checks import assert_batches_and_order_change_nothing
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import Prompt, find_prompt

@@ -14,7 +14,7 @@ import pytest
 import planted
 import profiled
 import stickytoken
-from reported import Page
+from report_pages import Page
 from stickytoken import load_encoder, open_run
 from stickytoken.detection.profile_summary import profile_headline
 from stickytoken.errors import InputError, RunError

@@ -13,7 +13,7 @@ import pytest
 import planted
 import profiled
 import stickytoken
-from reported import chromium, opened, wait_for_plots, wait_until, words_cut_off
+from report_pages import chromium, opened, wait_for_plots, wait_until, words_cut_off
 from stickytoken import load_encoder
 from stickytoken.errors import InputError, MissingExtraError, RunError
 from stickytoken.reports.content import read_content

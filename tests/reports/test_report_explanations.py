@@ -11,7 +11,7 @@ import planted
 import profiled
 import stickytoken
 from hostile import assert_harmless
-from reported import Page, opened, wait_for_plots, words_cut_off
+from report_pages import Page, opened, wait_for_plots, words_cut_off
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.files import explanation_folders, read_explanation

@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 import profiled
 import stickytoken
 from hostile import HOSTILE, assert_harmless
-from reported import Page, opened, wait_for_plots
+from report_pages import Page, opened, wait_for_plots
 from stickytoken import load_encoder
 from stickytoken.reports.content import read_content
 from stickytoken.reports.escaping import json_for_html

@@ -12,7 +12,7 @@ import impact_files as files
 import profiled
 import stickytoken
 from hostile import HOSTILE
-from reported import Page, opened, wait_for_plots, words_cut_off
+from report_pages import Page, opened, wait_for_plots, words_cut_off
 from stickytoken import load_encoder
 from stickytoken.impacts import impact
 from stickytoken.impacts.results import TABLES, impacts_in

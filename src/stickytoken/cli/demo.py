@@ -20,7 +20,7 @@ from stickytoken.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from stickytoken.demo.context import Context
-    from stickytoken.demo.library import Library
+    from stickytoken.demo.run_library import RunLibrary
     from stickytoken.demo.server import Served
     from stickytoken.demo.startup import Startup
     from stickytoken.encoders import Encoder
@@ -59,7 +59,7 @@ def demo(
     """
     _require_extra()
     with collector_paused():
-        from stickytoken.demo.library import find_runs
+        from stickytoken.demo.run_library import find_runs
         from stickytoken.demo.server import require_free
         from stickytoken.demo.startup import Startup
 
@@ -98,13 +98,13 @@ def _served(startup: Startup, port: int, share: bool) -> Served:
     return serve(make_app(startup, share), port, share)
 
 
-def _context(encoder: Encoder, library: Library) -> Context:
+def _context(encoder: Encoder, library: RunLibrary) -> Context:
     """What the tabs compute with."""
     from stickytoken.corpora import load_sentences
-    from stickytoken.demo.bench import Bench
     from stickytoken.demo.context import make_context
+    from stickytoken.demo.shared_model import SharedModel
 
-    return make_context(Bench(encoder), library, load_sentences(None))
+    return make_context(SharedModel(encoder), library, load_sentences(None))
 
 
 def _announce(served: Served, output_format: o.Format, open_it: bool) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.limits import WAITING
-from stickytoken.demo.shown import rendered
+from stickytoken.demo.components import render
+from stickytoken.demo.inputs import WAITING
 from stickytoken.demo.startup import Startup
 from stickytoken.demo.tabs.compare_tab import compare_tab
 from stickytoken.demo.tabs.explain_tab import explain_tab
@@ -62,10 +62,10 @@ def make_app(startup: Startup, shared: bool = False) -> App:
     Raises:
         RunError: the run that the app opens with cannot be read.
     """
-    model = visible(startup.model)
+    model = visible(startup.model_name)
     with gr.Blocks(title=f"Sticky tokens of {model}", analytics_enabled=False, fill_width=False) as blocks:
         gr.HTML(
-            rendered("welcome.html.j2", model=model, left_out=startup.library.left_out, shared=shared),
+            render("welcome.html.j2", model=model, left_out=startup.library.left_out, shared=shared),
             elem_id="welcome",
         )
         with gr.Tabs():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stickytoken.corpora import Sentences
-from stickytoken.demo.bench import Bench
-from stickytoken.demo.library import Library
 from stickytoken.demo.naming import name_of, shown_name
+from stickytoken.demo.run_library import RunLibrary
+from stickytoken.demo.shared_model import SharedModel
 from stickytoken.detection.run import Run
 from stickytoken.detection.schema import RunRecord
 from stickytoken.reports.content import RunContent
@@ -18,14 +18,14 @@ class Context:
     """Shared by all visitors and never changed by one.
 
     Attributes:
-        bench: the model.
+        model: the model.
         library: the runs.
         content: a finished run of the loaded model, for its sentences and its tokens; None without one.
         corpus: sentences to fall back on.
     """
 
-    bench: Bench
-    library: Library
+    model: SharedModel
+    library: RunLibrary
     content: RunContent | None
     corpus: Sentences
 
@@ -36,11 +36,11 @@ class Context:
 
     def name_of(self, token_id: int) -> str:
         """What a visitor may type to name a token."""
-        return name_of(self.bench.vocabulary, token_id)
+        return name_of(self.model.vocabulary, token_id)
 
     def shown_name(self, token_id: int) -> str:
         """A token's vocabulary string, made visible."""
-        return shown_name(self.bench.vocabulary, token_id)
+        return shown_name(self.model.vocabulary, token_id)
 
     def verdict_of(self, token_id: int) -> str | None:
         """What the run of the loaded model says of a token."""
@@ -50,16 +50,16 @@ class Context:
         return found[0] if len(found) else None
 
 
-def make_context(bench: Bench, library: Library, corpus: Sentences) -> Context:
+def make_context(model: SharedModel, library: RunLibrary, corpus: Sentences) -> Context:
     """Find the run that belongs to the model.
 
     Raises:
         RunError: that run cannot be read.
     """
-    own = next((label for label in library.labels if _is_finished_run_of(library.record(label), bench)), None)
+    own = next((label for label in library.labels if _is_finished_run_of(library.record(label), model)), None)
     content = None if own is None else library.content(own)
-    return Context(bench, library, content, corpus)
+    return Context(model, library, content, corpus)
 
 
-def _is_finished_run_of(record: RunRecord, bench: Bench) -> bool:
-    return record.result is not None and bench.is_model_of(record)
+def _is_finished_run_of(record: RunRecord, model: SharedModel) -> bool:
+    return record.result is not None and model.is_model_of(record)

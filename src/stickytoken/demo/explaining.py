@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stickytoken.demo.bench import Bench
 from stickytoken.demo.deviation_figure import as_word, deviation_figure
-from stickytoken.demo.limits import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS, checked_count
+from stickytoken.demo.inputs import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS, checked_count
+from stickytoken.demo.shared_model import SharedModel
 from stickytoken.detection.run import Run
 from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.explanation.settings import LEAST_BENIGN
@@ -42,14 +42,14 @@ def chosen_settings(
 
 
 def explain_on(
-    bench: Bench,
+    model: SharedModel,
     token: Token,
     run: Run | None,
     settings: ExplainSettings,
     progress: Callable[[Progress], None],
 ) -> Explanation:
     """Explain one token; nobody else computes meanwhile."""
-    with bench.encoder() as encoder:
+    with model.encoder() as encoder:
         return explain(encoder, [token.id], run=run, settings=settings, progress=progress)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.demo.bench import Bench
-from stickytoken.demo.limits import TABLE_ROWS
+from stickytoken.demo.inputs import TABLE_ROWS
+from stickytoken.demo.shared_model import SharedModel
 from stickytoken.detection.token_evidence import token_evidence
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.flagged_table import COLUMNS, rows_of
@@ -93,7 +93,7 @@ def kept_evidence(content: RunContent, token_id: int) -> RunContent | None:
     return replace(content, evidence=replace(kept, tokens=chosen))
 
 
-def computed_evidence(content: RunContent, token_id: int, bench: Bench) -> RunContent:
+def computed_evidence(content: RunContent, token_id: int, model: SharedModel) -> RunContent:
     """The run with the evidence of one token that its model shows now.
 
     Raises:
@@ -103,8 +103,8 @@ def computed_evidence(content: RunContent, token_id: int, bench: Bench) -> RunCo
     kept = content.evidence
     if content.run is None:
         return content
-    with bench.encoder():
-        found = token_evidence(bench.reopened(content.run), [token_id], with_ordinary=kept is None)
+    with model.encoder():
+        found = token_evidence(model.reopened(content.run), [token_id], with_ordinary=kept is None)
     if kept is None:
         return replace(content, evidence=found)
     rows = pl.concat([found.tokens, kept.tokens.filter("ordinary")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stickytoken.demo.limits import TOKEN_CHARACTERS
+from stickytoken.demo.inputs import TOKEN_CHARACTERS
 from stickytoken.detection.selection import choose_tokens, find_token
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token

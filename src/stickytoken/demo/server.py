@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from starlette.middleware import Middleware
 
 from stickytoken.demo.app import App
-from stickytoken.demo.policy import ContentPolicy
+from stickytoken.demo.content_policy import ContentPolicy
 from stickytoken.errors import InputError
 
 HOST = "127.0.0.1"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from stickytoken.demo.library import Library
+from stickytoken.demo.run_library import RunLibrary
 from stickytoken.errors import ModelError, StickyTokenError
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ class Startup:
     """The runs, which are there at once, and the model, which takes some seconds.
 
     Args:
-        model: the model's name, as the user gave it.
+        model: the name of the model, as the user gave it.
         library: the runs.
     """
 
-    def __init__(self, model: str, library: Library) -> None:
-        self.model = model
+    def __init__(self, model: str, library: RunLibrary) -> None:
+        self.model_name = model
         self.library = library
         self._context: Future[Context] = Future()
 
@@ -43,7 +43,7 @@ class Startup:
             self._context.set_exception(error)
             raise
         except BaseException:
-            self._context.set_exception(ModelError(f"{self.model} was not loaded: start the app again"))
+            self._context.set_exception(ModelError(f"{self.model_name} was not loaded: start the app again"))
             raise
         self._context.set_result(context)
 

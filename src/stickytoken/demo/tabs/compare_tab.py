@@ -6,8 +6,8 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.library import Library
-from stickytoken.demo.shown import FigureSlot, message, one_line_errors, rendered, shown_in_slot
+from stickytoken.demo.components import FigureSlot, message, one_line_errors, render, slot_contents
+from stickytoken.demo.run_library import RunLibrary
 from stickytoken.demo.tabs.events import ON_TABLES, on_first_opening
 from stickytoken.errors import InputError, StickyTokenError
 from stickytoken.reports.comparison import (
@@ -19,7 +19,7 @@ from stickytoken.reports.comparison import (
 )
 from stickytoken.reports.figures.figure import ReportFigure
 
-TWO_NEEDED = (
+TWO_RUNS_NEEDED = (
     "Comparing takes two runs, and there is {count}. `stickytoken detect MODEL` makes another one in the "
     "folder runs; start the app again there, or name both: `stickytoken demo --run RUN --run RUN`."
 )
@@ -29,7 +29,7 @@ TWO_NEEDED = (
 FIGURES = 2
 
 
-def compared(library: Library, first: str | None, second: str | None) -> tuple[str, list[ReportFigure]]:
+def compared(library: RunLibrary, first: str | None, second: str | None) -> tuple[str, list[ReportFigure]]:
     """Two runs in words, tables and figures.
 
     Raises:
@@ -39,7 +39,7 @@ def compared(library: Library, first: str | None, second: str | None) -> tuple[s
     if first == second:
         raise InputError("a run is the same as itself: choose two")
     found = compare([library.content(label) for label in (first, second)])
-    said = rendered(
+    said = render(
         "comparison.html.j2",
         headlines=headlines(found),
         notes=found.notes,
@@ -49,7 +49,7 @@ def compared(library: Library, first: str | None, second: str | None) -> tuple[s
     return said, comparison_figures(found)
 
 
-def compare_tab(library: Library, own_tab: gr.Tab) -> None:
+def compare_tab(library: RunLibrary, own_tab: gr.Tab) -> None:
     """Lay the tab out; its first opening compares the first two runs.
 
     Args:
@@ -58,7 +58,7 @@ def compare_tab(library: Library, own_tab: gr.Tab) -> None:
     """
     labels = library.labels
     if len(labels) < 2:
-        gr.HTML(message(TWO_NEEDED.format(count="one" if labels else "none")), elem_id="compare-answer")
+        gr.HTML(message(TWO_RUNS_NEEDED.format(count="one" if labels else "none")), elem_id="compare-answer")
         return
     with gr.Row():
         first = gr.Dropdown(labels, value=labels[0], label="Run", interactive=True, min_width=280)
@@ -68,13 +68,13 @@ def compare_tab(library: Library, own_tab: gr.Tab) -> None:
 
     def respond(one: str, other: str) -> list[Any]:
         said, found = compared(library, one, other)
-        return [said, *(part for figure in found for part in shown_in_slot(figure))]
+        return [said, *(part for figure in found for part in slot_contents(figure))]
 
     def first_look(one: str, other: str) -> list[Any]:
         try:
             return respond(one, other)
         except StickyTokenError as error:
-            return [message(str(error)), *(part for _ in slots for part in shown_in_slot(None))]
+            return [message(str(error)), *(part for _ in slots for part in slot_contents(None))]
 
     outputs = [answer, *(part for slot in slots for part in slot.outputs)]
     gr.on([first.input, second.input], one_line_errors(respond), [first, second], outputs, **ON_TABLES)

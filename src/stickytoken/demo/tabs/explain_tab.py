@@ -8,6 +8,8 @@ from typing import Any
 
 import gradio as gr
 
+from stickytoken.demo.components import FigureSlot, one_line_errors, render, slot_contents, tables
+from stickytoken.demo.examples import worked_example
 from stickytoken.demo.explaining import (
     FIGURES,
     chosen_settings,
@@ -17,10 +19,8 @@ from stickytoken.demo.explaining import (
     neighbours_table,
     pairs_table,
 )
-from stickytoken.demo.limits import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS
-from stickytoken.demo.material import worked_example
+from stickytoken.demo.inputs import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS
 from stickytoken.demo.naming import named_token
-from stickytoken.demo.shown import FigureSlot, one_line_errors, rendered, shown_in_slot, tables
 from stickytoken.demo.startup import Startup
 from stickytoken.demo.tabs.events import ON_MODEL, ON_STARTUP, on_first_opening
 from stickytoken.demo.tabs.try_tab import NAMING, PLACES
@@ -48,7 +48,7 @@ class Explain:
     def example_name(self) -> str:
         """What a visitor may type to name the token of the worked example."""
         context = self._startup.context()
-        example = worked_example(context.content, context.bench.vocabulary, context.corpus)
+        example = worked_example(context.content, context.model.vocabulary, context.corpus)
         return context.name_of(example.token_id)
 
     def explained(
@@ -70,8 +70,8 @@ class Explain:
         """
         settings = chosen_settings(copies, carriers, benign, placement, attribution)
         context = self._startup.context()
-        token = named_token(context.bench.vocabulary, name)
-        return _parts(explain_on(context.bench, token, context.run, settings, progress))
+        token = named_token(context.model.vocabulary, name)
+        return _parts(explain_on(context.model, token, context.run, settings, progress))
 
     def example(self, progress: ProgressCallback) -> list[Any]:
         """The worked example; computed once, when somebody first opens the tab."""
@@ -161,7 +161,7 @@ def told(progress: gr.Progress | None) -> ProgressCallback:
 def _parts(found: Explanation) -> list[Any]:
     """What the tab's outputs become."""
     token = found.tokens[0]
-    said = rendered(
+    said = render(
         "explanation.html.j2",
         verdict=token.verdict,
         settings=found.settings,
@@ -176,4 +176,4 @@ def _parts(found: Explanation) -> list[Any]:
         ("Similarity as a sum over tokens", pairs_table(found)),
         ("Nearest embeddings", neighbours_table(found)),
     )
-    return [said, *(part for figure in figures_of(found) for part in shown_in_slot(figure)), details]
+    return [said, *(part for figure in figures_of(found) for part in slot_contents(figure)), details]

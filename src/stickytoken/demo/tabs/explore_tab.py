@@ -6,6 +6,8 @@ from typing import Any
 
 import gradio as gr
 
+from stickytoken.demo.components import FigureSlot, message, one_line_errors, render, slot_contents
+from stickytoken.demo.examples import worst_token
 from stickytoken.demo.exploring import (
     Filters,
     choices,
@@ -17,10 +19,8 @@ from stickytoken.demo.exploring import (
     table_rows,
     tokens_offered,
 )
-from stickytoken.demo.library import Library
-from stickytoken.demo.limits import TABLE_ROWS
-from stickytoken.demo.material import worst_token
-from stickytoken.demo.shown import FigureSlot, message, one_line_errors, rendered, shown_in_slot
+from stickytoken.demo.inputs import TABLE_ROWS
+from stickytoken.demo.run_library import RunLibrary
 from stickytoken.demo.startup import Startup
 from stickytoken.demo.tabs.events import ON_MODEL, ON_TABLES, on_first_opening
 from stickytoken.errors import InputError, StickyTokenError
@@ -45,7 +45,7 @@ class Explore:
 
     def about(self, content: RunContent) -> str:
         """The headline of a run, its key numbers and notes."""
-        return rendered(
+        return render(
             "run.html.j2",
             tone=tone(content),
             headline=headline(content),
@@ -63,13 +63,13 @@ class Explore:
             raise InputError("this run is not finished: no token has evidence yet")
         shown = kept_evidence(content, token_id)
         if shown is None:
-            shown = computed_evidence(content, token_id, self._startup.context().bench)
+            shown = computed_evidence(content, token_id, self._startup.context().model)
         card = card_of(shown, token_id)
         if card is None:
             raise InputError(f"the run did not look at token id {token_id}: choose one from its table")
         confidence = f"{100 * content.setting('confidence'):.4g}" if content.is_profile else None
         figures = curve_figures(shown, content.run)
-        return rendered("evidence.html.j2", card=card, confidence=confidence), figures[0] if figures else None
+        return render("evidence.html.j2", card=card, confidence=confidence), figures[0] if figures else None
 
     def evidence_or_reason(
         self, content: RunContent, token_id: int | None
@@ -119,14 +119,14 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
 
     def first_look(label: str, token_id: int | None) -> list[Any]:
         card, curve = tab.evidence_or_reason(startup.library.content(label), token_id)
-        return [card, *shown_in_slot(curve)]
+        return [card, *slot_contents(curve)]
 
     on_first_opening(own_tab, one_line_errors(first_look), [run, token], shown, **ON_MODEL)
     _connect(startup.library, tab, run, [search, *filters], [about, count, table, token], shown)
 
 
 def _connect(
-    library: Library, tab: Explore, run: Any, filters: list[Any], listing: list[Any], shown: list[Any]
+    library: RunLibrary, tab: Explore, run: Any, filters: list[Any], listing: list[Any], shown: list[Any]
 ) -> None:
     about, count, table, token = listing
 
@@ -148,9 +148,9 @@ def _connect(
     @one_line_errors
     def looked_at(label: str, token_id: int | None) -> list[Any]:
         if token_id is None:
-            return ["", *shown_in_slot(None)]
+            return ["", *slot_contents(None)]
         card, curve = tab.evidence(library.content(label), int(token_id))
-        return [card, *shown_in_slot(curve)]
+        return [card, *slot_contents(curve)]
 
     @one_line_errors
     def selected(label: str, event: gr.SelectData) -> Any:

@@ -8,15 +8,15 @@ from typing import Any
 
 import gradio as gr
 
+from stickytoken.demo.components import FigureSlot, message, one_line_errors, render, slot_contents, tables
 from stickytoken.demo.context import Context
-from stickytoken.demo.figures import describe_answer, pair_heatmap, similarity_curve
-from stickytoken.demo.limits import COPIES, checked_count, checked_text
-from stickytoken.demo.material import listed_tokens, other_sentences, worked_example
+from stickytoken.demo.examples import listed_tokens, other_sentences, worked_example
+from stickytoken.demo.inputs import COPIES, checked_count, checked_text
 from stickytoken.demo.naming import named_token
-from stickytoken.demo.shown import FigureSlot, message, one_line_errors, rendered, shown_in_slot, tables
 from stickytoken.demo.startup import Startup
 from stickytoken.demo.tabs.events import ON_MODEL, ON_STARTUP
 from stickytoken.demo.trial import Answer, Question, measure_trial, plan_trial
+from stickytoken.demo.trial_figures import describe_answer, pair_heatmap, similarity_curve
 from stickytoken.errors import StickyTokenError
 from stickytoken.insertion import Placement
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
@@ -65,13 +65,13 @@ class Try:
         carrier = checked_text("sentence B", carrier)
         count = checked_count("copies", copies, 1, COPIES)
         context = self._context
-        bench = context.bench
-        token = named_token(bench.vocabulary, name)
-        benign = bench.benign(token.id, context.run, _BENIGN)
+        model = context.model
+        token = named_token(model.vocabulary, name)
+        benign = model.benign(token.id, context.run, _BENIGN)
         others = other_sentences(context.content, context.corpus)
         others = tuple(text for text in others if text not in (anchor, carrier))
         question = Question(anchor, carrier, token, Placement(placement), count, benign, others)
-        with bench.encoder() as encoder:
+        with model.encoder() as encoder:
             return measure_trial(encoder, plan_trial(encoder, question))
 
     def shown(self, answer: Answer, why: str = "") -> tuple[str, ReportFigure, ReportFigure]:
@@ -80,7 +80,7 @@ class Try:
         token = context.shown_name(question.token.id)
         benign = [context.shown_name(each.id) for each in question.benign]
         u = None if context.run is None else context.run.plan.mean_similarity
-        said = rendered(
+        said = render(
             "answer.html.j2",
             said=describe_answer(answer, token),
             name=token,
@@ -97,7 +97,7 @@ class Try:
     def answered(self, answer: Answer, why: str = "") -> list[Any]:
         """What the tab's outputs become."""
         said, *figures = self.shown(answer, why)
-        return [said, *(part for figure in figures for part in shown_in_slot(figure)), _sentences(answer)]
+        return [said, *(part for figure in figures for part in slot_contents(figure)), _sentences(answer)]
 
     def opening(self) -> list[Any]:
         """What the tab's inputs, list, button and outputs become first; computed once for all visitors."""
@@ -107,13 +107,13 @@ class Try:
             return deepcopy(self._opening)  # Gradio takes updates apart
 
     def _opened(self, context: Context) -> list[Any]:
-        example = worked_example(context.content, context.bench.vocabulary, context.corpus)
+        example = worked_example(context.content, context.model.vocabulary, context.corpus)
         name = context.name_of(example.token_id)
         asked = (example.anchor, example.carrier, name, Placement.SUFFIX.value, example.copies)
         try:
             answered = self.answered(self.answer(*asked), example.why)
         except StickyTokenError as error:
-            answered = [message(str(error)), *shown_in_slot(None), *shown_in_slot(None), ""]
+            answered = [message(str(error)), *slot_contents(None), *slot_contents(None), ""]
         listed = [
             (f"{context.shown_name(token_id)}: {verdict}", token_id)
             for token_id, verdict in listed_tokens(context.content)
@@ -136,7 +136,7 @@ def try_tab(startup: Startup, page: gr.Blocks) -> None:
     tab = Try(startup)
     inputs, chosen = _inputs()
     button = gr.Button("Show what happens", variant="primary", interactive=False)
-    answer = gr.HTML(message(LOADING.format(model=visible(startup.model))), elem_id="try-answer")
+    answer = gr.HTML(message(LOADING.format(model=visible(startup.model_name))), elem_id="try-answer")
     slots = (FigureSlot(None), FigureSlot(None))
     texts = gr.HTML("", elem_id="try-sentences")
 

@@ -17,11 +17,11 @@ from tokenizers import AddedToken
 
 import profiled
 import tiny
-from reported import chromium
+from report_pages import chromium
 from stickytoken import load_encoder, load_sentences
-from stickytoken.demo.bench import Bench
 from stickytoken.demo.context import make_context
-from stickytoken.demo.library import find_runs
+from stickytoken.demo.run_library import find_runs
+from stickytoken.demo.shared_model import SharedModel
 from stickytoken.demo.startup import Startup
 from stickytoken.visible_text import visible
 
@@ -86,20 +86,20 @@ def saved_bert(root):
 def context_of(model, runs=(), folder=Path("no-such-folder"), example=Path("no-such-example")):
     """Model and runs of an app; without the packaged example unless it is asked for."""
     library = find_runs([Path(run) for run in runs], folder, example)
-    return make_context(Bench(load_encoder(model)), library, load_sentences(None))
+    return make_context(SharedModel(load_encoder(model)), library, load_sentences(None))
 
 
 @contextmanager
 def serving(context):
     """The app of a context on a free port: its address."""
-    startup = Startup(context.bench.name, context.library)
+    startup = Startup(context.model.name, context.library)
     startup.finish(lambda: context)
-    with serving_early(startup) as url:
+    with serving_startup(startup) as url:
         yield url
 
 
 @contextmanager
-def serving_early(startup):
+def serving_startup(startup):
     """The app on a free port, whether or not its model is loaded: its address."""
     pytest.importorskip("gradio", reason="gradio is not installed")
     from stickytoken.demo.app import make_app
@@ -133,21 +133,21 @@ def browsing(browser, url, **options):
         url: of the app.
         options: of the browser's context.
     """
-    with looking_early(browser, url, **options) as (page, heard):
+    with opened_early(browser, url, **options) as (page, heard):
         page.wait_for_selector("#try-answer .headline")
         yield page, heard
 
 
 @contextmanager
-def looking_early(browser, url, **options):
+def opened_early(browser, url, **options):
     """The same before the worked example stands in the page."""
     context = browser.new_context(**options)
     page = context.new_page()
-    yield page, visited(page, url)
+    yield page, open_and_listen(page, url)
     context.close()
 
 
-def visited(page, url):
+def open_and_listen(page, url):
     """Open the app, and note complaints, dialogs and requests to others in the list that is returned."""
     heard = []
     home = urlsplit(url).netloc

@@ -22,7 +22,7 @@ _RUNS_KEPT = 4
 _SEED = 42
 
 
-class Bench:
+class SharedModel:
     """A model, loaded once. One visitor computes at a time; nothing of a visitor is kept.
 
     Args:

@@ -19,7 +19,7 @@ _MOST_FOUND = 50
 
 
 @dataclass(frozen=True)
-class Shelf:
+class ListedRun:
     """A run that can be opened.
 
     Attributes:
@@ -33,16 +33,16 @@ class Shelf:
     record: RunRecord
 
 
-class Library:
+class RunLibrary:
     """Runs by label; each is read when it is first asked for, and then kept.
 
     Args:
-        shelves: the runs, the one to open first in front.
+        listed: the runs, the one to open first in front.
         left_out: why folders that look like runs are not among them.
     """
 
-    def __init__(self, shelves: Sequence[Shelf], left_out: Sequence[str] = ()) -> None:
-        self._shelves = {shelf.label: shelf for shelf in shelves}
+    def __init__(self, listed: Sequence[ListedRun], left_out: Sequence[str] = ()) -> None:
+        self._listed = {run.label: run for run in listed}
         self._read: dict[str, RunContent] = {}
         self._lock = threading.Lock()
         self.left_out = tuple(left_out)
@@ -50,11 +50,11 @@ class Library:
     @property
     def labels(self) -> list[str]:
         """Names of all runs."""
-        return list(self._shelves)
+        return list(self._listed)
 
     def record(self, label: str) -> RunRecord:
         """run.json of a run."""
-        return self._shelves[label].record
+        return self._listed[label].record
 
     def content(self, label: str | None) -> RunContent:
         """A run by its label.
@@ -62,15 +62,15 @@ class Library:
         Raises:
             RunError: there is none of that name, or it cannot be read.
         """
-        if label is None or label not in self._shelves:
+        if label is None or label not in self._listed:
             raise RunError("no run of that name is open: choose one from the list")
         with self._lock:
             if label not in self._read:
-                self._read[label] = read_content(self._shelves[label].path)
+                self._read[label] = read_content(self._listed[label].path)
             return self._read[label]
 
 
-def find_runs(named: Sequence[Path], folder: Path, example: Path = EXAMPLE) -> Library:
+def find_runs(named: Sequence[Path], folder: Path, example: Path = EXAMPLE) -> RunLibrary:
     """The runs named, then those in a folder, newest first, then the packaged example.
 
     Args:
@@ -81,46 +81,46 @@ def find_runs(named: Sequence[Path], folder: Path, example: Path = EXAMPLE) -> L
     Raises:
         RunError: a named folder is no run, is damaged or of a newer schema.
     """
-    shelves = [_shelf(path.expanduser()) for path in named]
+    listed = [_listed_run(path.expanduser()) for path in named]
     taken = {_resolved(path) for path in named}
-    found: list[Shelf] = []
+    found: list[ListedRun] = []
     left_out: list[str] = []
     for path in _runs_in(folder):
         if _resolved(path) in taken:
             continue
         try:
-            found.append(_shelf(path))
+            found.append(_listed_run(path))
         except StickyTokenError as error:
             left_out.append(_one_line(error))
-    shelves += found if named else _from_first_readable(found, left_out)
+    listed += found if named else _from_first_readable(found, left_out)
     if (example / RUN_FILE).is_file():
         label = f"{example.name} (example that comes with stickytoken)"
-        shelves.append(Shelf(label, example, RunFolder(example).read_run()))
-    return Library(_distinct(shelves), left_out)
+        listed.append(ListedRun(label, example, RunFolder(example).read_run()))
+    return RunLibrary(_distinct(listed), left_out)
 
 
-def _shelf(path: Path) -> Shelf:
+def _listed_run(path: Path) -> ListedRun:
     if not RunFolder(path).exists():
         raise RunError(f"no run folder {str(path)!r}")
     record = RunFolder(path).read_run()
     name = visible(path.resolve().name)
-    return Shelf(name if record.result else f"{name} (not finished)", path, record)
+    return ListedRun(name if record.result else f"{name} (not finished)", path, record)
 
 
-def _from_first_readable(shelves: Sequence[Shelf], left_out: list[str]) -> Sequence[Shelf]:
+def _from_first_readable(listed: Sequence[ListedRun], left_out: list[str]) -> Sequence[ListedRun]:
     """The runs without those in front that cannot be read: with the first one the app opens.
 
     Args:
-        shelves: runs that nobody named.
+        listed: runs that nobody named.
         left_out: takes why they cannot be read.
     """
-    for place, shelf in enumerate(shelves):
+    for place, run in enumerate(listed):
         try:
-            read_content(shelf.path)
+            read_content(run.path)
         except StickyTokenError as error:
             left_out.append(_one_line(error))
         else:
-            return shelves[place:]
+            return listed[place:]
     return []
 
 
@@ -140,11 +140,9 @@ def _resolved(path: Path) -> Path:
     return path.expanduser().resolve()
 
 
-def _distinct(shelves: list[Shelf]) -> list[Shelf]:
-    labels = [shelf.label for shelf in shelves]
+def _distinct(listed: list[ListedRun]) -> list[ListedRun]:
+    labels = [run.label for run in listed]
     return [
-        replace(shelf, label=f"{shelf.label}, {visible(str(shelf.path))}")
-        if labels.count(shelf.label) > 1
-        else shelf
-        for shelf in shelves
+        replace(run, label=f"{run.label}, {visible(str(run.path))}") if labels.count(run.label) > 1 else run
+        for run in listed
     ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stickytoken.demo.limits import COPIES, TEXT_CHARACTERS, checked_count, checked_text
+from stickytoken.demo.inputs import COPIES, TEXT_CHARACTERS, checked_count, checked_text
 from stickytoken.demo.naming import name_of, named_token
 from stickytoken.errors import InputError
 
@@ -25,11 +25,11 @@ def test_copies_beyond_the_limits_are_refused(value):
         checked_count("copies", value, 1, COPIES)
 
 
-def test_a_token_is_named_by_its_string_or_its_id(bench):
-    river = named_token(bench.vocabulary, "river")
+def test_a_token_is_named_by_its_string_or_its_id(shared_model):
+    river = named_token(shared_model.vocabulary, "river")
     assert river.text.strip() == "river"
-    assert named_token(bench.vocabulary, f" #{river.id} ") == river
-    assert name_of(bench.vocabulary, river.id) == "river"
+    assert named_token(shared_model.vocabulary, f" #{river.id} ") == river
+    assert name_of(shared_model.vocabulary, river.id) == "river"
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ def test_a_token_is_named_by_its_string_or_its_id(bench):
         ("x" * 201, "the token has 201 characters"),
     ],
 )
-def test_a_token_that_nobody_can_try_is_refused(bench, name, reason):
+def test_a_token_that_nobody_can_try_is_refused(shared_model, name, reason):
     with pytest.raises(InputError, match=reason):
-        named_token(bench.vocabulary, name)
+        named_token(shared_model.vocabulary, name)
 
 
-def test_every_available_token_has_a_name_that_names_it(bench):
-    for token in bench.vocabulary.available:
-        assert named_token(bench.vocabulary, name_of(bench.vocabulary, token.id)) == token
+def test_every_available_token_has_a_name_that_names_it(shared_model):
+    for token in shared_model.vocabulary.available:
+        assert named_token(shared_model.vocabulary, name_of(shared_model.vocabulary, token.id)) == token

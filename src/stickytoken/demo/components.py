@@ -19,32 +19,32 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
-def rendered(template: str, **values: Any) -> str:
+def render(template: str, **values: Any) -> str:
     """A template of the app as HTML; what is put in is escaped."""
     return environment("stickytoken.demo").get_template(template).render(**values)
 
 
 def heading(figure: ReportFigure | None) -> str:
     """The title of a figure."""
-    return "" if figure is None else rendered("title.html.j2", title=figure.title)
+    return "" if figure is None else render("title.html.j2", title=figure.title)
 
 
-def words(figure: ReportFigure | None) -> str:
+def figure_notes(figure: ReportFigure | None) -> str:
     """How to read a figure, and what it shows in words and numbers."""
-    return "" if figure is None else rendered("words.html.j2", figure=figure)
+    return "" if figure is None else render("words.html.j2", figure=figure)
 
 
 def tables(*named: tuple[str, DataTable]) -> str:
     """Tables that hold something, below each other."""
-    return rendered("tables.html.j2", tables=[(name, table) for name, table in named if table.rows])
+    return render("tables.html.j2", tables=[(name, table) for name, table in named if table.rows])
 
 
 def message(text: str) -> str:
     """A paragraph that says what is missing or what to do."""
-    return rendered("message.html.j2", text=text)
+    return render("message.html.j2", text=text)
 
 
-def drawn(figure: ReportFigure | None) -> go.Figure | None:
+def plotly_figure(figure: ReportFigure | None) -> go.Figure | None:
     """The picture, with what the page's script needs to name it and to fit it to a narrow screen."""
     if figure is None:
         return None
@@ -63,18 +63,23 @@ class FigureSlot:
     def __init__(self, figure: ReportFigure | None) -> None:
         with gr.Column(visible=figure is not None, elem_classes="figure") as self._column:
             self._title = gr.HTML(heading(figure))
-            self._plot = gr.Plot(drawn(figure), show_label=False, container=False)
-            self._words = gr.HTML(words(figure))
+            self._plot = gr.Plot(plotly_figure(figure), show_label=False, container=False)
+            self._words = gr.HTML(figure_notes(figure))
 
     @property
     def outputs(self) -> list[Any]:
-        """What `shown_in_slot` fills."""
+        """What `slot_contents` fills."""
         return [self._column, self._title, self._plot, self._words]
 
 
-def shown_in_slot(figure: ReportFigure | None) -> list[Any]:
+def slot_contents(figure: ReportFigure | None) -> list[Any]:
     """New contents of a slot; None hides it."""
-    return [gr.update(visible=figure is not None), heading(figure), drawn(figure), words(figure)]
+    return [
+        gr.update(visible=figure is not None),
+        heading(figure),
+        plotly_figure(figure),
+        figure_notes(figure),
+    ]
 
 
 def one_line_errors(handler: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
