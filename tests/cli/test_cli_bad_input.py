@@ -290,8 +290,6 @@ def test_a_text_of_nothing_is_not_looked_for(planted_run):
         "probe MODEL",
         "probe MODEL the --copies 0",
         "show",
-        "show RUN --verdict odd",
-        "show RUN --sort token",
         "show RUN --limit 0",
         "frobnicate",
         "--frobnicate",

@@ -7,22 +7,21 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from stickytoken.cli import show as cli_show
 from stickytoken.cli.detect import detect
-from stickytoken.cli.detection_options import ProfileOptions, StdOptions
 from stickytoken.cli.embed import embed
 from stickytoken.cli.evaluate import evaluate
 from stickytoken.cli.explain import LookingOptions
 from stickytoken.cli.impact_options import MeasuringOptions, TextSide
+from stickytoken.cli.main import app
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load, spread
-from stickytoken.cli.options import Method
 from stickytoken.cli.probe import probe
 from stickytoken.cli.tune import tune
 from stickytoken.encoders import load_encoder
+from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings
 from stickytoken.impacts.settings import ImpactSettings, Side
-from stickytoken.methods.profile.verdict import Verdict
-from stickytoken.methods.registry import METHODS
+from stickytoken.methods.entry import MethodEntry, Option
+from stickytoken.methods.registry import entries, method_named, register
 
 LOADING = {field.name for field in fields(LoadingOptions)}
 PROMPTING = {field.name for field in fields(PromptingOptions)}
@@ -85,14 +84,43 @@ def test_options_of_settings_have_the_names_and_defaults_of_the_settings(options
 def test_what_the_command_line_offers_is_what_the_functions_take():
     """The command line has lists of its own where those of the functions are slow to import."""
     assert list(TextSide) == list(Side)
-    assert [each.value for each in cli_show.Verdict] == ["sticky", "topical", "benign"]
-    assert {each.value for each in cli_show.Verdict} == set(Verdict)
-    assert {each.value for each in Method} == set(METHODS)
 
 
-def test_every_setting_of_a_method_that_has_an_option_is_one_of_its_method():
-    renamed = {"sentence_count": "sentences", "pair_count": "pairs"}
-    for options, method in ((ProfileOptions, "profile"), (StdOptions, "std")):
-        names = {renamed.get(field.name, field.name) for field in fields(options)}
-        assert names <= {field.name for field in fields(METHODS[method].settings)}
-        assert all(field.default is None for field in fields(options))
+@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
+def test_every_option_of_a_method_is_one_of_its_settings_and_shows_its_default(entry):
+    settings = method_named(entry.name).settings()
+    for option in entry.options:
+        value = getattr(settings, option.setting)
+        if value is True or value is None:
+            assert option.default == (option.setting if value else "the model's own")
+            continue
+        assert type(value) is option.kind
+        assert option.kind(option.default) == value, option.name
+
+
+@pytest.mark.parametrize(("command", "probe"), [(detect, False), (probe, True)])
+def test_a_command_has_every_option_of_every_method(command, probe):
+    found = inspect.signature(command).parameters
+    wanted = {option.name for entry in entries() for option in entry.options if option.probe or not probe}
+    assert set(found) >= wanted | {"method"}
+    assert all(found[name].default is None for name in wanted)
+
+
+def test_an_option_that_several_methods_have_shows_the_default_of_each():
+    shown = typer.main.get_command(app).commands["detect"]
+    helps = {option.name: option.help for option in shown.params if getattr(option, "help", None)}
+    assert helps["insertion"].endswith(" Default: ids (profile), text (std).")
+    assert helps["seed"].endswith(" Default: 42.")
+    assert helps["budget"].endswith(" Default: 6 (profile).")
+    assert helps["method"].endswith(" Default: profile, or std with --pairs.")
+    assert not any(
+        text.startswith(("profile: ", "std: ")) for name, text in helps.items() if name != "method"
+    )
+
+
+def test_one_name_has_one_meaning():
+    meant = Option("copies", float, "Something else.", "1")
+    entry = MethodEntry("other", "", (meant,), takes_pairs=False, load=lambda: method_named("std"))
+    with pytest.raises(InputError, match="--copies of the method other differs from --copies"):
+        register(entry)
+    assert "other" not in {each.name for each in entries()}

@@ -257,7 +257,7 @@ def test_the_command_line_takes_it_and_says_so(tmp_path):
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
     assert "nothing to screen for" in refused.stderr
     refused = planted.command(*asked, "--method", "std")
-    assert "--screen-precision is no option of the method std" in refused.stderr
+    assert "--screen-precision is not an option of the method std" in refused.stderr
     refused = planted.command(*asked, "--dtype", "tf32")
     assert "dtype 'tf32' is arithmetic of CUDA" in refused.stderr
 

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
 
 from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
-from stickytoken.cli.detection_options import CorpusOptions, EngineOptions, ProfileOptions, StdOptions
+from stickytoken.cli.detection_options import CorpusOptions, EngineOptions
 from stickytoken.cli.engines import chosen_engine
 from stickytoken.cli.errors import reported_and_continued
+from stickytoken.cli.method_options import MethodOptions, method_options
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load, spread
 from stickytoken.cli.progress import progress_bar
 from stickytoken.cli.reports import finish_run
 from stickytoken.cli.selection import chosen_tokens
-from stickytoken.cli.settings import chosen_settings
 
 
 @reported_and_continued
 @spread
 def detect(
     model: o.Model,
-    method: o.MethodName = None,
     *,
     corpus: CorpusOptions,
     tokens: o.TokensFile = None,
     sample: o.Sample = None,
     out: o.RunFolderPath = None,
-    seed: o.Seed = 42,
-    insertion: o.InsertionMode = None,
-    profile: ProfileOptions,
-    std: StdOptions,
+    method: Annotated[MethodOptions, method_options(probe=False)],
     loading: LoadingOptions,
     prompting: PromptingOptions,
     computing: EngineOptions,
@@ -43,9 +40,7 @@ def detect(
     from stickytoken.detection import detect as run_detection
 
     engine = chosen_engine(**asdict(computing))
-    settings = chosen_settings(
-        method, corpus.pairs, **asdict(profile), **asdict(std), insertion=insertion, seed=seed
-    )
+    settings = method.settings(corpus.pairs)
     sentences = chosen_sentences(**asdict(corpus))
     encoder = load(model, loading, prompting)
     with progress_bar() as progress:

@@ -17,32 +17,6 @@ class CorpusOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileOptions:
-    """Settings of the method profile; None is its default."""
-
-    budget: o.Budget = None
-    confidence: o.Confidence = None
-    fdr: o.FalseDiscoveryRate = None
-    smallest_effect: o.SmallestEffect = None
-    adaptive: o.Adaptive = None
-    vocabulary_share: o.VocabularyShare = None
-    screen_precision: o.ScreenPrecision = None
-
-
-@dataclass(frozen=True, slots=True)
-class StdOptions:
-    """Settings of the method std; None is its default."""
-
-    copies: o.Copies = None
-    sentence_count: o.SentenceCount = None
-    pair_count: o.PairCount = None
-    scoring_pairs: o.ScoringPairs = None
-    validation_pairs: o.ValidationPairs = None
-    candidate_share: o.CandidateShare = None
-    outlier_range: o.OutlierRange = None
-
-
-@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """Where shards are computed."""
 

@@ -51,7 +51,7 @@ def load(model: str, loading: LoadingOptions, prompting: PromptingOptions) -> En
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """Show a parameter of a dataclass's type on the command line as one option for each of its fields."""
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if isinstance(kind, type) and is_dataclass(kind)}
+    groups = {name: group for name, hint in hints.items() if (group := _group(hint)) is not None}
 
     @functools.wraps(command)
     def gathered(**values: Any) -> None:
@@ -61,6 +61,14 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
     vars(gathered)["__signature__"] = inspect.Signature(list(_parameters(command, hints, groups)))
     return gathered
+
+
+def _group(hint: Any) -> type[Any] | None:
+    """The dataclass of a parameter, or the subclass of it that an annotation names."""
+    for kind in reversed((hint, *getattr(hint, "__metadata__", ()))):
+        if isinstance(kind, type) and is_dataclass(kind):
+            return kind
+    return None
 
 
 def _parameters(

@@ -9,8 +9,6 @@ from typing import Annotated, TypeAlias
 import typer
 
 from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion
-from stickytoken.precision import Precision
 
 
 class Format(StrEnum):
@@ -18,13 +16,6 @@ class Format(StrEnum):
 
     TABLE = "table"
     JSON = "json"
-
-
-class Method(StrEnum):
-    """Detection methods."""
-
-    PROFILE = "profile"
-    STD = "std"
 
 
 class Engine(StrEnum):
@@ -119,73 +110,10 @@ PairsFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--pairs",
-        help="std: file of pairs (sentence1, sentence2, similarity) in place of sampled ones.",
+        help="File of pairs (sentence1, sentence2, similarity) to use in place of sampled ones.",
+        rich_help_panel="Method",
         show_default=False,
     ),
-]
-MethodName: TypeAlias = Annotated[
-    Method | None,
-    typer.Option(
-        "--method",
-        help="profile: every token with an interval. std: Chen et al. 2025. "
-        "Default: profile, or std with --pairs.",
-        show_default=False,
-    ),
-]
-Seed: TypeAlias = Annotated[
-    int, typer.Option(min=0, help="Of all sampling; std: 42 replays the published runs.")
-]
-InsertionMode: TypeAlias = Annotated[
-    Insertion | None,
-    typer.Option(
-        help="text: copies join the string. ids: the model sees exactly n copies. "
-        "Default: ids (profile), text (std).",
-        show_default=False,
-    ),
-]
-Confidence: TypeAlias = Annotated[
-    float | None, typer.Option(help="profile: coverage of the intervals. Default: 0.9.", show_default=False)
-]
-VocabularyShare: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        help="profile: weight of vocabulary entries among the anchors, the rest is sentences. Default: 0.75.",
-        show_default=False,
-    ),
-]
-ScreenPrecision: TypeAlias = Annotated[
-    Precision | None,
-    typer.Option(
-        help="profile: compute the rounds before the last in this, faster and less exactly. "
-        "CPU: int8, bfloat16. GPU: tf32, bfloat16, float16. Default: the model's own.",
-        show_default=False,
-    ),
-]
-Copies: TypeAlias = Annotated[
-    int | None,
-    typer.Option(min=1, help="std: probes hold 1 to this many copies. Default: 8.", show_default=False),
-]
-SentenceCount: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--sentence-count",
-        min=2,
-        help="std: sentences sampled from the corpus. Default: 1000.",
-        show_default=False,
-    ),
-]
-PairCount: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--pair-count",
-        min=1,
-        help="std: pairs sampled from them, evenly over similarity. Default: 1000.",
-        show_default=False,
-    ),
-]
-ValidationPairs: TypeAlias = Annotated[
-    int | None,
-    typer.Option(min=1, help="std: pairs that validate a token. Default: 250.", show_default=False),
 ]
 TokensFile: TypeAlias = Annotated[
     Path | None,
@@ -201,40 +129,6 @@ Sample: TypeAlias = Annotated[
 RunFolderPath: TypeAlias = Annotated[
     Path | None,
     typer.Option(help="Run folder. Default: runs/<model>-<method>-<identity>.", show_default=False),
-]
-Budget: TypeAlias = Annotated[
-    float | None,
-    typer.Option(help="profile: texts per available token, on average. Default: 6.", show_default=False),
-]
-FalseDiscoveryRate: TypeAlias = Annotated[
-    float | None,
-    typer.Option(help="profile: false discovery rate of the verdicts. Default: 0.05.", show_default=False),
-]
-SmallestEffect: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        help="profile: smallest lift that matters, in standard deviations of the model's similarities. "
-        "Default: 0.5.",
-        show_default=False,
-    ),
-]
-Adaptive: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(
-        help="profile: spend more on the upper tail; --no-adaptive spends alike. Default: adaptive.",
-        show_default=False,
-    ),
-]
-ScoringPairs: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="std: pairs that score a token. Default: 5.", show_default=False)
-]
-CandidateShare: TypeAlias = Annotated[
-    float | None,
-    typer.Option(help="std: share of the tokens that is validated. Default: 0.02.", show_default=False),
-]
-OutlierRange: TypeAlias = Annotated[
-    float | None,
-    typer.Option(min=0, help="std: sticky above Q3 + this x IQR. Default: 0.7.", show_default=False),
 ]
 EngineName: TypeAlias = Annotated[
     Engine,

@@ -12,10 +12,10 @@ from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.detection_options import CorpusOptions
 from stickytoken.cli.errors import reported
 from stickytoken.cli.evidence import print_profiles, print_rates
+from stickytoken.cli.method_options import MethodOptions, method_options
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load, spread
 from stickytoken.cli.output import print_json
 from stickytoken.cli.progress import progress_bar
-from stickytoken.cli.settings import chosen_settings
 
 if TYPE_CHECKING:
     from stickytoken.detection import Evidence, ProfileEvidence
@@ -29,17 +29,9 @@ def probe(
         list[str], typer.Argument(help="Vocabulary strings or texts of tokens.", show_default=False)
     ],
     ids: Annotated[bool, typer.Option("--ids", help="The arguments are token ids.")] = False,
-    method: o.MethodName = None,
     *,
     corpus: CorpusOptions,
-    seed: o.Seed = 42,
-    insertion: o.InsertionMode = None,
-    confidence: o.Confidence = None,
-    vocabulary_share: o.VocabularyShare = None,
-    copies: o.Copies = None,
-    sentence_count: o.SentenceCount = None,
-    pair_count: o.PairCount = None,
-    validation_pairs: o.ValidationPairs = None,
+    method: Annotated[MethodOptions, method_options(probe=True)],
     loading: LoadingOptions,
     prompting: PromptingOptions,
     output_format: o.OutputFormat = o.Format.TABLE,
@@ -53,18 +45,7 @@ def probe(
     from stickytoken.methods.std.settings import StdSettings
     from stickytoken.vocabulary.categories import categorize
 
-    settings = chosen_settings(
-        method,
-        corpus.pairs,
-        confidence=confidence,
-        vocabulary_share=vocabulary_share,
-        sentence_count=sentence_count,
-        pair_count=pair_count,
-        validation_pairs=validation_pairs,
-        copies=copies,
-        insertion=insertion,
-        seed=seed,
-    )
+    settings = method.settings(corpus.pairs)
     numbers = [o.token_id(token) for token in tokens] if ids else []
     sentences = chosen_sentences(**asdict(corpus))
     encoder = load(model, loading, prompting)

@@ -12,25 +12,13 @@ if TYPE_CHECKING:
 
     from stickytoken.detection import Run
 
-_HEADINGS = {
-    "token_id": "id",
-    "token": "token",
-    "category": "category",
-    "sticky_score": "sticky score",
-    "lift": "lift",
-    "lift_low": "low",
-    "lift_high": "high",
-    "universality": "universality",
-    "validation_rate": "validation rate",
-    "severity": "severity",
-    "verdict": "verdict",
-}
+_WHO = {"token_id": "id", "token": "token", "category": "category"}
 
 
-def print_rows(title: str, rows: pl.DataFrame) -> None:
+def print_rows(title: str, run: Run, rows: pl.DataFrame) -> None:
     """Print rows of tokens.parquet: of its columns, those that people read first."""
-    columns = [column for column in _HEADINGS if column in rows.columns]
-    print_table(title, [_HEADINGS[column] for column in columns], rows.select(columns).iter_rows())
+    headings = _WHO | {column.key: column.title for column in run.method.listed} | {"verdict": "verdict"}
+    print_table(title, list(headings.values()), rows.select(headings.keys()).iter_rows())
 
 
 def show_run(run: Run, output_format: Format) -> None:
@@ -50,7 +38,7 @@ def _print_run(run: Run) -> None:
     first, *others = profile_lines(run) if profile else std_lines(run)
     say(first)
     if not run.sticky.is_empty():
-        print_rows(f"Sticky tokens of {run.record.model.name}", run.sticky)
+        print_rows(f"Sticky tokens of {run.record.model.name}", run, run.sticky)
     for line in others:
         say(line)
     say(f"{run.result.sequences:,} texts in {run.result.seconds:,.0f} s; run: {run.path}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,22 +20,6 @@ if TYPE_CHECKING:
 _LISTED = 50
 
 
-class Verdict(StrEnum):
-    """Verdicts of a run; only the method profile knows topical tokens."""
-
-    STICKY = "sticky"
-    TOPICAL = "topical"
-    BENIGN = "benign"
-
-
-class Order(StrEnum):
-    """What the listed tokens are sorted by, largest first."""
-
-    RATE = "validation_rate"
-    SCORE = "sticky_score"
-    LIFT = "lift"
-
-
 @reported
 def show(
     run: Annotated[Path, typer.Argument(help="Run folder.", show_default=False)],
@@ -44,7 +27,8 @@ def show(
         str | None, typer.Option(help="Show one token, by vocabulary string or text.", show_default=False)
     ] = None,
     verdict: Annotated[
-        Verdict | None, typer.Option(help="List tokens of this verdict.", show_default=False)
+        str | None,
+        typer.Option(help="List tokens of this verdict, such as sticky or benign.", show_default=False),
     ] = None,
     category: Annotated[
         str | None, typer.Option(help="List tokens of this category.", show_default=False)
@@ -52,9 +36,15 @@ def show(
     contains: Annotated[
         str | None, typer.Option(help="List tokens whose text contains this.", show_default=False)
     ] = None,
-    validated: Annotated[bool, typer.Option("--validated", help="std: list only validated tokens.")] = False,
+    validated: Annotated[
+        bool,
+        typer.Option("--validated", help="List only tokens with a verdict, where not every token gets one."),
+    ] = False,
     sort: Annotated[
-        Order | None, typer.Option(help="Sort the list by this, largest first.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Sort the list by this column, largest first; lift, for example.", show_default=False
+        ),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Tokens to list. Default: 50.", show_default=False)
@@ -79,7 +69,7 @@ def show(
     _require_of(found, verdict, validated, sort)
     rows = found.token(token) if token is not None else found.tokens
     if verdict:
-        rows = rows.filter(verdict=verdict.value)
+        rows = rows.filter(verdict=verdict)
     if category:
         rows = rows.filter(category=category)
     if contains:
@@ -87,33 +77,25 @@ def show(
     if validated:
         rows = rows.filter(pl.col("verdict").is_not_null())
     if sort:
-        rows = rows.sort(sort.value, "token_id", descending=[True, False], nulls_last=True)
+        rows = rows.sort(sort, "token_id", descending=[True, False], nulls_last=True)
     listed = rows.head(limit or _LISTED)
     if output_format is Format.JSON:
         print_json(found.summary() | {"tokens": listed.to_dicts()})
         return
-    print_rows(f"{len(listed)} of {len(rows)} tokens", listed)
+    print_rows(f"{len(listed)} of {len(rows)} tokens", found, listed)
 
 
-def _require_of(run: Run, verdict: Verdict | None, validated: bool, sort: Order | None) -> None:
+def _require_of(run: Run, verdict: str | None, validated: bool, sort: str | None) -> None:
     """Refuse what the method of a run does not know.
 
     Raises:
         InputError: names it.
     """
-    method = run.record.method
-    if sort and sort.value not in run.tokens.columns:
-        known = ", ".join(order.value for order in Order if order.value in run.tokens.columns)
-        raise InputError(
-            f"the run in {run.path} is of the method {method} and has no {sort.value}: sort by {known}"
-        )
-    if validated and method != "std":
-        raise InputError(
-            f"the run in {run.path} is of the method {method}, which judges every token: "
-            "leave --validated out, or list by --verdict"
-        )
-    if verdict is Verdict.TOPICAL and method != "profile":
-        raise InputError(
-            f"the run in {run.path} is of the method {method}, which calls no token topical: "
-            "list sticky or benign ones"
-        )
+    method, whose = run.method, f"the run in {run.path} is of the method {run.record.method}"
+    sortable = [column.key for column in method.listed if run.tokens[column.key].dtype.is_numeric()]
+    if sort is not None and sort not in sortable:
+        raise InputError(f"{whose}, which cannot be sorted by {sort!r}: sort by {', '.join(sortable)}")
+    if validated and method.judges_every_token:
+        raise InputError(f"{whose}, which judges every token: leave --validated out, or list by --verdict")
+    if verdict is not None and verdict not in method.verdicts:
+        raise InputError(f"{whose}, which has no verdict {verdict!r}: list by {' or '.join(method.verdicts)}")

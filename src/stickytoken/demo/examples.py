@@ -8,7 +8,6 @@ from typing import Any
 import polars as pl
 
 from stickytoken.corpora import Sentences
-from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.reports.content import RunContent
 from stickytoken.vocabulary.categories import Category, Vocabulary
 
@@ -95,12 +94,9 @@ def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
 
 def own_sentences(content: RunContent | None, corpus: Sentences) -> list[str]:
     """Sentences that a run compared with, in the order of their topics; else those of a corpus."""
-    plan = content.plan if content is not None else None
-    if plan is None:
+    if content is None or content.plan is None:
         return list(corpus.texts)
-    if isinstance(plan, ProfilePlanRecord):
-        return [anchor.text for anchor in plan.sentence_anchors] or list(corpus.texts)
-    return list(dict.fromkeys(pair.sentence1 for pair in plan.validation)) or list(corpus.texts)
+    return content.method.texts(content.plan).anchors or list(corpus.texts)
 
 
 def other_sentences(content: RunContent | None, corpus: Sentences) -> tuple[str, ...]:

@@ -27,9 +27,8 @@ from stickytoken.measurement.identity import differences
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.measurement.store import PLAN_FILE, RUN_FILE, TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.methods.job import FolderRunner, Job
-from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.methods.registry import Method, choose_method
-from stickytoken.methods.std.settings import StdSettings
+from stickytoken.methods.protocol import Method, MethodSettings
+from stickytoken.methods.registry import choose_method
 from stickytoken.vocabulary.categories import categorize
 
 
@@ -41,7 +40,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     pairs: Sequence[SentencePair] | str | Path | None = None,
     tokens: Sequence[int] | None = None,
     sample: int | None = None,
-    settings: ProfileSettings | StdSettings | None = None,
+    settings: MethodSettings | None = None,
     seed: int | None = None,
     out: str | Path | None = None,
     engine: EngineChoice = "local",

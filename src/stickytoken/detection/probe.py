@@ -12,6 +12,7 @@ from stickytoken.errors import InputError
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.methods.profile.probe import ProfileEvidence, probe_profile
 from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.protocol import MethodSettings
 from stickytoken.methods.registry import choose_method
 from stickytoken.methods.std.probe import Evidence, probe_std
 from stickytoken.methods.std.settings import StdSettings
@@ -26,7 +27,7 @@ def probe(
     method: str | None = None,
     sentences: Sentences | str | Path | None = None,
     pairs: Sequence[SentencePair] | str | Path | None = None,
-    settings: ProfileSettings | StdSettings | None = None,
+    settings: MethodSettings | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> list[ProfileEvidence] | list[Evidence]:
     """Measure named tokens, without a run folder.
@@ -46,7 +47,7 @@ def probe(
         InputError: a token that cannot be probed, or inputs that cannot be used.
     """
     chosen = choose_method(method, settings, pairs is not None)
-    settings = settings or chosen.settings()
+    settings = chosen.settings() if settings is None else settings
     if isinstance(settings, StdSettings):
         return probe_std(
             encoder,
@@ -59,6 +60,8 @@ def probe(
         )
     if pairs is not None:
         raise InputError("the method profile takes no pairs: pass sentences, or use the method std")
+    if not isinstance(settings, ProfileSettings):
+        raise InputError(f"a {type(settings).__name__} cannot be used")
     return probe_profile(
         encoder, vocabulary, token_ids, sentences=sentences, settings=settings, progress=progress
     )

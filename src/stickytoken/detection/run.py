@@ -12,13 +12,10 @@ from stickytoken.detection.run_folder import RunFolder
 from stickytoken.detection.schema import RunRecord
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement.store import TOKENS_FILE, VOCABULARY_FILE
-from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.methods.registry import METHODS
-from stickytoken.methods.std.record import StdPlanRecord, StdResultRecord
+from stickytoken.methods.records import PlanRecord, ResultRecord
+from stickytoken.methods.registry import method_named
 
 Kind = TypeVar("Kind")
-PlanRecord = TypeVar("PlanRecord", StdPlanRecord, ProfilePlanRecord)
-ResultRecord = TypeVar("ResultRecord", StdResultRecord, ProfileResultRecord)
 
 
 class Run:
@@ -38,8 +35,8 @@ class Run:
         self.record: RunRecord = self._folder.read_run()
         if self.record.result is None:
             raise RunError(f"the run in {path} is not finished: run the same command again to continue it")
-        self.method = METHODS[self.record.method]
-        self.result: StdResultRecord | ProfileResultRecord = self.record.result
+        self.method = method_named(self.record.method)
+        self.result: ResultRecord = self.record.result
         self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, self.method.columns)
 
     @property
@@ -60,7 +57,7 @@ class Run:
         return self._folder.read_table(VOCABULARY_FILE)
 
     @property
-    def plan(self) -> StdPlanRecord | ProfilePlanRecord:
+    def plan(self) -> PlanRecord:
         """What was derived from the model and the corpus before any token.
 
         Raises:
@@ -80,7 +77,7 @@ class Run:
         """
         return read_evidence(self._folder)
 
-    def plan_of(self, kind: type[PlanRecord]) -> PlanRecord:
+    def plan_of(self, kind: type[Kind]) -> Kind:
         """The plan of a method.
 
         Raises:
@@ -88,7 +85,7 @@ class Run:
         """
         return self._of(self.plan, kind)
 
-    def result_of(self, kind: type[ResultRecord]) -> ResultRecord:
+    def result_of(self, kind: type[Kind]) -> Kind:
         """The result of a method.
 
         Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -65,7 +65,7 @@ class RunRecord(Record):
     schema_version: int = SCHEMA_VERSION
     identity: str
     identity_parts: dict[str, Any]
-    method: Literal["std", "profile"]
+    method: str
     model: ModelRecord
     corpus: CorpusRecord
     tokens: int = Field(description="tokens that the run looks at")

@@ -15,7 +15,6 @@ from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.explanation.placing import PlacedCarrier, place_copies
 from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.methods.profile.record import ProfilePlanRecord
 
 _ANCHORS = 64
 # Carriers are drawn from this many times as many of the shortest sentences.
@@ -98,15 +97,9 @@ def _users(encoder: Encoder, settings: ExplainSettings, texts: Sequence[str]) ->
 
 
 def _texts_of_run(run: Run) -> tuple[list[str], list[str]]:
-    plan = run.plan
-    if isinstance(plan, ProfilePlanRecord):
-        carriers = [text for texts in reversed(list(plan.carriers.values())) for text in texts]
-        anchors = [anchor.text for anchor in plan.sentence_anchors]
-        # Anchors come ordered by topic: every n-th keeps them balanced.
-        step = max(1, len(anchors) // _ANCHORS)
-        return carriers, anchors[::step]
-    carriers = list(dict.fromkeys(pair.sentence2 for pair in plan.validation))
-    return carriers, [text for pair in plan.validation if (text := pair.sentence1) not in set(carriers)]
+    found = run.method.texts(run.plan)
+    step = max(1, len(found.anchors) // _ANCHORS) if found.by_topic else 1
+    return found.carriers, found.anchors[::step]
 
 
 def _texts_of_corpus(corpus: Sentences, settings: ExplainSettings) -> tuple[list[str], list[str]]:

@@ -1,119 +1,102 @@
-"""The detection methods: how each is planned, computed and read."""
+"""The detection methods. To add one: a folder beside this module, and its entry in `_BUILT_IN`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
-
-import polars as pl
+from functools import cache
+from typing import TYPE_CHECKING
 
 from stickytoken.errors import InputError
-from stickytoken.measurement.progress import ProgressCallback
-from stickytoken.methods.evidence_panel import Exhibit, profile_exhibit, std_exhibit
-from stickytoken.methods.job import FolderRunner, Job
-from stickytoken.methods.profile import results as profile_results
-from stickytoken.methods.profile import run as profile_run
-from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.methods.std import results as std_results
-from stickytoken.methods.std import run as std_run
-from stickytoken.methods.std.record import StdPlanRecord, StdResultRecord
-from stickytoken.methods.std.settings import StdSettings
+from stickytoken.methods import profile, std
+from stickytoken.methods.entry import MethodEntry
+
+if TYPE_CHECKING:
+    from stickytoken.methods.protocol import Method, MethodSettings
+
+# The first one is the default.
+_BUILT_IN = (profile.ENTRY, std.ENTRY)
+_entries: dict[str, MethodEntry] = {}
 
 
-class Outcome(NamedTuple):
-    """What a method ends with.
+def register(entry: MethodEntry) -> None:
+    """Add a method.
 
-    Attributes:
-        tokens: tokens.parquet.
-        result: the result in run.json.
+    Args:
+        entry: of the method.
+
+    Raises:
+        InputError: there is a method of that name, or an option whose meaning differs from that of another
+            method's option of the same name.
     """
+    if entry.name in _entries:
+        raise InputError(f"there is a method {entry.name!r} already: choose another name")
+    for option in entry.options:
+        for other in _entries.values():
+            for known in other.options:
+                if known.name == option.name and (known.kind, known.help) != (option.kind, option.help):
+                    raise InputError(
+                        f"{option.flag} of the method {entry.name} differs from {known.flag} of the method "
+                        f"{other.name}: give it the same kind and help, or another name"
+                    )
+    _entries[entry.name] = entry
 
-    tokens: pl.DataFrame
-    result: StdResultRecord | ProfileResultRecord
+
+def unregister(name: str) -> None:
+    """Remove a method that was added."""
+    del _entries[name]
+    _loaded.cache_clear()
 
 
-@dataclass(frozen=True)
-class Method:
-    """A detection method.
+def entries() -> tuple[MethodEntry, ...]:
+    """All methods, the default first."""
+    return tuple(_entries.values())
 
-    Attributes:
-        name: as the user types it.
-        settings: the class of its settings.
-        plan_record: the class of its plan.json.
-        columns: that its tokens.parquet must have.
-        ranked_by: column that its tokens are sorted by, largest first.
-        topics_count: whether the topics of sentences change its numbers.
-        make_plan: what it derives from the model and the corpus before any token.
-        compute: all its stages.
-        exhibit: the texts of its plan that tokens are shown on.
+
+def entry_of(name: str | None, pairs_given: bool) -> MethodEntry:
+    """The method of a name; without one, the first that takes what is given.
+
+    Raises:
+        InputError: the name is unknown.
     """
-
-    name: Literal["profile", "std"]
-    settings: type[Any]
-    plan_record: type[StdPlanRecord] | type[ProfilePlanRecord]
-    columns: tuple[str, ...]
-    ranked_by: str
-    topics_count: bool
-    make_plan: Callable[[Job, ProgressCallback], StdPlanRecord | ProfilePlanRecord]
-    compute: Callable[[Job, Any, pl.DataFrame, FolderRunner], Outcome]
-    exhibit: Callable[[Job, Any], Exhibit]
+    if name is None:
+        return next(entry for entry in entries() if entry.takes_pairs or not pairs_given)
+    if name not in _entries:
+        raise InputError(f"method {name!r} is unknown: use {' or '.join(_entries)}")
+    return _entries[name]
 
 
-def _std(job: Job, plan: StdPlanRecord, vocabulary: pl.DataFrame, run: FolderRunner) -> Outcome:
-    return Outcome(*std_run.compute_std(job, plan, vocabulary, run))
+def method_named(name: str) -> Method:
+    """A method by its name, loaded.
+
+    Raises:
+        InputError: the name is unknown.
+    """
+    return _loaded(entry_of(name, pairs_given=False).name)
 
 
-def _profile(job: Job, plan: ProfilePlanRecord, vocabulary: pl.DataFrame, run: FolderRunner) -> Outcome:
-    findings = profile_run.compute_profile(job, plan, vocabulary, run)
-    return Outcome(findings.tokens, profile_run.result_record(job, findings, run.cost))
-
-
-_METHODS = (
-    Method(
-        "profile",
-        ProfileSettings,
-        ProfilePlanRecord,
-        profile_results.MEASURED_COLUMNS,
-        "lift",
-        True,
-        profile_run.plan_profile,
-        _profile,
-        profile_exhibit,
-    ),
-    Method(
-        "std",
-        StdSettings,
-        StdPlanRecord,
-        std_results.TOKEN_COLUMNS,
-        "validation_rate",
-        False,
-        std_run.plan_std,
-        _std,
-        std_exhibit,
-    ),
-)
-METHODS: dict[str, Method] = {method.name: method for method in _METHODS}
-
-
-def choose_method(name: str | None, settings: Any, pairs_given: bool) -> Method:
+def choose_method(name: str | None, settings: MethodSettings | None, pairs_given: bool) -> Method:
     """The method that a caller means.
 
-    Named methods go first, then the settings' own; pairs belong to std; profile is the default.
+    Named methods go first, then the settings' own; without either the first that takes what is given.
 
     Raises:
         InputError: the name is unknown, or the settings are of another method.
     """
-    if name is not None and name not in METHODS:
-        raise InputError(f"method {name!r} is unknown: use {', '.join(METHODS)}")
-    if settings is not None:
-        expected = METHODS[name or "profile"]
-        own = next((method for method in _METHODS if isinstance(settings, method.settings)), None)
-        if own is None or name not in (None, own.name):
-            raise InputError(
-                f"the settings are a {type(settings).__name__}, which the method {expected.name!r} does not "
-                f"take: pass a {expected.settings.__name__}"
-            )
-        return own
-    return METHODS[name or ("std" if pairs_given else "profile")]
+    chosen = method_named(entry_of(name, pairs_given and settings is None).name)
+    if settings is None or (name is not None and isinstance(settings, chosen.settings)):
+        return chosen
+    own = next((known for known in _entries if isinstance(settings, method_named(known).settings)), None)
+    if own is None or name is not None:
+        raise InputError(
+            f"the settings are a {type(settings).__name__}, which the method {chosen.name!r} does not "
+            f"take: pass a {chosen.settings.__name__}"
+        )
+    return method_named(own)
+
+
+@cache
+def _loaded(name: str) -> Method:
+    return _entries[name].load()
+
+
+for _entry in _BUILT_IN:
+    register(_entry)

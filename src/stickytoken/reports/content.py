@@ -24,8 +24,9 @@ from stickytoken.explanation.record import EXPLANATIONS_FOLDER
 from stickytoken.impacts.results import Impact, impacts_in
 from stickytoken.measurement.store import RUN_FILE, VOCABULARY_FILE
 from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.methods.registry import METHODS
-from stickytoken.methods.std.record import StdPlanRecord
+from stickytoken.methods.protocol import Method
+from stickytoken.methods.records import PlanRecord
+from stickytoken.methods.registry import method_named
 from stickytoken.validation import real_number
 from stickytoken.vocabulary.kinds import WordMark, kind_of, script_of, word_mark
 
@@ -58,7 +59,7 @@ class RunContent:
     path: Path
     record: RunRecord
     run: Run | None
-    plan: StdPlanRecord | ProfilePlanRecord | None
+    plan: PlanRecord | None
     tokens: pl.DataFrame
     vocabulary: pl.DataFrame | None
     evidence: RunEvidence | None
@@ -89,8 +90,13 @@ class RunContent:
         Raises:
             InputError: run.json holds something else.
         """
-        default = getattr(METHODS[self.record.method].settings(), name)
+        default = getattr(method_named(self.record.method).settings(), name)
         return real_number(f"{name} in {self.path / RUN_FILE}", self.record.settings.get(name, default))
+
+    @property
+    def method(self) -> Method:
+        """The method of the run."""
+        return method_named(self.record.method)
 
     @property
     def is_profile(self) -> bool:
@@ -134,7 +140,7 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
         else None
     )
     if record.result is None:
-        plan = folder.read_plan(METHODS[record.method].plan_record)
+        plan = folder.read_plan(method_named(record.method).plan_record)
         return RunContent(
             folder.path,
             record,

@@ -10,7 +10,7 @@ from stickytoken.detection.profile_summary import profile_headline, profile_note
 from stickytoken.detection.run import Run
 from stickytoken.detection.std_summary import std_headline, std_notes
 from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.methods.std.record import StdResultRecord
+from stickytoken.methods.std.record import StdPlanRecord, StdResultRecord
 from stickytoken.reports.content import RunContent, category_counts, moved
 from stickytoken.reports.escaping import plain
 from stickytoken.reports.measured_impacts import impact_facts, impact_notes
@@ -160,6 +160,8 @@ def _plan(content: RunContent) -> dict[str, Any]:
             "vocabulary_anchors": len(plan.vocabulary_anchors),
             **{f"carriers, {step}": len(texts) for step, texts in plan.carriers.items()},
         }
+    if not isinstance(plan, StdPlanRecord):
+        return {}
     return {
         "mean_similarity": plan.mean_similarity,
         "mean_similarity_entries": plan.mean_similarity_entries,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from stickytoken.measurement.records import Record
+from stickytoken.methods.records import PlanRecord, ResultRecord
 
 
 class SentenceAnchorRecord(Record):
@@ -21,11 +22,9 @@ class VocabularyAnchorRecord(Record):
     group: int
 
 
-class ProfilePlanRecord(Record):
+class ProfilePlanRecord(PlanRecord):
     """plan.json of the method profile: what was derived from the model before any token."""
 
-    mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
-    mean_similarity_entries: int = Field(description="vocabulary entries that u rests on")
     similarity_spread: float = Field(description="standard deviation of carriers' similarities to anchors")
     share_below: float = Field(description="share of the pairs whose similarity lies below u")
     left_out: int = Field(description="sentences too long for the model")
@@ -37,12 +36,11 @@ class ProfilePlanRecord(Record):
     late_reference: list[int] = Field(description="those of them that are in every round")
 
 
-class ProfileResultRecord(Record):
+class ProfileResultRecord(ResultRecord):
     """What a finished run of the method profile found, in numbers."""
 
     looked_at: int = Field(description="tokens that the run looked at")
     candidates: int = Field(description="of them, those that the last round measured")
-    sticky: int
     topical: int
     ordinary_lift: float = Field(description="lift of the typical token")
     ordinary_spread: float = Field(description="standard deviation of the lifts of ordinary tokens")
@@ -50,5 +48,3 @@ class ProfileResultRecord(Record):
         description="whether false discoveries are controlled; too few tokens: intervals decide"
     )
     texts_per_token: float = Field(description="texts that shards encoded, by token looked at")
-    sequences: int = Field(description="texts that shards encoded")
-    seconds: float = Field(description="time that shards took")

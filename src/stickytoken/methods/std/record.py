@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from stickytoken.measurement.records import Record
+from stickytoken.methods.records import PlanRecord, ResultRecord
 
 
 class PairRecord(Record):
@@ -15,11 +16,9 @@ class PairRecord(Record):
     similarity: float
 
 
-class StdPlanRecord(Record):
+class StdPlanRecord(PlanRecord):
     """plan.json of the method std: what was derived from the model before any token."""
 
-    mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
-    mean_similarity_entries: int = Field(description="vocabulary entries that u rests on")
     left_out: int = Field(description="sentences, or given pairs, too long for the model with copies in")
     similarity_deviation: float = Field(
         description="largest difference between a pair's recorded similarity and the model's own"
@@ -28,13 +27,10 @@ class StdPlanRecord(Record):
     validation: list[PairRecord]
 
 
-class StdResultRecord(Record):
+class StdResultRecord(ResultRecord):
     """What a finished run of the method std found, in numbers."""
 
     scored: int
     candidates: int
-    sticky: int
     score_threshold: float = Field(description="score that a candidate reaches")
     rate_threshold: float = Field(description="validation rate that a sticky token exceeds")
-    sequences: int = Field(description="texts that shards encoded")
-    seconds: float = Field(description="time that shards took")
