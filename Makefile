@@ -4,33 +4,39 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests compute with one thread each. A file's tests stay together, because they share what they set up.
+WORKERS ?= 2
+PARALLEL := --numprocesses $(WORKERS) --dist loadfile
 # Tests and the packaged model never need a network.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help setup detect check test format parity clean
+.PHONY: help setup detect check test test-fast format parity clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## create .venv with the tested versions
+setup: $(STAMP) ## create .venv with every extra, in the tested versions
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,offline,hub,ray,impact]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev]'
 	touch $(STAMP)
 
 detect: $(STAMP) ## find the sticky tokens of the packaged all-MiniLM-L6-v2, whole vocabulary (about 3 minutes)
 	$(BIN)/stickytoken detect all-MiniLM-L6-v2
 
-check: $(STAMP) ## ruff and mypy
+check: $(STAMP) ## run ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(STAMP) ## all tests
-	$(BIN)/python -m pytest
+test: $(STAMP) ## run all tests
+	$(BIN)/python -m pytest $(PARALLEL)
 
-format: $(STAMP) ## let ruff format and fix
+test-fast: $(STAMP) ## run the tests that are quick and need no browser (about 2 minutes)
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not browser'
+
+format: $(STAMP) ## format and fix with ruff
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

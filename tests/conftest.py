@@ -16,6 +16,7 @@ import polars as pl
 
 import planted
 import profiled
+import reported
 import tiny
 import tiny_architectures as architectures
 import web_app
@@ -23,6 +24,19 @@ from stickytoken.detection import Run, detect
 from stickytoken.encoders import Encoder, load_encoder
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what uses the fixture `browser`, before `-m` selects."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    reported.marked_browser = item.get_closest_marker("browser") is not None
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,8 @@ A message says what was passed, what is wrong with it and what to do. The comman
 line prints these without a traceback; anything else is a defect and keeps its own.
 """
 
+from importlib.util import find_spec
+
 
 class StickyTokenError(Exception):
     """Root of all errors that a user can cause and mend."""
@@ -34,3 +36,18 @@ class MissingExtraError(StickyTokenError):
 
     def __init__(self, purpose: str, extra: str) -> None:
         super().__init__(f"{purpose} needs an optional package: pip install 'stickytoken[{extra}]'")
+
+
+def require_package(package: str, purpose: str, extra: str) -> None:
+    """Check that an optional package is installed, without importing it.
+
+    Args:
+        package: name that it is imported by.
+        purpose: what needs it, as the subject of a sentence.
+        extra: the extra of stickytoken that installs it.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+    """
+    if find_spec(package) is None:
+        raise MissingExtraError(purpose, extra)

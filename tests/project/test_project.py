@@ -30,6 +30,11 @@ def documents():
     return "\n".join(path.read_text("utf-8") for path in paths)
 
 
+def documents_and_rules():
+    """The documents, and what developers read."""
+    return documents() + (ROOT / "AGENTS.md").read_text("utf-8")
+
+
 def tracked_files():
     git = shutil.which("git")
     if git is None or not (ROOT / ".git").exists():
@@ -132,15 +137,29 @@ def pins():
     return {canonicalize_name(name): pin for name, pin in pinned}
 
 
+EXTRAS = PROJECT["optional-dependencies"]
+
+
 def requirements():
-    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
-    return sorted({text for group in groups for text in group})
+    """What is required of other projects, in the core and in every extra."""
+    texts = {text for group in (PROJECT["dependencies"], *EXTRAS.values()) for text in group}
+    return sorted(text for text in texts if Requirement(text).name != PROJECT["name"])
 
 
 @pytest.mark.parametrize("text", requirements())
 def test_every_dependency_is_pinned_to_a_version_that_it_allows(text):
     requirement = Requirement(text)
     assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
+
+
+def test_the_extra_all_has_every_extra_for_users():
+    (everything,) = EXTRAS["all"]
+    assert Requirement(everything).extras == set(EXTRAS) - {"all", "dev"}
+
+
+@pytest.mark.parametrize("extra", sorted(EXTRAS))
+def test_every_extra_is_documented(extra):
+    assert re.search(rf"stickytoken\[{extra}\]|'\.\[[a-z,]*\b{extra}\b", documents_and_rules())
 
 
 def test_each_package_is_pinned_once_to_one_version():

@@ -38,6 +38,7 @@ def folder(tmp_path_factory):
     return run.path
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize(
     ("name", "width", "scheme"),
     [("report.html", 390, "dark"), ("report.html", 1400, "light"), ("comparison.html", 390, "light")],
@@ -60,6 +61,7 @@ def test_it_is_quiet_and_never_wider_than_the_screen(folder, name, width, scheme
         assert heard == []
 
 
+@pytest.mark.browser
 def test_pictures_follow_the_colour_scheme(folder):
     ink = "getComputedStyle(document.querySelector('#figure-lift-distribution .xtitle')).fill"
     with opened(folder / "report.html", color_scheme="light") as (page, heard):
@@ -78,6 +80,7 @@ def lifts_shown(page):
     return page.evaluate(script)
 
 
+@pytest.mark.browser
 def test_the_table_is_sorted_and_searched_by_keyboard(folder):
     with opened(folder / "report.html", viewport={"width": 1400, "height": 900}) as (page, heard):
         wait_for_plots(page)
@@ -104,6 +107,7 @@ def test_the_table_is_sorted_and_searched_by_keyboard(folder):
         assert heard == []
 
 
+@pytest.mark.browser
 def test_without_scripts_words_and_numbers_are_all_there(folder):
     with opened(folder / "report.html", java_script_enabled=False) as (page, heard):
         assert page.locator("details.numbers[open] table").count() == 5
@@ -113,6 +117,7 @@ def test_without_scripts_words_and_numbers_are_all_there(folder):
         assert heard == []
 
 
+@pytest.mark.browser
 def test_it_prints_on_light_ground(folder, tmp_path):
     with opened(folder / "report.html", color_scheme="dark") as (page, heard):
         wait_for_plots(page)
@@ -145,6 +150,7 @@ def colours_of(pdf):
 # Figures as files
 
 
+@pytest.mark.browser
 def test_figures_are_saved_as_png_and_svg(folder, tmp_path):
     chromium()
     result = planted.command("report", folder, "-f", "json", "--figures", tmp_path / "figures")

@@ -264,6 +264,7 @@ def test_hostile_text_of_an_explanation_is_text(hostile_run, explained_run, tmp_
     assert document["explanations"][0]["token"] == EVIL
 
 
+@pytest.mark.browser
 def test_hostile_text_does_nothing_in_a_browser(hostile_run, tmp_path):
     out = tmp_path / "report.html"
     stickytoken.report(hostile_run, out=out)
@@ -278,6 +279,7 @@ def test_hostile_text_does_nothing_in_a_browser(hostile_run, tmp_path):
 # A real browser
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1400, "dark")])
 def test_the_section_fits_the_screen_and_is_quiet(explained_run, tmp_path, width, scheme):
     out = tmp_path / "report.html"

@@ -187,6 +187,7 @@ def test_plotly_gets_token_text_escaped(hostile_run):
         assert mark not in figures
 
 
+@pytest.mark.browser
 def test_in_a_browser_nothing_happens(hostile_run, tmp_path):
     out = tmp_path / "report.html"
     stickytoken.report(hostile_run, out=out)

@@ -153,6 +153,7 @@ def rewritten(folder, **changes):
         ).write_parquet(folder / name)
 
 
+@pytest.mark.browser
 def test_hostile_names_are_text_in_every_form(run_copy, tmp_path):
     rewritten(impact_of(run_copy), task=EVIL, token=EVIL, corpus=EVIL, metric=EVIL)
     html = stickytoken.report(run_copy, out=tmp_path / "report.html")
@@ -170,6 +171,7 @@ def test_hostile_names_are_text_in_every_form(run_copy, tmp_path):
         assert browser.evaluate("document.querySelectorAll('img').length") == 0
 
 
+@pytest.mark.browser
 def test_all_words_of_its_pictures_can_be_read_on_a_phone(run_copy, tmp_path):
     stickytoken.report(run_copy, out=tmp_path / "report.html")
     with opened(tmp_path / "report.html", viewport={"width": 390, "height": 900}) as (browser, heard):

@@ -61,8 +61,13 @@ class Page(HTMLParser):
         return bool(self._open) and "token" in str(self._open[-1][1].get("class", "")).split()
 
 
+# Whether the test that is running has the marker `browser`; the hooks in conftest.py keep it up to date.
+marked_browser = False
+
+
 def chromium():
-    """Debian's Chromium, or another; the test is skipped where there is none."""
+    """Find Debian's Chromium or another; skip the test where there is none, and fail it without its marker."""
+    assert marked_browser, "a test that starts Chromium needs @pytest.mark.browser"
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if found := shutil.which(name):
             return found

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from stickytoken.cli.options import Format
 from stickytoken.cli.output import status, tell
 from stickytoken.cli.results import show_run
+from stickytoken.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from stickytoken.detection import Run
@@ -24,9 +25,13 @@ def finish_run(run: Run, output_format: Format, write_report: bool) -> None:
 
 
 def _write_run_report(run: Run) -> None:
-    from stickytoken.reports import report
-    from stickytoken.reports.report import REPORT_FILE
-
+    """Write the report; without the extra for it, say so and leave the run as it is."""
+    try:
+        from stickytoken.reports import report
+        from stickytoken.reports.report import REPORT_FILE
+    except MissingExtraError as error:
+        tell(f"{error}; then: stickytoken report {run.path}")
+        return
     path = run.path / REPORT_FILE
     with status("writing the report"):
         report(run, out=path)

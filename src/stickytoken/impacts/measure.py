@@ -77,7 +77,7 @@ def impact(
         InputError: tasks, tokens or settings that cannot be used, or no task could be run.
         EncodingError: a text without a usable vector.
         RunError: the run is of another model; the folder is of another measurement or process.
-        MissingExtraError: an MTEB task without the extra ``impact``.
+        MissingExtraError: a task needs an extra (``mteb`` or ``impact``) that is not installed.
     """
     plan = make_plan(encoder, tasks, run, tokens, exclude, intrusion, settings or ImpactSettings())
     record = ImpactRecord(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.errors import InputError, MissingExtraError
+from stickytoken.errors import InputError, require_package
 from stickytoken.impacts.carriers import needed_room
 from stickytoken.impacts.compute import GroupOutcomes, Stage, TaskOutcomes, run_groups, shard_stage
 from stickytoken.impacts.conditions import Condition
@@ -91,13 +91,10 @@ def find_mteb_task(source: Any) -> MtebTask:
         MissingExtraError: MTEB is not installed.
         InputError: there is no such task.
     """
-    try:
-        import mteb
-        from mteb.abstasks import AbsTask
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{str(source)!r} is no file or folder; as a task of MTEB it", "impact"
-        ) from error
+    require_package("mteb", f"{str(source)!r} is not a file or folder; as an MTEB task it", "mteb")
+    import mteb
+    from mteb.abstasks import AbsTask
+
     if isinstance(source, AbsTask):
         return MtebTask(source)
     try:

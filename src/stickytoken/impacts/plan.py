@@ -112,7 +112,7 @@ def make_plan(
 
     Raises:
         InputError: tasks or tokens that cannot be used.
-        MissingExtraError: an MTEB task without the extra ``impact``.
+        MissingExtraError: a task needs an extra (``mteb`` or ``impact``) that is not installed.
         RunError: the run is of another model.
     """
     if not tasks and intrusion is None:

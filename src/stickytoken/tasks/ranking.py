@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.errors import require_package
 from stickytoken.tasks.protocol import Outcomes, Side, fingerprint, unit_vectors
 
 # Depth of a ranking, as of trec_eval runs and MTEB.
@@ -27,6 +28,9 @@ class _Ranking(ABC):
         queries: text by id.
         documents: text by id.
         relevant: by query id, the relevance of documents by id; every query has a relevant one.
+
+    Raises:
+        MissingExtraError: pytrec_eval, which computes the metrics, is not installed.
     """
 
     name: str
@@ -35,6 +39,15 @@ class _Ranking(ABC):
     relevant: Mapping[str, Mapping[str, int]]
 
     unit = "queries"
+
+    def __post_init__(self) -> None:
+        """Fail before anything is encoded, not when the metrics are due."""
+        require_package("pytrec_eval", f"the {self.layout} task {self.name!r}", "impact")
+
+    @property
+    @abstractmethod
+    def layout(self) -> str:
+        """Its kind."""
 
     @property
     def units(self) -> int:

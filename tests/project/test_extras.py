@@ -1,0 +1,138 @@
+"""Without optional packages: what works, and what the rest says in one line."""
+
+import json
+import os
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+
+# The packages of each extra, by the names that they are imported by.
+EXTRAS = {
+    "report": ("plotly", "jinja2"),
+    "figures": ("kaleido",),
+    "hub": ("datasets",),
+    "ray": ("ray",),
+    "impact": ("pytrec_eval",),
+    "mteb": ("mteb",),
+    "demo": ("gradio",),
+}
+
+# Neither the modules nor the metadata of hidden packages are found; other packages look for both.
+HIDING = """
+import sys
+from importlib.machinery import PathFinder
+
+def hide(hidden):
+    class Rest(PathFinder):
+        @classmethod
+        def find_spec(cls, name, path=None, target=None):
+            return None if name.partition(".")[0] in hidden else PathFinder.find_spec(name, path, target)
+
+        @classmethod
+        def find_distributions(cls, *context):
+            for found in PathFinder.find_distributions(*context):
+                if found.metadata["Name"].lower() not in hidden:
+                    yield found
+
+    sys.meta_path[sys.meta_path.index(PathFinder)] = Rest
+"""
+
+
+def run_without(packages, *arguments):
+    """The command line in a process of its own that cannot import some packages."""
+    code = f"{HIDING}\nhide({packages!r})\nfrom stickytoken.cli.main import main\nmain()"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    environment = {**os.environ, "COLUMNS": "300", "NO_COLOR": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def refusal(packages, *arguments):
+    """The one line with which a command that lacks a package ends."""
+    done = run_without(packages, *arguments)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if "stickytoken[" in line)
+    return line
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tasks") / "pairs.jsonl"
+    words = ("river", "man", "dog")
+    rows = [{"sentence1": f"the {a}", "sentence2": f"a {a}", "score": k} for k, a in enumerate(words)]
+    pl.DataFrame(rows).write_ndjson(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def candidates(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tasks") / "candidates.jsonl"
+    pl.DataFrame({"query": ["a man"], "positive": [["the man"]], "negative": [["a dog"]]}).write_ndjson(path)
+    return path
+
+
+@pytest.mark.slow
+def test_detection_needs_no_extra_and_says_what_the_report_lacks(planted_folder, sentence_file, tmp_path):
+    hidden = tuple(name for names in EXTRAS.values() for name in names)
+    run = tmp_path / "run"
+    options = ("--method", "std", "--sentences", sentence_file, "--sample", 5, "--pair-count", 60)
+    options += ("--scoring-pairs", 2, "--validation-pairs", 6, "--sentence-count", 40)
+    done = run_without(hidden, "detect", planted_folder, *options, "--out", run, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["scored"] == 5
+    assert "pip install 'stickytoken[report]'; then: stickytoken report" in done.stderr
+    assert not (run / "report.html").exists()
+
+
+def test_tasks_of_pairs_need_no_extra(bert_folder, pairs):
+    done = run_without(("pytrec_eval", "mteb"), "evaluate", bert_folder, "--task", pairs, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["kind"] == "sts"
+
+
+@pytest.mark.parametrize("package", EXTRAS["report"])
+def test_a_report_names_its_extra(small_run, package):
+    assert "a report needs an optional package: pip install 'stickytoken[report]'" in refusal(
+        (package,), "report", small_run.path
+    )
+
+
+def test_saved_figures_name_their_extra(small_run, tmp_path):
+    found = refusal(EXTRAS["figures"], "report", small_run.path, "--figures", tmp_path / "figures")
+    assert "pip install 'stickytoken[figures]'" in found
+
+
+def test_hub_data_sets_name_their_extra(bert_folder):
+    found = refusal(EXTRAS["hub"], "detect", bert_folder, "--sentences", "hub:someone/sentences")
+    assert "someone/sentences" in found
+    assert "pip install 'stickytoken[hub]'" in found
+
+
+def test_ray_names_its_extra(bert_folder, sentence_file, tmp_path):
+    found = refusal(
+        EXTRAS["ray"], "detect", bert_folder, "--sentences", sentence_file, "--method", "std",
+        "--engine", "ray", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert "pip install 'stickytoken[ray]'" in found
+
+
+@pytest.mark.parametrize("command", ["impact", "evaluate"])
+def test_ranking_tasks_name_their_extra_before_anything_is_encoded(bert_folder, candidates, command):
+    options = ("--tokens", "river") if command == "impact" else ()
+    found = refusal(EXTRAS["impact"], command, bert_folder, "--task", candidates, *options)
+    assert "the reranking task 'candidates' needs an optional package" in found
+    assert "pip install 'stickytoken[impact]'" in found
+
+
+@pytest.mark.parametrize("command", ["impact", "evaluate"])
+def test_tasks_of_mteb_name_their_extra(bert_folder, command):
+    options = ("--tokens", "river") if command == "impact" else ()
+    found = refusal(EXTRAS["mteb"], command, bert_folder, "--task", "STSBenchmark", *options)
+    assert "'STSBenchmark' is not a file or folder" in found
+    assert "pip install 'stickytoken[mteb]'" in found
+
+
+def test_the_web_app_names_its_extra():
+    assert "pip install 'stickytoken[demo]'" in refusal(EXTRAS["demo"], "demo")
