@@ -16,7 +16,7 @@ import polars as pl
 
 import planted
 import profiled
-import reported
+import report_pages
 import tiny
 import tiny_architectures as architectures
 import web_app
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    reported.marked_browser = item.get_closest_marker("browser") is not None
+    report_pages.marked_browser = item.get_closest_marker("browser") is not None
 
 
 @pytest.fixture(scope="session")

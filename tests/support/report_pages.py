@@ -66,7 +66,7 @@ marked_browser = False
 
 
 def chromium():
-    """Find Debian's Chromium or another; skip the test where there is none, and fail it without its marker."""
+    """Find Debian's Chromium or another; skip the test without one, and fail it without its marker."""
     assert marked_browser, "a test that starts Chromium needs @pytest.mark.browser"
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if found := shutil.which(name):
