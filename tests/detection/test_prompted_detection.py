@@ -25,6 +25,7 @@ from stickytoken.precision import Precision
 READING = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}
 OPTIONS = "--device cpu --prompt prompteol --token-prepending --start 1 --exit 3 --layer 3".split()
 SAMPLE = 40
+SHARD_PROBES = 6 * planted.SHARD_PROBES
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2"])
@@ -46,18 +47,28 @@ def corpus_file(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def small_shards(monkeypatch):
-    monkeypatch.setattr(planted.sharding(), "_SHARD_PROBES", 6 * planted.SHARD_PROBES)
+def small_shards():
+    with planted.sharded(SHARD_PROBES):
+        yield
 
 
 def detect_profile(encoder, out, **options):
     corpus = collect_sentences(tiny.sentences(200), "test")
-    return profiled.detect_profile(encoder, out, **{"sentences": corpus, "sample": SAMPLE} | options)
+    return profiled.detect_profile(
+        encoder, out, **{"sentences": corpus, "sample": SAMPLE, "shard_probes": SHARD_PROBES} | options
+    )
 
 
 def detect_std(encoder, out, **options):
     return detect(
-        encoder, **{"sentences": planted.small_corpus(), "settings": planted.SMALL, "out": out} | options
+        encoder,
+        **{
+            "sentences": planted.small_corpus(),
+            "settings": planted.SMALL,
+            "shard_probes": SHARD_PROBES,
+            "out": out,
+        }
+        | options,
     )
 
 

@@ -26,12 +26,6 @@ from stickytoken.errors import RunError
 SHARDS = 95 + 19  # one a token, one a candidate
 
 
-@pytest.fixture
-def shard_a_token(monkeypatch):
-    """Runs of this process commit a shard for every token."""
-    monkeypatch.setattr(planted.sharding(), "_SHARD_PROBES", planted.SHARD_PROBES)
-
-
 @pytest.fixture(scope="module")
 def whole(bert_folder, tmp_path_factory):
     """The folder of a run that nothing interrupted."""
@@ -47,7 +41,9 @@ def run_copy(whole, tmp_path):
 
 
 def continued(encoder, folder, **options):
-    return detect(encoder, sentences=planted.small_corpus(), settings=planted.SMALL, out=folder, **options)
+    """The same detection in this process; it commits a shard for every token."""
+    given = {"sentences": planted.small_corpus(), "settings": planted.SMALL}
+    return detect(encoder, out=folder, **given | {"shard_probes": planted.SHARD_PROBES} | options)
 
 
 def test_a_run_that_is_killed_again_and_again_ends_with_the_bytes_of_an_uninterrupted_one(
@@ -64,7 +60,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_bytes_of_an_uninterr
     assert_same_run(folder, whole)
 
 
-@pytest.mark.parametrize("moment", range(4))
+@pytest.mark.parametrize("moment", range(5))
 def test_a_kill_while_one_of_the_first_files_is_written_leaves_a_folder_that_the_same_call_takes(
     bert_folder, whole, tmp_path, moment
 ):
@@ -89,7 +85,6 @@ def test_a_kill_while_a_later_file_is_written_leaves_a_run_that_continues(bert_f
     assert_same_run(folder, whole)
 
 
-@pytest.mark.usefixtures("shard_a_token")
 def test_leftover_temporary_files_are_removed_and_nothing_else(encoder, run_copy, whole):
     (run_copy / "tokens.parquet").unlink()
     leftovers = [run_copy / ".plan.json.k2j3.tmp", run_copy / "shards" / ".score-000003.parquet.a_b.tmp"]
@@ -104,7 +99,6 @@ def test_leftover_temporary_files_are_removed_and_nothing_else(encoder, run_copy
     assert_same_run(run_copy, whole)
 
 
-@pytest.mark.usefixtures("shard_a_token")
 @pytest.mark.parametrize(
     "damage",
     [
@@ -134,7 +128,6 @@ def test_a_damaged_shard_is_computed_again_and_the_others_are_not(encoder, run_c
     assert_same_run(run_copy, whole)
 
 
-@pytest.mark.usefixtures("shard_a_token")
 def test_the_shard_of_other_tokens_is_computed_again(encoder, run_copy, whole):
     (run_copy / "tokens.parquet").unlink()
     other = (run_copy / "shards" / "score-000010.parquet").read_bytes()
@@ -146,7 +139,7 @@ def test_the_shard_of_other_tokens_is_computed_again(encoder, run_copy, whole):
 def test_a_run_in_shards_of_another_size_is_computed_anew_and_counts_its_own_texts(encoder, run_copy, whole):
     """A later version may cut shards differently: what lies there must not be counted twice."""
     (run_copy / "tokens.parquet").unlink()
-    run = continued(encoder, run_copy)
+    run = continued(encoder, run_copy, shard_probes=8192)
     assert run.tokens["verdict"].to_list() == open_run(whole).tokens["verdict"].to_list()
     assert run.result.sequences == open_run(whole).result.sequences
 
@@ -227,7 +220,7 @@ def test_ctrl_c_while_a_record_is_written_is_ctrl_c_and_no_other_error(encoder, 
 
     monkeypatch.setattr(RunFolder, "write_record", recorded)
     continued(encoder, tmp_path / "run", tokens=[60])
-    assert {name for name, _ in written} == {"run.json", "plan.json", "evidence.json"}
+    assert {name for name, _ in written} == {"identity.json", "run.json", "plan.json", "evidence.json"}
     for name, record in written:
         moments = 0
         while interrupted_at_call(moments, lambda: write_record(RunFolder(tmp_path), name, record)):  # noqa: B023
@@ -259,7 +252,8 @@ def interrupted_at_call(moment, work):
 
 def test_ctrl_c_ends_a_command_that_was_started_by_a_shell(bert_folder, sentence_file, tmp_path):
     script = (
-        "import importlib; importlib.import_module('stickytoken.methods.job')._SHARD_PROBES = 19;"
+        "import functools, stickytoken.detection as package;"
+        "package.detect = functools.partial(package.detect, shard_probes=19);"
         "from stickytoken.cli.main import main; main()"
     )
     folder = tmp_path / "run"

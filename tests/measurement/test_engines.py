@@ -23,6 +23,7 @@ from stickytoken.methods.std.plan import make_plan, validation_stage
 from stickytoken.vocabulary.categories import categorize
 
 TOKENS_A_SHARD = 6
+SHARD_PROBES = TOKENS_A_SHARD * planted.SHARD_PROBES
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +47,22 @@ def engine(request, encoder):
         yield opened
 
 
-@pytest.fixture(autouse=True)
-def small_shards(monkeypatch):
-    monkeypatch.setattr(planted.sharding(), "_SHARD_PROBES", TOKENS_A_SHARD * planted.SHARD_PROBES)
-
-
 @pytest.fixture(scope="module")
 def whole(encoder, tmp_path_factory):
     """Runs of both methods that this process computed alone: their folders by method."""
     root = tmp_path_factory.mktemp("whole")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planted.sharding(), "_SHARD_PROBES", TOKENS_A_SHARD * planted.SHARD_PROBES)
-        return {name: METHODS[name](encoder, root / name).path for name in METHODS}
+    return {name: METHODS[name](encoder, root / name).path for name in METHODS}
 
 
-METHODS = {"std": engines.detect_std, "profile": profiled.detect_profile}
+def detect_std(encoder, folder, **options):
+    return engines.detect_std(encoder, folder, shard_probes=SHARD_PROBES, **options)
+
+
+def detect_profile(encoder, folder, **options):
+    return profiled.detect_profile(encoder, folder, shard_probes=SHARD_PROBES, **options)
+
+
+METHODS = {"std": detect_std, "profile": detect_profile}
 
 
 def test_it_is_an_engine_of_its_encoder(engine, encoder):
@@ -79,12 +81,10 @@ def test_a_run_has_the_bytes_of_one_that_a_single_process_computed(engine, encod
 def test_a_run_that_was_cut_off_is_continued_by_the_other_engine(engine, encoder, whole, tmp_path, stage):
     folder = tmp_path / "run"
     with pytest.raises(engines.InterruptionError):
-        profiled.detect_profile(
-            encoder, folder, engine=engine, progress=engines.interrupted_after(stage, done=15)
-        )
+        detect_profile(encoder, folder, engine=engine, progress=engines.interrupted_after(stage, done=15))
     before = planted.shards_of(folder)
     assert any(f"/{stage}-" in name for name in before)
-    profiled.detect_profile(encoder, folder, engine="local")
+    detect_profile(encoder, folder, engine="local")
     after = planted.shards_of(folder)
     assert {name: after[name] for name in before} == before
     assert_same_run(folder, whole["profile"])
@@ -93,10 +93,10 @@ def test_a_run_that_was_cut_off_is_continued_by_the_other_engine(engine, encoder
 def test_it_continues_what_the_other_engine_began(engine, encoder, whole, tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(engines.InterruptionError):
-        engines.detect_std(encoder, folder, progress=engines.interrupted_after("score", done=40))
+        detect_std(encoder, folder, progress=engines.interrupted_after("score", done=40))
     before = planted.shards_of(folder)
     events = []
-    engines.detect_std(encoder, folder, engine=engine, progress=events.append)
+    detect_std(encoder, folder, engine=engine, progress=events.append)
     after = planted.shards_of(folder)
     assert {name: after[name] for name in before} == before
     last = {event.stage: event for event in events}
@@ -108,19 +108,19 @@ def test_it_continues_what_the_other_engine_began(engine, encoder, whole, tmp_pa
 
 def test_a_damaged_shard_is_computed_again_and_no_other(engine, encoder, whole, tmp_path):
     folder = tmp_path / "run"
-    engines.detect_std(encoder, folder, engine=engine)
+    detect_std(encoder, folder, engine=engine)
     (folder / "tokens.parquet").unlink()
     broken = folder / "shards" / "score-000002.parquet"
     broken.write_bytes(broken.read_bytes()[:-1])
     events = []
-    engines.detect_std(encoder, folder, engine=engine, progress=events.append)
+    detect_std(encoder, folder, engine=engine, progress=events.append)
     assert max(event.computed for event in events) == pl.read_parquet(broken).height <= TOKENS_A_SHARD
     assert_same_run(folder, whole["std"])
 
 
 def test_progress_rises_to_the_end_of_every_stage_and_counts_the_texts(engine, encoder, tmp_path):
     events = []
-    run = engines.detect_std(encoder, tmp_path / "run", engine=engine, progress=events.append)
+    run = detect_std(encoder, tmp_path / "run", engine=engine, progress=events.append)
     for stage in ("score", "validate"):
         own = [event for event in events if event.stage == stage]
         assert own[0].done == 0
@@ -168,13 +168,13 @@ def test_an_encoder_s_error_arrives_as_it_was_raised_and_the_engine_goes_on(engi
 def test_an_engine_of_another_model_is_refused(engine, bert_folder, tmp_path):
     other = load_encoder(bert_folder, device="cpu")
     with pytest.raises(InputError, match="made for another model"):
-        engines.detect_std(other, tmp_path / "run", engine=engine)
+        detect_std(other, tmp_path / "run", engine=engine)
 
 
 def test_a_folder_that_another_process_writes_is_refused(engine, encoder, tmp_path):
     (tmp_path / "run").mkdir()
     with planted.held(tmp_path / "run"), pytest.raises(RunError, match="another process"):
-        engines.detect_std(encoder, tmp_path / "run", engine=engine)
+        detect_std(encoder, tmp_path / "run", engine=engine)
 
 
 @pytest.mark.parametrize("name", ["dask", "", "Local"])

@@ -27,7 +27,7 @@ from stickytoken.measurement.engines.ray_engine import differing_parts, ray_engi
 from stickytoken.measurement.engines.ray_worker import ShardWorker
 from stickytoken.measurement.stage import Shard
 
-COPIES_PER_SHARD = 4 * planted.SHARD_PROBES
+SHARD_PROBES = 4 * planted.SHARD_PROBES
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +50,9 @@ def pair_of_workers(running_ray, encoder):
     assert running_ray.is_initialized()  # it is the user's
 
 
-@pytest.fixture
-def small_shards(monkeypatch):
-    monkeypatch.setattr(planted.sharding(), "_SHARD_PROBES", COPIES_PER_SHARD)
-
-
 # Workers that die.
 
 
-@pytest.mark.usefixtures("small_shards")
 def test_a_worker_that_is_killed_in_the_middle_is_replaced_and_changes_no_byte(
     pair_of_workers, encoder, tmp_path, caplog
 ):
@@ -69,9 +63,15 @@ def test_a_worker_that_is_killed_in_the_middle_is_replaced_and_changes_no_byte(
             killed.append(pair_of_workers.reports[0].pid)
             os.kill(killed[0], signal.SIGKILL)
 
-    plain = engines.detect_std(encoder, tmp_path / "plain")
+    plain = engines.detect_std(encoder, tmp_path / "plain", shard_probes=SHARD_PROBES)
     with caplog.at_level(logging.WARNING):
-        engines.detect_std(encoder, tmp_path / "run", engine=pair_of_workers, progress=kill_one)
+        engines.detect_std(
+            encoder,
+            tmp_path / "run",
+            engine=pair_of_workers,
+            progress=kill_one,
+            shard_probes=SHARD_PROBES,
+        )
     assert len(killed) == 1
     told = [record.getMessage() for record in caplog.records if record.name == module.__name__]
     assert len(told) == 1
@@ -200,7 +200,8 @@ def test_a_number_of_workers_that_cannot_be_is_refused(encoder, tmp_path, worker
 
 
 COMMAND = (
-    "import importlib; importlib.import_module('stickytoken.methods.job')._SHARD_PROBES = 19;"
+    "import functools, stickytoken.detection as package;"
+    "package.detect = functools.partial(package.detect, shard_probes=19);"
     "from stickytoken.cli.main import main; main()"
 )
 

@@ -27,6 +27,50 @@ def run_copy(finished_run, tmp_path):
     return Path(shutil.copytree(finished_run.path, tmp_path / "run"))
 
 
+# A lost or damaged record
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", None])
+def test_a_run_whose_record_is_lost_is_continued_from_its_shards(encoder, tmp_path, damage):
+    folder = tmp_path / "run"
+    planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)
+    tables, shards = (folder / "tokens.parquet").read_bytes(), planted.shards_of(folder)
+    if damage is not None:
+        (folder / "run.json").write_bytes(damage)
+        with pytest.raises(RunError, match="move it away and run the same command again, which continues"):
+            planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)
+    (folder / "run.json").rename(tmp_path / "run.json")
+    run = planted.detect_thirty(encoder, folder, planted.SHARD_PROBES)
+    assert planted.shards_of(folder) == shards
+    assert (run.path / "tokens.parquet").read_bytes() == tables
+
+
+def test_a_run_whose_record_is_lost_is_not_continued_as_another_one(encoder, tmp_path):
+    folder = tmp_path / "run"
+    planted.detect_thirty(encoder, folder)
+    (folder / "run.json").unlink()
+    before = planted.files_of(folder)
+    with pytest.raises(RunError, match=r"holds another run \(it differs in settings\.copies\)"):
+        planted.detect_thirty(encoder, folder, copies=2)
+    assert planted.files_of(folder) == before
+
+
+def test_a_damaged_plan_is_made_again_once_it_is_moved_away(encoder, tmp_path):
+    folder = tmp_path / "run"
+    planted.detect_thirty(encoder, folder)
+    plan = (folder / "plan.json").read_bytes()
+    (folder / "plan.json").unlink()
+    assert (planted.detect_thirty(encoder, folder).path / "plan.json").read_bytes() == plan
+
+
+def test_a_damaged_record_without_an_identity_beside_it_is_not_to_be_deleted(run_copy):
+    (run_copy / "identity.json").unlink()
+    (run_copy / "run.json").write_bytes(b"{")
+    with pytest.raises(RunError, match=r"is damaged .*: restore it, or move the folder away") as error:
+        open_run(run_copy)
+    assert "elete" not in str(error.value)
+
+
 # One writer
 
 
@@ -159,8 +203,8 @@ def test_a_schema_version_that_is_no_whole_number_from_1_is_named(run_copy, vers
     planted.edit_record(run_copy, schema_version=version)
     with pytest.raises(RunError, match=r"run\.json is not what a run writes \(schema_version: ") as error:
         open_run(run_copy)
-    assert "delete the folder and start the run again" in str(error.value)
-    assert len(str(error.value)) < 200 + len(str(run_copy))
+    assert "restore it, or move it away and run the same command again" in str(error.value)
+    assert len(str(error.value)) < 250 + len(str(run_copy))
 
 
 def test_a_record_that_lost_its_schema_version_is_not_taken_for_the_first(encoder, run_copy):
@@ -182,7 +226,7 @@ def test_an_unknown_entry_of_run_json_is_named(run_copy):
 def test_a_damaged_plan_is_an_error_that_says_what_to_do(encoder, run_copy):
     (run_copy / "tokens.parquet").unlink()
     (run_copy / "plan.json").write_text('{"mean_similarity": ', encoding="utf-8")
-    with pytest.raises(RunError, match=r"plan\.json is damaged: .* Delete the folder"):
+    with pytest.raises(RunError, match=r"plan\.json is damaged .*: restore it, or move it away"):
         planted.detect_thirty(encoder, run_copy)
 
 

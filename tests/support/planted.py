@@ -1,5 +1,6 @@
 """A model with a sticky token of known strength, small settings, runs, and the command line around them."""
 
+import functools
 import importlib
 import io
 import json
@@ -85,27 +86,37 @@ def processes() -> multiprocessing.context.BaseContext:
     return context
 
 
-def coordinator():
-    """The module that coordinates runs; the package shows its function by the same name."""
-    return importlib.import_module("stickytoken.detection.detect")
+@contextmanager
+def sharded(probes: int = SHARD_PROBES) -> Iterator[None]:
+    """Cut runs into shards of so many texts, also those that the command line starts.
+
+    Commands look the function up when they run, where a caller of the package would find it.
+    """
+    package = importlib.import_module("stickytoken.detection")
+    whole = package.detect
+    package.detect = functools.partial(whole, shard_probes=probes)
+    try:
+        yield
+    finally:
+        package.detect = whole
 
 
-def sharding():
-    """The module that says how large shards are."""
-    return importlib.import_module("stickytoken.methods.job")
-
-
-def detect_thirty(encoder: Encoder, out: Path, **changes: object) -> Run:
+def detect_thirty(encoder: Encoder, out: Path, shard_probes: int = 8192, **changes: object) -> Run:
     """Detect among thirty tokens with the small settings, some of them changed."""
-    settings = replace(SMALL, **changes)
-    return detect(encoder, sentences=small_corpus(), settings=settings, tokens=range(40, 70), out=out)
+    return detect(
+        encoder,
+        sentences=small_corpus(),
+        settings=replace(SMALL, **changes),
+        tokens=range(40, 70),
+        out=out,
+        shard_probes=shard_probes,
+    )
 
 
 def detect_small(model: Path, out: Path) -> None:
     """Detect with the small settings and a shard for every token; runs in a process of its own."""
-    sharding()._SHARD_PROBES = SHARD_PROBES
     encoder = load_encoder(model, device="cpu")
-    coordinator().detect(encoder, sentences=small_corpus(), settings=SMALL, out=out)
+    detect(encoder, sentences=small_corpus(), settings=SMALL, out=out, shard_probes=SHARD_PROBES)
 
 
 def detect_and_die(
@@ -152,7 +163,6 @@ def command_line(arguments: list[str], output: Path) -> None:
         os.dup2(descriptor, place)
         os.close(descriptor)
     sys.argv = ["stickytoken", *arguments]
-    sharding()._SHARD_PROBES = SHARD_PROBES
     engine = importlib.import_module("stickytoken.measurement.engines.local")
     measure_shard = engine.measure_shard
 
@@ -161,7 +171,8 @@ def command_line(arguments: list[str], output: Path) -> None:
         return measure_shard(*args)
 
     engine.measure_shard = paused
-    importlib.import_module("stickytoken.cli.main").main()
+    with sharded():
+        importlib.import_module("stickytoken.cli.main").main()
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:

@@ -80,5 +80,4 @@ def detect_profile(encoder: Encoder, out: Path, **options: object) -> Run:
 
 def detect_in_small_shards(model: Path, out: Path) -> None:
     """Detect with the small settings in many shards; runs in a process of its own."""
-    planted.sharding()._SHARD_PROBES = SHARD_PROBES
-    detect_profile(load_encoder(model, device="cpu"), out)
+    detect_profile(load_encoder(model, device="cpu"), out, shard_probes=SHARD_PROBES)

@@ -12,21 +12,19 @@ from stickytoken.corpora.pairs import SentencePair
 from stickytoken.detection.evidence import has_evidence, write_evidence
 from stickytoken.detection.identity import identity_parts
 from stickytoken.detection.run import Run, open_run
-from stickytoken.detection.run_folder import RunFolder
+from stickytoken.detection.run_folder import RUN, RunFolder
 from stickytoken.detection.schema import LoadingRecord, ModelRecord, RunRecord, corpus_record
 from stickytoken.detection.selection import choose_tokens
 from stickytoken.encoders.loading.spec import EncoderSpec
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.errors import RunError
 from stickytoken.hashing import digest
 from stickytoken.measurement.default_folder import default_folder
 from stickytoken.measurement.engines.choice import EngineChoice, chosen_engine
-from stickytoken.measurement.engines.protocol import Engine
 from stickytoken.measurement.environment import hardware, now, package_versions
-from stickytoken.measurement.identity import differences
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
-from stickytoken.measurement.store import PLAN_FILE, RUN_FILE, TOKENS_FILE, VOCABULARY_FILE
-from stickytoken.methods.job import FolderRunner, Job
+from stickytoken.measurement.resume import Resumed, resumed
+from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE
+from stickytoken.methods.job import SHARD_PROBES, FolderRunner, Job
 from stickytoken.methods.protocol import Method, MethodSettings
 from stickytoken.methods.registry import choose_method
 from stickytoken.vocabulary.categories import categorize
@@ -45,6 +43,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     out: str | Path | None = None,
     engine: EngineChoice = "local",
     evidence: bool = True,
+    shard_probes: int = SHARD_PROBES,
     progress: ProgressCallback = ignore_progress,
 ) -> Run:
     """Find sticky tokens. The same call continues a run that was cut off.
@@ -65,6 +64,8 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             It changes no number beyond rounding, and a run can be continued with another.
         evidence: also keep what reports show beside the numbers: symptom curves, real pairs and a map.
             A finished run without it gets it.
+        shard_probes: texts in a shard, which is what a kill costs at most. It changes no number beyond
+            rounding, but a run that is continued with another value computes its shards again.
         progress: told of every step.
 
     Returns:
@@ -108,61 +109,29 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         out = default_folder(encoder.name, record.method, record.identity)
     job = Job(encoder, settings, corpus, vocabulary, chosen, restricted is not None, tokens is None)
     folder = RunFolder(Path(out).expanduser())
-    if folder.holds_other_files():
-        raise RunError(f"{folder.path} holds files but no run: choose an empty or a new folder")
-    with folder.locked():
-        run = _finished(job, chosen_method, record, folder, engine, progress)
+    with resumed(folder, RUN, record) as held:
+        if not held.finished:
+            with chosen_engine(engine, encoder) as opened:
+                _compute(job, chosen_method, held, FolderRunner(opened, folder, progress, shard_probes))
+        run = open_run(folder.path)
         if evidence and not has_evidence(folder):
             exhibit = chosen_method.exhibit(job, run.plan)
             write_evidence(job, run.tokens, chosen_method.ranked_by, exhibit, folder, progress)
     return run
 
 
-def _finished(
-    job: Job,
-    method: Method,
-    record: RunRecord,
-    folder: RunFolder,
-    engine: EngineChoice,
-    progress: ProgressCallback,
-) -> Run:
-    """Compute what is not computed yet; the caller holds the folder's lock."""
-    if folder.holds_run():
-        earlier = folder.read_run()
-        _require_same(earlier, record, folder)
-        if earlier.result is not None and (folder.path / TOKENS_FILE).is_file():
-            return open_run(folder.path)
-    with chosen_engine(engine, job.encoder) as chosen:
-        _compute(job, method, record, folder, chosen, progress)
-    return open_run(folder.path)
-
-
-def _compute(
-    job: Job,
-    method: Method,
-    record: RunRecord,
-    folder: RunFolder,
-    engine: Engine,
-    progress: ProgressCallback,
-) -> None:
-    vocabulary = job.vocabulary.frame()
+def _compute(job: Job, method: Method, held: Resumed[RunRecord], runner: FolderRunner) -> None:
+    """Compute what is not computed yet."""
+    folder, vocabulary = held.folder, job.vocabulary.frame()
     plan = folder.read_plan(method.plan_record)
     if plan is None:
-        plan = method.make_plan(job, progress)
-    record = folder.read_run() if folder.holds_run() else record
-    folder.write_record(RUN_FILE, record)  # only now: input that cannot be planned must not block the folder
+        plan = method.make_plan(job, runner.progress)
+    held.begin(held.record.model_copy(update={"result": None}))
     folder.write_record(PLAN_FILE, plan)
     folder.write_table(VOCABULARY_FILE, vocabulary)
-    outcome = method.compute(job, plan, vocabulary, FolderRunner(engine, folder, progress))
+    outcome = method.compute(job, plan, vocabulary, runner)
     folder.write_table(TOKENS_FILE, outcome.tokens)
-    folder.write_record(RUN_FILE, record.model_copy(update={"result": outcome.result}))
-
-
-def _require_same(earlier: RunRecord, ours: RunRecord, folder: RunFolder) -> None:
-    if earlier.identity == ours.identity:
-        return
-    parts = ", ".join(differences(ours.identity_parts, earlier.identity_parts)) or "its identity"
-    raise RunError(f"{folder.path} holds another run (it differs in {parts}): choose another folder")
+    held.finish(held.record.model_copy(update={"result": outcome.result}))
 
 
 def _loading(encoder: Encoder) -> LoadingRecord | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.hashing import digest
 from stickytoken.insertion import Token
+from stickytoken.measurement.identity import identity_of
 
 # Raise it when the same inputs would give other numbers than before.
 IDENTITY_VERSION = 2
@@ -18,10 +17,7 @@ IDENTITY_VERSION = 2
 def identity_parts(
     encoder: EncoderIdentity, method: str, settings: Any, corpus: str, tokens: Sequence[Token] | None
 ) -> dict[str, Any]:
-    """Everything that can change the numbers, as JSON values.
-
-    Batch size, device, threads and engine are left out: they change nothing beyond
-    rounding. So are names and paths.
+    """Everything that can change the numbers of a run, as JSON values.
 
     Args:
         encoder: the model.
@@ -30,11 +26,11 @@ def identity_parts(
         corpus: fingerprint of the sentences or pairs.
         tokens: the tokens that are looked at; None is all available ones.
     """
-    return {
-        "version": IDENTITY_VERSION,
-        "encoder": asdict(encoder),
-        "method": method,
-        "settings": json.loads(json.dumps(asdict(settings))),  # as run.json gives it back: a tuple is a list
-        "corpus": corpus,
-        "tokens": None if tokens is None else digest([token.id for token in tokens]),
-    }
+    return identity_of(
+        IDENTITY_VERSION,
+        encoder,
+        settings,
+        method=method,
+        corpus=corpus,
+        tokens=None if tokens is None else digest([token.id for token in tokens]),
+    )

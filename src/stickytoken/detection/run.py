@@ -65,7 +65,7 @@ class Run:
         """
         plan = self._folder.read_plan(self.method.plan_record)
         if plan is None:
-            raise RunError(f"{self.path} has no plan.json: delete the folder and start the run again")
+            raise RunError(f"{self.path} has no plan.json: run the same command again to write it")
         return plan
 
     @property

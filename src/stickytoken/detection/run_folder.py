@@ -9,7 +9,17 @@ from typing import Any
 
 from stickytoken.detection.schema import SCHEMA_VERSION, RunRecord
 from stickytoken.errors import RunError
-from stickytoken.measurement.store import RUN_FILE, ResultFolder, read_json, validated
+from stickytoken.measurement.resume import Kind
+from stickytoken.measurement.store import (
+    PLAN_FILE,
+    RUN_FILE,
+    TOKENS_FILE,
+    VOCABULARY_FILE,
+    ResultFolder,
+    read_json,
+    repair_advice,
+    validated,
+)
 
 _SHOWN_VERSION = 40
 
@@ -37,9 +47,17 @@ def _require_readable(version: Any, path: Path) -> None:
         found = "missing" if version is None else json.dumps(version)[:_SHOWN_VERSION]
         raise RunError(
             f"{path} is not what a run writes (schema_version: {found}, where a whole number from 1 is "
-            "needed): delete the folder and start the run again"
+            f"needed): {repair_advice(path)}"
         )
     if version > SCHEMA_VERSION:
         raise RunError(
             f"{path} has schema version {version}, this stickytoken reads up to {SCHEMA_VERSION}: upgrade it"
         )
+
+
+def _is_finished(record: RunRecord, folder: ResultFolder) -> bool:
+    files = (PLAN_FILE, VOCABULARY_FILE, TOKENS_FILE)
+    return record.result is not None and all((folder.path / name).is_file() for name in files)
+
+
+RUN = Kind("run", RUN_FILE, lambda folder: RunFolder(folder.path).read_run(), _is_finished)

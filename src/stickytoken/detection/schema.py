@@ -8,7 +8,7 @@ from pydantic import Field
 
 from stickytoken.corpora import Sentences
 from stickytoken.corpora.choice import PairCorpus
-from stickytoken.measurement.records import Record
+from stickytoken.measurement.records import MeasurementRecord, Record
 from stickytoken.methods.profile.record import ProfileResultRecord
 from stickytoken.methods.std.record import StdResultRecord
 
@@ -59,12 +59,10 @@ def corpus_record(corpus: Sentences | PairCorpus) -> CorpusRecord:
     )
 
 
-class RunRecord(Record):
+class RunRecord(MeasurementRecord):
     """run.json: identity, settings as resolved, versions, hardware, outcome."""
 
     schema_version: int = SCHEMA_VERSION
-    identity: str
-    identity_parts: dict[str, Any]
     method: str
     model: ModelRecord
     corpus: CorpusRecord

@@ -41,6 +41,18 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
             temporary.unlink()
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless it is there.
+
+    Raises:
+        RunError: the disk is full or a folder above cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(_reason(folder, error)) from error
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete temporary files that a killed writer left; only the lock holder may call it."""
     for leftover in folder.glob(".*.tmp"):

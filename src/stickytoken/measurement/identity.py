@@ -1,13 +1,42 @@
-"""How the identities of two measurements differ."""
+"""The identity of a measurement: everything that can change its numbers, and nothing else."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from stickytoken.encoders.protocol import EncoderIdentity
+
+
+def identity_of(
+    version: int, encoder: EncoderIdentity, settings: DataclassInstance, **inputs: Any
+) -> dict[str, Any]:
+    """Collect the parts of an identity as JSON values, ready for `stickytoken.hashing.digest`.
+
+    Batch size, device, threads and engine are left out, because they change nothing beyond rounding.
+    So are names and paths.
+
+    Args:
+        version: raised when the same inputs would give other numbers than before.
+        encoder: identity of the model, computed for this measurement and not kept from an earlier one.
+        settings: a dataclass.
+        inputs: whatever else can change the numbers, as JSON values.
+    """
+    return {
+        "version": version,
+        "encoder": asdict(encoder),
+        **inputs,
+        "settings": json.loads(json.dumps(asdict(settings))),  # as it is read back: a tuple becomes a list
+    }
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Names of the parts in which two identities differ, such as ``settings.seed``."""
+    """Name the parts in which two identities differ, such as ``settings.seed``."""
     found: list[str] = []
     for key in sorted({*ours, *theirs}):
         mine, other = ours.get(key), theirs.get(key)

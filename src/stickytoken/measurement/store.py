@@ -16,11 +16,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from stickytoken.errors import RunError
-from stickytoken.measurement.atomic import remove_leftovers, write_atomically
+from stickytoken.measurement.atomic import make_folder, remove_leftovers, write_atomically
 
 Record = TypeVar("Record", bound=BaseModel)
 
 RUN_FILE = "run.json"
+IDENTITY_FILE = "identity.json"
 PLAN_FILE = "plan.json"
 VOCABULARY_FILE = "vocabulary.parquet"
 TOKENS_FILE = "tokens.parquet"
@@ -55,7 +56,7 @@ class ResultFolder:
             RunError: another process holds it, or it cannot be made.
         """
         try:
-            (self.path / _SHARDS).mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / _LOCK)
             lock.acquire(timeout=0)
         except Timeout as error:
@@ -81,14 +82,18 @@ class ResultFolder:
         """Whether there is a run.json."""
         return self._looked_at((self.path / RUN_FILE).is_file)
 
-    def holds_other_files(self) -> bool:
-        """Whether the folder has content without being a run."""
-        return self._looked_at(self._has_foreign_content)
+    def holds_other_files(self, own: str = RUN_FILE) -> bool:
+        """Whether the folder has content that belongs to no measurement.
 
-    def _has_foreign_content(self) -> bool:
+        Args:
+            own: the record that makes the folder a measurement of the kind that is asked for.
+        """
+        return self._looked_at(lambda: self._has_foreign_content(own))
+
+    def _has_foreign_content(self, own: str) -> bool:
         if not self.path.is_dir():
             return self.path.exists()
-        if (self.path / RUN_FILE).is_file():
+        if (self.path / own).is_file() or (self.path / IDENTITY_FILE).is_file():
             return False
         shards = self.path / _SHARDS
         entries = [*self.path.iterdir(), *(shards.iterdir() if shards.is_dir() else ())]
@@ -171,7 +176,9 @@ class ResultFolder:
             "sha256": _content_digest(frame),
         }
         content = _parquet(frame, metadata)
-        write_atomically(self._shard(stage, index), lambda stream: _write(stream, content))
+        path = self._shard(stage, index)
+        make_folder(path.parent)
+        write_atomically(path, lambda stream: _write(stream, content))
 
     def read_shard(
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
@@ -257,7 +264,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{path} is damaged: {error}. Delete the folder and start the run again") from error
+        raise RunError(f"{path} is damaged ({error}): {repair_advice(path)}") from error
 
 
 def validated(kind: type[Record], raw: Any, path: Path) -> Record:
@@ -272,6 +279,15 @@ def validated(kind: type[Record], raw: Any, path: Path) -> Record:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
         raise RunError(
-            f"{path} is not what a run writes ({where}: {first['msg']}): "
-            "delete the folder and start the run again"
+            f"{path} is not what a run writes ({where}: {first['msg']}): {repair_advice(path)}"
         ) from error
+
+
+def repair_advice(path: Path) -> str:
+    """What to do about a damaged JSON file, without losing what lies beside it.
+
+    A folder that says by itself which measurement its shards belong to can do without the file.
+    """
+    if path.name != IDENTITY_FILE and (path.parent / IDENTITY_FILE).is_file():
+        return "restore it, or move it away and run the same command again, which continues from the shards"
+    return "restore it, or move the folder away and run the same command again"

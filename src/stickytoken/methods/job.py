@@ -19,8 +19,8 @@ from stickytoken.measurement.stage import Shard, Stage, cut_into_shards
 from stickytoken.measurement.store import ResultFolder, ShardCost
 from stickytoken.vocabulary.categories import Vocabulary
 
-# Texts a shard: what a kill loses, and enough of every length to fill batches.
-_SHARD_PROBES = 8192
+# Texts in a shard: what a kill loses, and enough of every length to fill batches.
+SHARD_PROBES = 8192
 
 
 @dataclass(frozen=True)
@@ -61,19 +61,27 @@ class FolderRunner:
         engine: computes shards.
         folder: where shards are committed; the caller holds its lock.
         progress: told after every shard.
+        shard_probes: texts in a shard, at most.
     """
 
-    def __init__(self, engine: Engine, folder: ResultFolder, progress: ProgressCallback) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        folder: ResultFolder,
+        progress: ProgressCallback,
+        shard_probes: int = SHARD_PROBES,
+    ) -> None:
         self._engine = engine
         self._folder = folder
-        self._progress = progress
+        self.progress = progress
+        self._shard_probes = shard_probes
         self._shards: dict[str, int] = {}
 
     def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
         """Rows in the order of the tokens; what is committed is not computed again."""
-        shards: list[Shard] = cut_into_shards(tokens, stage.probes_per_token, _SHARD_PROBES)
+        shards: list[Shard] = cut_into_shards(tokens, stage.probes_per_token, self._shard_probes)
         self._shards[stage.name] = len(shards)
-        return run_stage(stage, shards, self._engine, self._folder, self._progress)
+        return run_stage(stage, shards, self._engine, self._folder, self.progress)
 
     @property
     def cost(self) -> ShardCost:

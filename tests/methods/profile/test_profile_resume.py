@@ -33,10 +33,10 @@ def run_copy(whole, tmp_path):
     return copied(whole, tmp_path / "run")
 
 
-@pytest.fixture
-def small_shards(monkeypatch):
-    """Runs of this process commit shards as small as those of the whole run."""
-    monkeypatch.setattr(planted.sharding(), "_SHARD_PROBES", profiled.SHARD_PROBES)
+def continued(model, folder, **options):
+    """The same detection in this process, in shards as small as those of the whole run."""
+    given = {"shard_probes": profiled.SHARD_PROBES} | options
+    return profiled.detect_profile(load_encoder(model, device="cpu"), folder, **given)
 
 
 def test_a_run_that_is_killed_again_and_again_ends_with_the_bytes_of_an_uninterrupted_one(
@@ -67,7 +67,6 @@ def test_a_kill_in_any_round_leaves_a_run_that_continues(model, whole, tmp_path)
     assert_same_run(folder, whole)
 
 
-@pytest.mark.usefixtures("small_shards")
 @pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: b""], ids=["cut", "empty"])
 def test_a_damaged_shard_of_any_round_is_computed_again_and_the_others_are_not(
     model, run_copy, whole, damage
@@ -78,7 +77,7 @@ def test_a_damaged_shard_of_any_round_is_computed_again_and_the_others_are_not(
     for name in broken:
         (run_copy / name).write_bytes(damage(before[name][1]))
     events = []
-    profiled.detect_profile(load_encoder(model, device="cpu"), run_copy, progress=events.append)
+    continued(model, run_copy, progress=events.append)
     after = planted.shards_of(run_copy)
     assert {name for name in before if after[name] != before[name]} == broken
     computed = {event.stage: event.computed for event in events}
@@ -90,17 +89,16 @@ def test_a_damaged_shard_of_any_round_is_computed_again_and_the_others_are_not(
 
 def test_shards_of_another_size_are_computed_anew_and_counted_once(model, run_copy, whole):
     (run_copy / "tokens.parquet").unlink()
-    run = profiled.detect_profile(load_encoder(model, device="cpu"), run_copy)
+    run = continued(model, run_copy, shard_probes=8192)
     assert run.tokens["verdict"].to_list() == open_run(whole).tokens["verdict"].to_list()
     assert run.result.sequences == open_run(whole).result.sequences
 
 
-@pytest.mark.usefixtures("small_shards")
 def test_the_plan_is_read_again_and_not_made_anew(model, run_copy, whole):
     """What a plan says is final: a run that continues plans nothing again."""
     shutil.rmtree(run_copy / "shards")
     (run_copy / "tokens.parquet").unlink()
     events = []
-    profiled.detect_profile(load_encoder(model, device="cpu"), run_copy, progress=events.append)
+    continued(model, run_copy, progress=events.append)
     assert "mean similarity" not in {event.stage for event in events}
     assert_same_run(run_copy, whole)
