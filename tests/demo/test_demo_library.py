@@ -40,6 +40,8 @@ def test_runs_are_listed_named_ones_first_and_unreadable_ones_are_named(planted_
     assert library.content("run") is library.content("run")
     with pytest.raises(RunError, match="no run of that name"):
         library.content("another")
+    with pytest.raises(RunError, match="no run of that name"):
+        library.content(["run"])
 
 
 def test_runs_of_one_name_are_told_apart(planted_profile, tmp_path):

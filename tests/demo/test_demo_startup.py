@@ -10,7 +10,7 @@ import planted
 from stickytoken.demo.run_library import find_runs
 from stickytoken.demo.startup import Startup
 from stickytoken.errors import ModelError
-from web_app import SHOWN, WIDE, alert, context_of, named, open_tab, opened_early, rows, serving_startup
+from web_app import SHOWN, WIDE, context_of, error, named, open_tab, opened_early, rows, serving_startup
 
 pytest.importorskip("gradio", reason="gradio is not installed")
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -60,7 +60,8 @@ def test_who_waits_for_a_model_that_cannot_be_loaded_is_told(early, startup):
 
     with pytest.raises(ModelError):
         startup.finish(load)
-    assert "it has no <weights>" in alert(early)
+    expect(error(early)).to_contain_text("it has no <weights>")
+    expect(early.locator("#try-answer")).not_to_contain_text("being loaded")
 
 
 def test_nobody_waits_for_a_model_whose_loading_was_stopped(startup):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from web_app import TOKEN, alert, drawn, first_cells, open_tab, rows
+from web_app import TOKEN, drawn, error, first_cells, open_tab, rows
 
 pytest.importorskip("gradio", reason="gradio is not installed")
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -110,7 +110,8 @@ def test_a_model_without_attention_is_explained_without_it(page):
     expect(titles(panel).filter(has_text="Attention")).to_have_count(0)
     panel.get_by_role("textbox", name=TOKEN).fill("volcano")
     panel.get_by_role("button", name="Explain").click()
-    assert "the vocabulary has no token 'volcano'" in alert(page)
+    expect(error(page)).to_contain_text("the vocabulary has no token 'volcano'")
+    expect(titles(panel)).to_have_count(0)
 
 
 # Compare.
@@ -128,6 +129,8 @@ def test_two_runs_are_compared(page):
     expect(answer).to_contain_text("Agreement")
     expect(titles(panel)).to_have_text(["Sticky tokens, run by run", "How far the vocabularies reach"])
     choose(page, first, "second")
-    assert "choose two" in alert(page)
+    expect(error(page)).to_contain_text("choose two")
+    expect(titles(panel)).to_have_count(0)
+    expect(answer.locator("table")).to_have_count(0)
     choose(page, first, usual)
     expect(answer).to_contain_text("Agreement")

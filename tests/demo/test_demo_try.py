@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from web_app import ATTACKS, SHOWN, TOKEN, WIDE, alert, browsing, drawn, named, open_tab
+from web_app import ATTACKS, SHOWN, TOKEN, WIDE, browsing, drawn, error, named, open_tab
 
 pytest.importorskip("gradio", reason="gradio is not installed")
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -46,10 +46,9 @@ def test_sentences_placement_and_copies_change_the_answer(page):
     panel.get_by_text("in front", exact=True).click()
     expect(page.locator("#try-answer .lead")).to_contain_text("in front")
     expect(page.locator("#try-sentences")).to_contain_text("baba bama")
-    slider = panel.get_by_role("slider", name="Copies")
-    slider.focus()
-    before = int(slider.input_value())
-    slider.press("ArrowRight")
+    copies = panel.get_by_role("spinbutton", name="Copies")
+    before = int(copies.input_value())
+    copies.press("ArrowUp")
     panel.get_by_role("button", name="Show what happens").click()
     expect(page.locator("#try-answer .headline")).to_have_text(re.compile(f"^{before + 1} copies"))
 
@@ -67,11 +66,31 @@ def test_bad_input_is_one_line_in_the_page(page):
         for name, value in (usual | {label: text}).items():
             panel.get_by_role("textbox", name=re.compile(f"^{name}")).fill(value)
         panel.get_by_role("button", name="Show what happens").click()
-        assert reason in alert(page)
+        expect(error(page)).to_contain_text(reason)
+        expect(panel.locator(".headline, .figure, table").filter(visible=True)).to_have_count(0)
         assert "Traceback" not in page.content()
         assert page.locator("img[src=x]").count() == 0
     for name, value in usual.items():  # others go on with this page
         panel.get_by_role("textbox", name=re.compile(f"^{name}")).fill(value)
+
+
+def test_a_number_of_copies_that_is_refused_is_not_replaced_and_not_computed(browser, app):
+    with browsing(browser, app, **WIDE) as (page, heard):
+        panel = open_tab(page, "Try")
+        sent = []
+        page.on("request", lambda request: sent.append(request) if "queue/join" in request.url else None)
+        for count in ("0", "33", "-1", ""):
+            panel.get_by_role("spinbutton", name="Copies").fill(count)
+            panel.get_by_role("button", name="Show what happens").click()
+            expect(error(page)).to_contain_text(f"is {count or 'empty'}: enter a whole number from 1 to 32")
+            expect(panel.locator(".headline, .figure, table").filter(visible=True)).to_have_count(0)
+            assert panel.get_by_role("spinbutton", name="Copies").input_value() == count
+        assert len(sent) == 4
+        panel.get_by_role("spinbutton", name="Copies").fill("5")
+        panel.get_by_role("button", name="Show what happens").click()
+        expect(page.locator("#try-answer .headline")).to_have_text(re.compile("^5 copies"))
+        expect(error(page)).to_have_count(0)
+        assert heard == []
 
 
 def test_a_model_without_a_run_can_be_tried(bert_page):

@@ -1,8 +1,11 @@
 """The web app as a visitor meets it: served by this process, used in a headless browser."""
 
+import contextlib
+import http.client
 import json
 import re
 import shutil
+import uuid
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -188,14 +191,9 @@ def open_tab(page, name):
     return page.get_by_role("tabpanel").filter(visible=True)
 
 
-def alert(page):
-    """The text of the one alert that is shown; it is closed."""
-    toast = page.get_by_test_id("toast-body")
-    toast.wait_for()
-    said = toast.inner_text()
-    page.get_by_test_id("toast-close").click()
-    toast.wait_for(state="detached")
-    return said
+def error(page):
+    """The error that stands where the answer of the open tab would."""
+    return page.locator(".message.error").filter(visible=True)
 
 
 def drawn(page, count):
@@ -220,3 +218,49 @@ def first_cells(page):
 def rows(page):
     """Tokens of the rows of the table that are drawn."""
     return [text.strip() for text in first_cells(page).all_inner_texts() if text.strip()]
+
+
+def request(url, method="GET", path="/", body=None, headers=None):
+    """Status and text of an answer; a host of the headers replaces the usual one."""
+    home = urlsplit(url)
+    connection = http.client.HTTPConnection(home.hostname, home.port, timeout=60)
+    content = None if body is None else json.dumps(body).encode()
+    usual = {} if content is None else {"content-type": "application/json"}
+    connection.request(method, path, content, usual | (headers or {}))
+    answer = connection.getresponse()
+    with contextlib.closing(connection):
+        return answer.status, answer.read().decode("utf-8", "replace")
+
+
+class Events:
+    """The events of a served page, sent as its script sends them.
+
+    Args:
+        url: of the app.
+    """
+
+    def __init__(self, url):
+        self._url = url
+        self._config = json.loads(request(url, path="/config")[1])
+
+    def find(self, trigger, *labels):
+        """The number of the event that a trigger starts and that takes fields with these labels."""
+        fields = {each["id"]: each["props"].get("label") for each in self._config["components"]}
+        (found,) = [
+            event["id"]
+            for event in self._config["dependencies"]
+            if tuple(fields[each] for each in event["inputs"]) == labels
+            and trigger in [name for _, name in event["targets"]]
+        ]
+        return found
+
+    def send(self, event, *values, **more):
+        """Whether the event succeeded, and what it said."""
+        session = uuid.uuid4().hex
+        body = {"data": values, "fn_index": event, "session_hash": session} | more
+        status, said = request(self._url, "POST", "/gradio_api/queue/join", body)
+        assert status == 200, said
+        stream = request(self._url, path=f"/gradio_api/queue/data?session_hash={session}")[1]
+        messages = [json.loads(line[5:]) for line in stream.splitlines() if line.startswith("data:")]
+        (done,) = [each for each in messages if each["msg"] == "process_completed"]
+        return done["success"], json.dumps(done["output"])

@@ -1,14 +1,15 @@
-"""The page: its tabs, its looks."""
+"""Build the page: its tabs and its style."""
 
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.components import render
+from stickytoken.demo.components import one_line, render
 from stickytoken.demo.inputs import WAITING
 from stickytoken.demo.startup import Startup
 from stickytoken.demo.tabs.compare_tab import compare_tab
@@ -19,6 +20,7 @@ from stickytoken.reports.figures.style import template
 from stickytoken.reports.templating import packaged
 from stickytoken.visible_text import visible
 
+_LOG = logging.getLogger(__name__)
 _FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
 _MONO = ["ui-monospace", "SF Mono", "Menlo", "Consolas", "Noto Sans Mono", "monospace"]
 
@@ -45,11 +47,11 @@ class App:
 
     Attributes:
         blocks: its components.
-        looks: theme, style and script, as `launch` takes them.
+        style: theme, style sheet and script, as `launch` takes them.
     """
 
     blocks: gr.Blocks
-    looks: dict[str, Any]
+    style: dict[str, Any]
 
 
 def make_app(startup: Startup, shared: bool = False) -> App:
@@ -63,7 +65,9 @@ def make_app(startup: Startup, shared: bool = False) -> App:
         RunError: the run that the app opens with cannot be read.
     """
     model = visible(startup.model_name)
-    with gr.Blocks(title=f"Sticky tokens of {model}", analytics_enabled=False, fill_width=False) as blocks:
+    with _CheckedBlocks(
+        title=f"Sticky tokens of {model}", analytics_enabled=False, fill_width=False
+    ) as blocks:
         gr.HTML(
             render("welcome.html.j2", model=model, left_out=startup.library.left_out, shared=shared),
             elem_id="welcome",
@@ -78,14 +82,45 @@ def make_app(startup: Startup, shared: bool = False) -> App:
             with gr.Tab("Compare") as comparing:
                 compare_tab(startup.library, comparing)
     blocks.queue(max_size=WAITING)
-    return App(blocks, _looks())
+    return App(blocks, _style())
 
 
-def _looks() -> dict[str, Any]:
+class _CheckedBlocks(gr.Blocks):
+    """Blocks that answer a malformed request with one line.
+
+    Gradio raises its own errors, with tracebacks, where a request does not fit an event. Errors of the events
+    themselves never come here: they are part of what an event returns.
+    """
+
+    async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **kwargs: Any) -> Any:
+        """Read the inputs of an event."""
+        if len(inputs) != len(block_fn.inputs):
+            raise _malformed(f"{len(inputs)} values, and the event takes {len(block_fn.inputs)}")
+        try:
+            return await super().preprocess_data(block_fn, inputs, *args, **kwargs)
+        except Exception as error:
+            raise _malformed(str(error)) from error
+
+    async def call_function(self, *args: Any, **kwargs: Any) -> Any:
+        """Run an event."""
+        try:
+            return await super().call_function(*args, **kwargs)
+        except Exception as error:
+            raise _malformed(str(error)) from error
+
+
+def _malformed(reason: str) -> gr.Error:
+    _LOG.warning("refused: a request that the page does not send: %s", one_line(reason))
+    return gr.Error(
+        "The request does not fit this page: reload it.", title="Not computed", print_exception=False
+    )
+
+
+def _style() -> dict[str, Any]:
     themes = json.dumps({name: template(name) for name in ("light", "dark")})
     script = packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes)
     return {
-        # System fonts: nothing is fetched for looks.
+        # System fonts: nothing is fetched.
         "theme": gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**_COLORS),
         "css": packaged("pieces.css") + packaged("app.css", "stickytoken.demo"),
         "head": f"<script>{script}</script>",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec
 
 import gradio as gr
 import plotly.graph_objects as go
-from markupsafe import escape
 
 from stickytoken.errors import StickyTokenError
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
@@ -16,7 +16,8 @@ from stickytoken.reports.templating import environment
 from stickytoken.visible_text import visible
 
 _Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
+_LOG = logging.getLogger(__name__)
+_LINE = 500
 
 
 def render(template: str, **values: Any) -> str:
@@ -42,6 +43,11 @@ def tables(*named: tuple[str, DataTable]) -> str:
 def message(text: str) -> str:
     """A paragraph that says what is missing or what to do."""
     return render("message.html.j2", text=text)
+
+
+def error_message(text: str) -> str:
+    """A paragraph that says what failed."""
+    return render("error.html.j2", text=text)
 
 
 def plotly_figure(figure: ReportFigure | None) -> go.Figure | None:
@@ -82,20 +88,49 @@ def slot_contents(figure: ReportFigure | None) -> list[Any]:
     ]
 
 
-def one_line_errors(handler: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Show a `StickyTokenError` as one line in the page; anything else is a defect and goes to stderr."""
+def count_field(
+    name: str, least: int, most: int, value: int | None = None, interactive: bool | None = None
+) -> gr.Number:
+    """A field for a whole number.
+
+    Not a slider: Gradio's sliders put another number in the place of one that is outside their range, and
+    the next click would run what nobody asked for.
+    """
+    return gr.Number(
+        value, minimum=least, maximum=most, step=1, label=name, info=f"{least} to {most}", min_width=150,
+        interactive=interactive,
+    )  # fmt: skip
+
+
+def show_errors(
+    handler: Callable[_Arguments, list[Any]], blank: Callable[[str], list[Any]]
+) -> Callable[_Arguments, list[Any]]:
+    """Make an error replace the old answer, so that none stands under a request that failed.
+
+    A `StickyTokenError` is one line in the page and one in the log. Anything else is a defect: its traceback
+    goes to the log, and the page says where to look.
+
+    Args:
+        handler: returns the values of the outputs.
+        blank: the same outputs with nothing in them but an error, given as HTML.
+    """
 
     @functools.wraps(handler)
-    def guarded(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+    def guarded(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> list[Any]:
         try:
             return handler(*args, **kwargs)
         except StickyTokenError as error:
-            raise as_alert(str(error)) from error
+            line = one_line(str(error))
+            _LOG.warning("refused: %s", line)
+            return blank(error_message(line))
+        except Exception:  # noqa: BLE001 - a defect must not leave an old answer behind
+            _LOG.exception("a defect of the app")
+            return blank(error_message("The app failed; the terminal that it runs in shows where."))
 
     return guarded
 
 
-def as_alert(text: str) -> gr.Error:
-    """An alert with one line of text; the page would read it as HTML."""
-    line = str(escape(visible(" ".join(text.split()))))
-    return gr.Error(line, duration=None, title="This cannot be done", print_exception=False)
+def one_line(text: str) -> str:
+    """Return text as one visible line of limited length."""
+    line = visible(" ".join(text.split()))
+    return line if len(line) <= _LINE else f"{line[:_LINE]} ..."

@@ -1,4 +1,4 @@
-"""What the browser may load: this app and nothing else, whatever stands in a page."""
+"""Tell the browser to load nothing but this app, whatever a page contains."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 Receive = Callable[[], Awaitable[Message]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
-# Gradio's page has scripts in it and builds functions from templates, so that inline scripts must be allowed;
-# but whatever runs can reach no other host.
+# Gradio's page contains inline scripts and builds functions from templates, so both must be allowed; but
+# no script can reach another host.
 POLICY = "; ".join(
     (
         "default-src 'self'",
@@ -32,17 +33,17 @@ _HEADERS = (
 
 
 class ContentPolicy:
-    """ASGI middleware that puts the policy on every answer.
+    """ASGI middleware that adds the policy to every response.
 
     Args:
-        app: what answers.
+        app: the application.
     """
 
-    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+    def __init__(self, app: Application) -> None:
         self._app = app
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on, and its answer back with the policy."""
+        """Pass a request on, and its response back with the policy."""
 
         async def with_policy(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stickytoken.demo.deviation_figure import as_word, deviation_figure
-from stickytoken.demo.inputs import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS, checked_count
+from stickytoken.demo.inputs import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS, checked_count, checked_placement
 from stickytoken.demo.shared_model import SharedModel
 from stickytoken.detection.run import Run
 from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.explanation.settings import LEAST_BENIGN
-from stickytoken.insertion import Placement, Token
+from stickytoken.insertion import Token
 from stickytoken.measurement.progress import Progress
 from stickytoken.reports.explained import explanation_figures
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
@@ -22,7 +22,7 @@ _FINDINGS = ("measure", "layer", "begins", "value", "benign mean", "sd")
 
 
 def chosen_settings(
-    copies: float | None, carriers: float | None, benign: float | None, placement: str, attribution: bool
+    copies: object, carriers: object, benign: object, placement: object, attribution: object
 ) -> ExplainSettings:
     """Settings of a visitor's explanation.
 
@@ -30,11 +30,11 @@ def chosen_settings(
         InputError: a number is beyond its limits.
     """
     return ExplainSettings(
-        copies=checked_count("copies", copies, 1, COPIES),
-        placement=Placement(placement),
-        carriers=checked_count("texts", carriers, 2, EXPLAIN_CARRIERS),
-        benign=checked_count("benign tokens", benign, LEAST_BENIGN, EXPLAIN_BENIGN),
-        attribution=attribution,
+        copies=checked_count("the number of copies", copies, 1, COPIES),
+        placement=checked_placement(placement),
+        carriers=checked_count("the number of texts", carriers, 2, EXPLAIN_CARRIERS),
+        benign=checked_count("the number of benign tokens", benign, LEAST_BENIGN, EXPLAIN_BENIGN),
+        attribution=attribution is True,
         attribution_carriers=_PAIRS_ATTRIBUTED,
         attribution_benign=LEAST_BENIGN,
         directions=_DIRECTIONS,

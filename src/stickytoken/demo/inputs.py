@@ -1,8 +1,9 @@
-"""How much a visitor may ask for at a time. Pure."""
+"""Limits on what a visitor may ask for, and checks of what the browser sent. Pure."""
 
 from __future__ import annotations
 
 from stickytoken.errors import InputError
+from stickytoken.insertion import Placement
 
 TEXT_CHARACTERS = 1000
 TOKEN_CHARACTERS = 200
@@ -14,28 +15,86 @@ WAITING = 32
 """Requests that may wait for the model; more are turned away."""
 
 
-def checked_text(name: str, text: str | None) -> str:
-    """A text that a visitor typed.
+_MOST_IDS = 10**9
+
+
+def checked_text(name: str, text: object, most: int = TEXT_CHARACTERS) -> str:
+    """Return a sentence that a visitor typed.
+
+    Args:
+        name: what the field is called.
+        text: what was sent.
+        most: characters allowed.
 
     Raises:
-        InputError: it is empty or too long.
+        InputError: it is not text, empty or too long.
     """
-    if text is None or not text.strip():
+    if not isinstance(text, str) or not text.strip():
         raise InputError(f"{name} is empty: write a sentence")
-    if len(text) > TEXT_CHARACTERS:
-        raise InputError(
-            f"{name} has {len(text):,} characters, {TEXT_CHARACTERS:,} are the most here: shorten it"
-        )
+    if len(text) > most:
+        raise InputError(f"{name} has {len(text):,} characters, and the limit is {most:,}: shorten it")
     return text
 
 
-def checked_count(name: str, value: float | None, least: int, most: int) -> int:
-    """A whole number within its limits.
+def checked_count(name: str, value: object, least: int, most: int) -> int:
+    """Return a whole number between its limits.
+
+    Args:
+        name: what the field is called.
+        value: what was sent.
+        least: smallest number allowed.
+        most: largest number allowed.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not a number, not whole or outside the limits.
     """
-    if value is None or value != int(value) or not least <= value <= most:
-        shown = "empty" if value is None else f"{value:g}"
-        raise InputError(f"{name}: {shown} is not a whole number from {least} to {most}")
+    wanted = f"enter a whole number from {least} to {most}"
+    if value is None:
+        raise InputError(f"{name} is empty: {wanted}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(f"{name} is not a number: {wanted}")
+    if not least <= value <= most or value != int(value):
+        raise InputError(f"{name} is {value!s:.20}: {wanted}")
     return int(value)
+
+
+def checked_placement(value: object) -> Placement:
+    """Return where the copies go.
+
+    Raises:
+        InputError: it is not one of the placements.
+    """
+    if not isinstance(value, str) or value not in set(Placement):
+        raise InputError(f"the place of the copies is unknown: choose one of {', '.join(Placement)}")
+    return Placement(value)
+
+
+def checked_choices(name: str, values: object) -> tuple[str, ...]:
+    """Return the entries chosen in a list; none where nothing is chosen.
+
+    Args:
+        name: what the list is called.
+        values: what was sent.
+
+    Raises:
+        InputError: they are not entries of a list.
+    """
+    if values is None:
+        return ()
+    if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
+        raise InputError(f"{name} is not a list of entries: choose some from the list")
+    return tuple(values)
+
+
+def checked_token_id(value: object) -> int:
+    """Return the id of a token chosen in a list or a table.
+
+    Raises:
+        InputError: it is not a token id.
+    """
+    # A cell of a table holds the id as text.
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_IDS:
+        return value
+    raise InputError("no token with that id: choose one from the list")

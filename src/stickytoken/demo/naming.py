@@ -1,4 +1,4 @@
-"""Which token a visitor means, and how a token is named to one. Pure."""
+"""Names of tokens: which one a visitor means, and what the app calls it. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _ID = re.compile(r"\s*#(\d{1,9})\s*", re.ASCII)
 _DIGITS = re.compile(r"\s*\d+\s*", re.ASCII)
 
 
-def named_token(vocabulary: Vocabulary, name: str | None) -> Token:
-    """The token that a visitor calls ``name``: ``#`` with an id, a vocabulary string, or its text.
+def named_token(vocabulary: Vocabulary, name: object) -> Token:
+    """Find the token that a visitor named: ``#`` and an id, a vocabulary string, or its text.
 
     Raises:
         InputError: there is none, there are several, or it cannot occur in text.
     """
-    if name is None or not name.strip():
-        raise InputError("no token is named: write one as in the vocabulary, or # and its id")
+    if not isinstance(name, str) or not name.strip():
+        raise InputError("the token is empty: write it as in the vocabulary, or # and its id")
     if len(name) > TOKEN_CHARACTERS:
-        raise InputError(f"the token has {len(name):,} characters, {TOKEN_CHARACTERS} are the most here")
+        raise InputError(f"the token has {len(name):,} characters, and the limit is {TOKEN_CHARACTERS}")
     by_id = _ID.fullmatch(name)
     try:
         token_id = int(by_id.group(1)) if by_id else find_token(vocabulary, name)
@@ -36,8 +36,8 @@ def named_token(vocabulary: Vocabulary, name: str | None) -> Token:
 
 
 def name_of(vocabulary: Vocabulary, token_id: int) -> str:
-    """What a visitor may type to name a token: its vocabulary string where that says it all, else its id."""
-    name = vocabulary.tokens[vocabulary.ids.index(token_id)]
+    """Return what a visitor can type to name a token: its vocabulary string if that is enough, else #id."""
+    name = vocabulary.tokens[_place(vocabulary, token_id)]
     try:
         found = named_token(vocabulary, name)
     except InputError:
@@ -46,5 +46,11 @@ def name_of(vocabulary: Vocabulary, token_id: int) -> str:
 
 
 def shown_name(vocabulary: Vocabulary, token_id: int) -> str:
-    """The vocabulary string, every character of it visible."""
-    return visible(vocabulary.tokens[vocabulary.ids.index(token_id)])
+    """Return the vocabulary string with every character visible."""
+    return visible(vocabulary.tokens[_place(vocabulary, token_id)])
+
+
+def _place(vocabulary: Vocabulary, token_id: int) -> int:
+    if token_id not in vocabulary.ids:
+        raise InputError(f"the vocabulary has no token id {token_id}: choose a token from the list")
+    return vocabulary.ids.index(token_id)

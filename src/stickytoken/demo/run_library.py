@@ -56,14 +56,14 @@ class RunLibrary:
         """run.json of a run."""
         return self._listed[label].record
 
-    def content(self, label: str | None) -> RunContent:
+    def content(self, label: object) -> RunContent:
         """A run by its label.
 
         Raises:
             RunError: there is none of that name, or it cannot be read.
         """
-        if label is None or label not in self._listed:
-            raise RunError("no run of that name is open: choose one from the list")
+        if not isinstance(label, str) or label not in self._listed:
+            raise RunError("there is no run of that name: choose one from the list")
         with self._lock:
             if label not in self._read:
                 self._read[label] = read_content(self._listed[label].path)

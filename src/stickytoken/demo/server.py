@@ -6,11 +6,13 @@ import os
 import socket
 import time
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from starlette.middleware import Middleware
 
 from stickytoken.demo.app import App
 from stickytoken.demo.content_policy import ContentPolicy
+from stickytoken.demo.request_guard import AllowedHosts, RequestGuard
 from stickytoken.errors import InputError
 
 HOST = "127.0.0.1"
@@ -65,7 +67,7 @@ def require_free(port: int) -> int:
 
 
 def serve(app: App, port: int, share: bool) -> Served:
-    """Start serving in the background, on 127.0.0.1 alone.
+    """Start serving in the background, on 127.0.0.1 alone, to requests that address this machine by name.
 
     Args:
         app: the page.
@@ -78,6 +80,7 @@ def serve(app: App, port: int, share: bool) -> Served:
     # Checked when a page is built and when it is served; both tell Gradio's makers.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     free = require_free(port)
+    hosts = AllowedHosts()
     try:
         _, url, public = app.blocks.launch(
             server_name=HOST,
@@ -94,12 +97,14 @@ def serve(app: App, port: int, share: bool) -> Served:
             mcp_server=False,
             enable_monitoring=False,
             allowed_paths=[],
-            app_kwargs={"middleware": [Middleware(ContentPolicy)]},
-            **app.looks,
+            app_kwargs={"middleware": [Middleware(ContentPolicy), Middleware(RequestGuard, hosts=hosts)]},
+            **app.style,
         )
     except OSError as error:
         raise InputError(f"port {free} was taken meanwhile: choose another one with --port") from error
     if share and not public:
         app.blocks.close(verbose=False)
         raise InputError("no public address could be made: is there a network? Without --share the app works")
+    if public:
+        hosts.add(urlsplit(public).hostname or "")
     return Served(app, url, public)

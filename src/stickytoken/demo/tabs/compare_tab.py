@@ -6,10 +6,10 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.components import FigureSlot, message, one_line_errors, render, slot_contents
+from stickytoken.demo.components import FigureSlot, message, render, show_errors, slot_contents
 from stickytoken.demo.run_library import RunLibrary
 from stickytoken.demo.tabs.events import ON_TABLES, on_first_opening
-from stickytoken.errors import InputError, StickyTokenError
+from stickytoken.errors import InputError
 from stickytoken.reports.comparison import (
     agreement_table,
     compare,
@@ -29,7 +29,7 @@ TWO_RUNS_NEEDED = (
 FIGURES = 2
 
 
-def compared(library: RunLibrary, first: str | None, second: str | None) -> tuple[str, list[ReportFigure]]:
+def compared(library: RunLibrary, first: object, second: object) -> tuple[str, list[ReportFigure]]:
     """Two runs in words, tables and figures.
 
     Raises:
@@ -66,16 +66,14 @@ def compare_tab(library: RunLibrary, own_tab: gr.Tab) -> None:
     answer = gr.HTML("", elem_id="compare-answer")
     slots = [FigureSlot(None) for _ in range(FIGURES)]
 
-    def respond(one: str, other: str) -> list[Any]:
-        said, found = compared(library, one, other)
-        return [said, *(part for figure in found for part in slot_contents(figure))]
+    def respond(one: object, other: object) -> list[Any]:
+        found, figures = compared(library, one, other)
+        return [found, *(part for figure in figures for part in slot_contents(figure))]
 
-    def first_look(one: str, other: str) -> list[Any]:
-        try:
-            return respond(one, other)
-        except StickyTokenError as error:
-            return [message(str(error)), *(part for _ in slots for part in slot_contents(None))]
+    def blank(error: str) -> list[Any]:
+        return [error, *(part for _ in slots for part in slot_contents(None))]
 
+    answered = show_errors(respond, blank)
     outputs = [answer, *(part for slot in slots for part in slot.outputs)]
-    gr.on([first.input, second.input], one_line_errors(respond), [first, second], outputs, **ON_TABLES)
-    on_first_opening(own_tab, first_look, [first, second], outputs, **ON_TABLES)
+    gr.on([first.input, second.input], answered, [first, second], outputs, **ON_TABLES)
+    on_first_opening(own_tab, answered, [first, second], outputs, **ON_TABLES)

@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.components import FigureSlot, one_line_errors, render, slot_contents, tables
+from stickytoken.demo.components import FigureSlot, count_field, render, show_errors, slot_contents, tables
 from stickytoken.demo.examples import worked_example
 from stickytoken.demo.explaining import (
     FIGURES,
@@ -53,12 +53,12 @@ class Explain:
 
     def explained(
         self,
-        name: str,
-        placement: str,
-        copies: float,
-        carriers: float,
-        benign: float,
-        attribution: bool,
+        name: object,
+        placement: object,
+        copies: object,
+        carriers: object,
+        benign: object,
+        attribution: object,
         progress: ProgressCallback,
     ) -> list[Any]:
         """Explain a token: words, figures and tables.
@@ -99,30 +99,32 @@ def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
     details = gr.HTML("", elem_id="explain-tables")
     outputs = [said, *(part for slot in slots for part in slot.outputs), details]
 
-    @one_line_errors
     def respond(
-        name: str,
-        place: str,
-        count: float,
-        texts: float,
-        others: float,
-        attributed: bool,
+        name: object,
+        placement: object,
+        copies: object,
+        carriers: object,
+        benign: object,
+        attribution: object,
         progress: gr.Progress = gr.Progress(),  # noqa: B008 - how gradio asks for it
     ) -> list[Any]:
-        return tab.explained(name, place, count, texts, others, attributed, told(progress))
+        reported = progress_callback(progress)
+        return tab.explained(name, placement, copies, carriers, benign, attribution, reported)
 
-    @one_line_errors
     def opened(progress: gr.Progress = gr.Progress()) -> list[Any]:  # noqa: B008 - how gradio asks for it
-        return tab.example(told(progress))
+        return tab.example(progress_callback(progress))
 
-    @one_line_errors
     def started() -> list[Any]:
-        return [gr.update(value=tab.example_name, interactive=True), gr.update(interactive=True)]
+        return [gr.update(value=tab.example_name, interactive=True), gr.update(interactive=True), gr.skip()]
 
-    page.load(started, None, [inputs[0], button], **ON_STARTUP)
+    def blank(error: str) -> list[Any]:
+        return [error, *(part for _ in slots for part in slot_contents(None)), ""]
+
+    starting = show_errors(started, lambda error: [gr.skip(), gr.skip(), error])
+    page.load(starting, None, [inputs[0], button, said], **ON_STARTUP)
     full = ON_MODEL | {"show_progress": "full", "show_progress_on": [said]}
-    gr.on([button.click, inputs[0].submit], respond, inputs, outputs, **full)
-    on_first_opening(own_tab, opened, [], outputs, **full)
+    gr.on([button.click, inputs[0].submit], show_errors(respond, blank), inputs, outputs, **full)
+    on_first_opening(own_tab, show_errors(opened, blank), [], outputs, **full)
 
 
 def _inputs() -> list[Any]:
@@ -130,32 +132,25 @@ def _inputs() -> list[Any]:
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, min_width=180, interactive=False)
         placement = gr.Radio(PLACES, value=Placement.SUFFIX.value, label="Where the copies go", min_width=220)
-        copies = gr.Slider(1, COPIES, value=_COPIES, step=1, label="Copies", min_width=150)
+        copies = count_field("Copies", 1, COPIES, value=_COPIES)
     with gr.Row():
-        carriers = gr.Slider(2, EXPLAIN_CARRIERS, value=_CARRIERS, step=1, label="Texts", min_width=150)
-        benign = gr.Slider(
-            LEAST_BENIGN,
-            EXPLAIN_BENIGN,
-            value=_BENIGN,
-            step=1,
-            label="Benign tokens",
-            min_width=150,
-        )
+        carriers = count_field("Texts", 2, EXPLAIN_CARRIERS, value=_CARRIERS)
+        benign = count_field("Benign tokens", LEAST_BENIGN, EXPLAIN_BENIGN, value=_BENIGN)
     attribution = gr.Checkbox(
         value=False, label="Attribution", info="which tokens make up the similarity; slow"
     )
     return [token, placement, copies, carriers, benign, attribution]
 
 
-def told(progress: gr.Progress | None) -> ProgressCallback:
-    """Progress of a computation as progress in the page."""
+def progress_callback(progress: gr.Progress | None) -> ProgressCallback:
+    """Show the progress of a computation in the page."""
     if progress is None:
         return ignore_progress
 
-    def tell(step: Progress) -> None:
+    def show(step: Progress) -> None:
         progress((step.done, max(1, step.total)), desc=step.stage)
 
-    return tell
+    return show
 
 
 def _parts(found: Explanation) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.components import FigureSlot, message, one_line_errors, render, slot_contents
+from stickytoken.demo.components import FigureSlot, message, render, show_errors, slot_contents
 from stickytoken.demo.examples import worst_token
 from stickytoken.demo.exploring import (
     Filters,
@@ -19,17 +19,18 @@ from stickytoken.demo.exploring import (
     table_rows,
     tokens_offered,
 )
-from stickytoken.demo.inputs import TABLE_ROWS
+from stickytoken.demo.inputs import TABLE_ROWS, checked_choices, checked_token_id
 from stickytoken.demo.run_library import RunLibrary
 from stickytoken.demo.startup import Startup
 from stickytoken.demo.tabs.events import ON_MODEL, ON_TABLES, on_first_opening
-from stickytoken.errors import InputError, StickyTokenError
+from stickytoken.errors import InputError
 from stickytoken.reports.cards import card_of
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.facts import headline, key_facts, notes, tone
 from stickytoken.reports.figure_set import curve_figures
 from stickytoken.reports.figures.figure import ReportFigure
 
+_FILTERED = ("verdict", "kind", "script")
 NO_RUN = "There is no run to look through: `stickytoken detect MODEL` makes one, `demo --run RUN` shows it."
 
 
@@ -71,16 +72,17 @@ class Explore:
         figures = curve_figures(shown, content.run)
         return render("evidence.html.j2", card=card, confidence=confidence), figures[0] if figures else None
 
-    def evidence_or_reason(
-        self, content: RunContent, token_id: int | None
-    ) -> tuple[str, ReportFigure | None]:
-        """The evidence, if a token is chosen; where there is none, a sentence that says why."""
+    def chosen(self, label: object, token_id: object) -> list[Any]:
+        """What the evidence's outputs become: nothing where no token is chosen.
+
+        Raises:
+            StickyTokenError: there is no such run or token, or no evidence of it.
+        """
         if token_id is None:
-            return "", None
-        try:
-            return self.evidence(content, token_id)
-        except StickyTokenError as error:
-            return message(str(error)), None
+            return ["", *slot_contents(None)]
+        content = self._startup.library.content(label)
+        card, curve = self.evidence(content, checked_token_id(token_id))
+        return [card, *slot_contents(curve)]
 
 
 def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
@@ -101,8 +103,10 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
     with gr.Row():
         search = gr.Textbox(label="Search", info="part of a token", min_width=160)
         filters = [
-            gr.Dropdown(choices(content, name), value=[], multiselect=True, label=title, min_width=160)
-            for name, title in (("verdict", "Verdict"), ("kind", "Kind"), ("script", "Script"))
+            gr.Dropdown(
+                choices(content, name), value=[], multiselect=True, label=name.capitalize(), min_width=160
+            )
+            for name in _FILTERED
         ]
     count = gr.HTML(_counted(len(rows)), elem_id="explore-count")
     table = gr.Dataframe(
@@ -116,12 +120,7 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
     )  # fmt: skip
     evidence = gr.HTML("", elem_id="explore-evidence")
     shown = [evidence, *FigureSlot(None).outputs]
-
-    def first_look(label: str, token_id: int | None) -> list[Any]:
-        card, curve = tab.evidence_or_reason(startup.library.content(label), token_id)
-        return [card, *slot_contents(curve)]
-
-    on_first_opening(own_tab, one_line_errors(first_look), [run, token], shown, **ON_MODEL)
+    on_first_opening(own_tab, show_errors(tab.chosen, _no_evidence), [run, token], shown, **ON_MODEL)
     _connect(startup.library, tab, run, [search, *filters], [about, count, table, token], shown)
 
 
@@ -129,42 +128,47 @@ def _connect(
     library: RunLibrary, tab: Explore, run: Any, filters: list[Any], listing: list[Any], shown: list[Any]
 ) -> None:
     about, count, table, token = listing
+    no_tokens = [gr.update(value={"headers": [], "data": []}), gr.update(choices=[], value=None)]
 
-    @one_line_errors
-    def opened(label: str) -> list[Any]:
+    def open_run(label: object) -> list[Any]:
         found = library.content(label)
         rows = filtered(found, Filters())
-        fresh = [gr.update(choices=choices(found, name), value=[]) for name in ("verdict", "kind", "script")]
+        fresh = [gr.update(choices=choices(found, name), value=[]) for name in _FILTERED]
         first = worst_token(found) if found.run is not None else None
         offered = gr.update(choices=tokens_offered(rows), value=first)
         return ["", *fresh, tab.about(found), _counted(len(rows)), _table(found, rows), offered]
 
-    @one_line_errors
-    def narrowed(label: str, text: str, *wanted: list[str]) -> list[Any]:
+    def no_run(error: str) -> list[Any]:
+        return ["", *(gr.update(choices=[], value=[]) for _ in _FILTERED), error, "", *no_tokens]
+
+    def narrow(label: object, text: object, *wanted: object) -> list[Any]:
         found = library.content(label)
-        rows = filtered(found, Filters(text or "", *(tuple(each or ()) for each in wanted)))
+        chosen = [checked_choices(name, values) for name, values in zip(_FILTERED, wanted, strict=True)]
+        rows = filtered(found, Filters(text if isinstance(text, str) else "", *chosen))
         return [_counted(len(rows)), _table(found, rows), gr.update(choices=tokens_offered(rows))]
 
-    @one_line_errors
-    def looked_at(label: str, token_id: int | None) -> list[Any]:
-        if token_id is None:
-            return ["", *slot_contents(None)]
-        card, curve = tab.evidence(library.content(label), int(token_id))
-        return [card, *slot_contents(curve)]
-
-    @one_line_errors
-    def selected(label: str, event: gr.SelectData) -> Any:
+    def select(label: object, event: gr.SelectData) -> list[Any]:
         place = id_column(library.content(label))
-        cell = event.row_value[place] if event.row_value else None
-        return gr.skip() if cell in (None, "") else gr.update(value=int(cell))
+        cells = event.row_value if isinstance(event.row_value, list) else []
+        known = place < len(cells) and cells[place] not in (None, "")
+        return [gr.update(value=checked_token_id(cells[place])) if known else gr.skip(), gr.skip()]
 
-    choice = run.input(opened, run, [*filters, about, count, table, token], **ON_TABLES)
-    choice.then(looked_at, [run, token], shown, **ON_MODEL)
-    # A text that is pasted is a change and no input.
+    look = show_errors(tab.chosen, _no_evidence)
+    choice = run.input(
+        show_errors(open_run, no_run), run, [*filters, about, count, table, token], **ON_TABLES
+    )
+    choice.then(look, [run, token], shown, **ON_MODEL)
+    # Pasted text is a change but not an input.
     triggers = [filters[0].change, *(each.input for each in filters[1:])]
+    narrowed = show_errors(narrow, lambda error: [error, *no_tokens])
     gr.on(triggers, narrowed, [run, *filters], [count, table, token], **ON_TABLES)
-    table.select(selected, run, token, **ON_TABLES).then(looked_at, [run, token], shown, **ON_MODEL)
-    token.input(looked_at, [run, token], shown, **ON_MODEL)
+    selected = show_errors(select, lambda error: [gr.update(value=None), error])
+    table.select(selected, run, [token, shown[0]], **ON_TABLES).then(look, [run, token], shown, **ON_MODEL)
+    token.input(look, [run, token], shown, **ON_MODEL)
+
+
+def _no_evidence(error: str) -> list[Any]:
+    return [error, *slot_contents(None)]
 
 
 def _table(content: RunContent, rows: Any) -> dict[str, Any]:

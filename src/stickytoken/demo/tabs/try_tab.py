@@ -8,10 +8,18 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.components import FigureSlot, message, one_line_errors, render, slot_contents, tables
+from stickytoken.demo.components import (
+    FigureSlot,
+    count_field,
+    message,
+    render,
+    show_errors,
+    slot_contents,
+    tables,
+)
 from stickytoken.demo.context import Context
 from stickytoken.demo.examples import listed_tokens, other_sentences, worked_example
-from stickytoken.demo.inputs import COPIES, checked_count, checked_text
+from stickytoken.demo.inputs import COPIES, checked_count, checked_placement, checked_text, checked_token_id
 from stickytoken.demo.naming import named_token
 from stickytoken.demo.startup import Startup
 from stickytoken.demo.tabs.events import ON_MODEL, ON_STARTUP
@@ -54,23 +62,31 @@ class Try:
     def _context(self) -> Context:
         return self._startup.context()
 
-    def answer(self, anchor: str, carrier: str, name: str, placement: str, copies: float) -> Answer:
+    def answer(
+        self, anchor: object, carrier: object, name: object, placement: object, copies: object
+    ) -> Answer:
         """Put copies of a token into sentence B.
+
+        Args:
+            anchor: sentence A.
+            carrier: sentence B.
+            name: of the token, as `named_token` reads it.
+            placement: where the copies go.
+            copies: how many.
 
         Raises:
             InputError: something that cannot be tried; says what.
             EncodingError: a text without a usable vector.
         """
-        anchor = checked_text("sentence A", anchor)
-        carrier = checked_text("sentence B", carrier)
-        count = checked_count("copies", copies, 1, COPIES)
+        texts = checked_text("sentence A", anchor), checked_text("sentence B", carrier)
+        place, count = checked_placement(placement), checked_count("the number of copies", copies, 1, COPIES)
         context = self._context
         model = context.model
         token = named_token(model.vocabulary, name)
         benign = model.benign(token.id, context.run, _BENIGN)
         others = other_sentences(context.content, context.corpus)
-        others = tuple(text for text in others if text not in (anchor, carrier))
-        question = Question(anchor, carrier, token, Placement(placement), count, benign, others)
+        others = tuple(text for text in others if text not in texts)
+        question = Question(*texts, token, place, count, benign, others)
         with model.encoder() as encoder:
             return measure_trial(encoder, plan_trial(encoder, question))
 
@@ -140,20 +156,31 @@ def try_tab(startup: Startup, page: gr.Blocks) -> None:
     slots = (FigureSlot(None), FigureSlot(None))
     texts = gr.HTML("", elem_id="try-sentences")
 
-    @one_line_errors
-    def respond(*asked: Any) -> list[Any]:
+    def respond(*asked: object) -> list[Any]:
         return tab.answered(tab.answer(*asked))
 
-    def named(token_id: int | None) -> Any:
-        return gr.skip() if token_id is None else startup.context().name_of(token_id)
+    answered = show_errors(respond, _blank)
+
+    def choose(anchor: object, carrier: object, token_id: object, *how: object) -> list[Any]:
+        if token_id is None:
+            return [gr.skip()] * (1 + len(outputs))
+        name = startup.context().name_of(checked_token_id(token_id))
+        return [name, *answered(anchor, carrier, name, *how)]
 
     anchor, carrier, token, placement, copies = inputs
     outputs = [answer, *(part for slot in slots for part in slot.outputs), texts]
-    page.load(one_line_errors(tab.opening), None, [*inputs, chosen, button, *outputs], **ON_STARTUP)
-    picked = chosen.input(named, chosen, token, queue=False, show_progress="hidden", api_visibility="private")
-    submitted = [token.submit, anchor.submit, carrier.submit]
-    gr.on([button.click, *submitted, placement.input, copies.release], respond, inputs, outputs, **ON_MODEL)
-    picked.then(respond, inputs, outputs, **ON_MODEL)
+    filled = [*inputs, chosen, button]
+    opening = show_errors(tab.opening, lambda error: [*([gr.skip()] * len(filled)), *_blank(error)])
+    page.load(opening, None, [*filled, *outputs], **ON_STARTUP)
+    submitted = [token.submit, anchor.submit, carrier.submit, copies.submit]
+    gr.on([button.click, *submitted, placement.input], answered, inputs, outputs, **ON_MODEL)
+    choosing = show_errors(choose, lambda error: [gr.skip(), *_blank(error)])
+    chosen.input(choosing, [anchor, carrier, chosen, placement, copies], [token, *outputs], **ON_MODEL)
+
+
+def _blank(error: str) -> list[Any]:
+    """The outputs with nothing in them but an error."""
+    return [error, *slot_contents(None), *slot_contents(None), ""]
 
 
 def _inputs() -> tuple[list[Any], Any]:
@@ -175,7 +202,7 @@ def _inputs() -> tuple[list[Any], Any]:
             min_width=220,
             interactive=False,
         )
-        copies = gr.Slider(1, COPIES, step=1, label="Copies", min_width=180, interactive=False)
+        copies = count_field("Copies", 1, COPIES, interactive=False)
     return [*texts, token, placement, copies], chosen
 
 
