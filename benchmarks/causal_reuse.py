@@ -22,7 +22,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from checks import Check, show, write
-from stickytoken.encoders import Encoder
+from stickytoken.encoders import IdEncoder
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 CARRIER_TOKENS, COUNTS, VOCABULARY = 24, 8, 2000
@@ -63,7 +63,7 @@ def probes(carriers: int, tokens: int) -> list[tuple[int, ...]]:
     ]
 
 
-def timed(encoder: Encoder, contents: list[tuple[int, ...]]) -> tuple[float, NDArray[np.float32]]:
+def timed(encoder: IdEncoder, contents: list[tuple[int, ...]]) -> tuple[float, NDArray[np.float32]]:
     encoder.encode_ids(contents[: 2 * COUNTS])  # loads kernels, tries reuse out
     started = time.perf_counter()
     vectors = encoder.encode_ids(contents)

@@ -24,7 +24,7 @@ from checks import Check, show, write
 from planted import PLANTED, planted_encoder
 from stickytoken.cli.progress import progress_bar
 from stickytoken.corpora import load_sentences
-from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder
+from stickytoken.encoders import IdEncoder, analyze_vocabulary, load_encoder
 from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.explanation.tables import AREAS
 from stickytoken.inspection.inspectors import inspector_of
@@ -36,7 +36,7 @@ CLS, COPIES = 101, 8
 SHARES = ("attention", "pooling")
 
 
-def explained(encoder: Encoder, tokens: list[int], settings: ExplainSettings) -> tuple[Explanation, float]:
+def explained(encoder: IdEncoder, tokens: list[int], settings: ExplainSettings) -> tuple[Explanation, float]:
     """An explanation, and the CPU seconds that it took."""
     started = time.process_time()
     with progress_bar() as progress:
@@ -89,7 +89,7 @@ def ordinary_check(found: Explanation, ordinary: list[int]) -> Check:
     )
 
 
-def completeness_check(encoder: Encoder, steps: int) -> Check:
+def completeness_check(encoder: IdEncoder, steps: int) -> Check:
     """Sums of token-by-token matrices against the similarity that the model gives.
 
     Half of the pairs have eight copies of [CLS] behind their first text: there the vector turns sharply.
@@ -122,7 +122,7 @@ def completeness_check(encoder: Encoder, steps: int) -> Check:
     )
 
 
-def time_check(encoder: Encoder, token_id: int) -> Check:
+def time_check(encoder: IdEncoder, token_id: int) -> Check:
     """One token with the default settings."""
     started = time.perf_counter()
     found, cpu = explained(encoder, [token_id], ExplainSettings())

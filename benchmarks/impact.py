@@ -35,7 +35,7 @@ from plain_evaluation import (
 from planted import PLANTED, planted_encoder
 from published import MINILM_U, PUBLISHED
 from stickytoken.cli.progress import progress_bar
-from stickytoken.encoders import Encoder, load_encoder
+from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.errors import RunError
 from stickytoken.impacts import Impact, ImpactSettings, Side, impact, open_impact
 from stickytoken.measurement.progress import Progress, ProgressCallback
@@ -126,7 +126,7 @@ class Counting:
         encoder: the model.
     """
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: IdEncoder) -> None:
         self._encoder = encoder
         self._seen: list[str] = []
 

@@ -25,7 +25,7 @@ from reliability import paper_sentences
 from stickytoken.cli.progress import progress_bar
 from stickytoken.corpora import Sentences, load_sentences
 from stickytoken.detection import Run, detect
-from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder
+from stickytoken.encoders import IdEncoder, analyze_vocabulary, load_encoder
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.insertion import Placement
 from stickytoken.measurement.engines.local import compute_shard
@@ -42,7 +42,7 @@ TOPICAL = ("terrorist", "terrorism", "saddam", "politician", "bush", "qaeda", "j
 FRESH_CARRIERS, COPIES = 60, 8
 
 
-def planted_encoder(rows: Path, strength: float, device: str | None) -> Encoder:
+def planted_encoder(rows: Path, strength: float, device: str | None) -> IdEncoder:
     """The packaged model with rows overwritten, by a share of the way."""
     import torch
     from sentence_transformers import SentenceTransformer
@@ -59,7 +59,7 @@ def planted_encoder(rows: Path, strength: float, device: str | None) -> Encoder:
     return load_encoder(model)
 
 
-def find(encoder: Encoder, corpus: Sentences, out: Path, tokens: list[int] | None) -> Run:
+def find(encoder: IdEncoder, corpus: Sentences, out: Path, tokens: list[int] | None) -> Run:
     with progress_bar() as progress:
         return detect(encoder, method="profile", sentences=corpus, tokens=tokens, out=out, progress=progress)
 
@@ -99,7 +99,7 @@ def topical_check(run: Run, name: str) -> Check:
     )
 
 
-def confirmed(run: Run, encoder: Encoder, truth: pl.DataFrame, fresh: Sentences, name: str) -> Check:
+def confirmed(run: Run, encoder: IdEncoder, truth: pl.DataFrame, fresh: Sentences, name: str) -> Check:
     """Measure what else was flagged on fresh carriers, in all placements, beside ordinary tokens."""
     others = run.sticky.filter(~pl.col("token_id").is_in(truth["token_id"].to_list()))["token_id"].to_list()
     low = fresh_lower_bounds(run, encoder, others, fresh)
@@ -116,7 +116,7 @@ def confirmed(run: Run, encoder: Encoder, truth: pl.DataFrame, fresh: Sentences,
 
 
 def fresh_lower_bounds(
-    run: Run, encoder: Encoder, token_ids: list[int], fresh: Sentences
+    run: Run, encoder: IdEncoder, token_ids: list[int], fresh: Sentences
 ) -> dict[int, float]:
     """Lower ends of 90 % intervals of the lift above the ordinary token's; the carrier is the unit."""
     if not token_ids:
@@ -191,7 +191,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def few_tokens(encoder: Encoder, truth: pl.DataFrame) -> list[int]:
+def few_tokens(encoder: IdEncoder, truth: pl.DataFrame) -> list[int]:
     """The planted tokens, the topical words and some others."""
     vocabulary = analyze_vocabulary(encoder)
     ids = [token.id for token in vocabulary.available]

@@ -23,7 +23,7 @@ from checks import Check, show, write
 from planted import PLANTED, planted_encoder
 from stickytoken.cli.progress import progress_bar
 from stickytoken.detection import Run, detect
-from stickytoken.encoders import Encoder, load_encoder
+from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.precision import Precision
 
@@ -39,7 +39,7 @@ class Timed:
     seconds: float
 
 
-def timed(encoder: Encoder, precision: Precision | None, out: Path, sample: int | None) -> Timed:
+def timed(encoder: IdEncoder, precision: Precision | None, out: Path, sample: int | None) -> Timed:
     settings = ProfileSettings(screen_precision=precision)
     started = time.perf_counter()
     with progress_bar() as progress:

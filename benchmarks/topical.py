@@ -23,7 +23,7 @@ from published import PUBLISHED
 from reliability import paper_sentences
 from stickytoken.corpora import load_sentences
 from stickytoken.corpora.endings import open_ended
-from stickytoken.encoders import Encoder, analyze_vocabulary
+from stickytoken.encoders import IdEncoder, analyze_vocabulary
 from stickytoken.encoders.mean_similarity import mean_similarity
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
 from stickytoken.methods.profile.clusters import cluster
@@ -35,7 +35,7 @@ LEAST_LIFT = 0.045
 Array = NDArray[np.float64]
 
 
-def responses(encoder: Encoder, tokens: list[Token], anchors: Array, u: float) -> tuple[Array, Array]:
+def responses(encoder: IdEncoder, tokens: list[Token], anchors: Array, u: float) -> tuple[Array, Array]:
     """What copies of each token do to the similarities of carriers and anchors.
 
     Returns:

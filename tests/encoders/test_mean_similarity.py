@@ -1,7 +1,5 @@
 """The mean cosine over the vocabulary, held against the slow mean over all pairs."""
 
-import importlib
-
 import numpy as np
 import pytest
 import torch
@@ -97,12 +95,11 @@ def test_a_vocabulary_of_zero_vectors_is_refused():
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 4096])
-def test_it_is_the_same_in_chunks_and_reports_each_of_them(backbone, monkeypatch, chunk):
+def test_it_is_the_same_in_chunks_and_reports_each_of_them(backbone, chunk):
     encoder = load_encoder(architectures.stacked(backbone))
     expected = slow_mean(encoder.encode(list(encoder.tokenizer.entries.values())))
-    monkeypatch.setattr(importlib.import_module("stickytoken.encoders.mean_similarity"), "_CHUNK", chunk)
     calls: list[tuple[int, int]] = []
-    found = mean_similarity(encoder, lambda done, entries: calls.append((done, entries)))
+    found = mean_similarity(encoder, lambda done, entries: calls.append((done, entries)), chunk=chunk)
     size = len(encoder.tokenizer.entries)
     assert found.value == pytest.approx(expected, abs=1e-6)
     assert calls == [(0, size), *((min(done, size), size) for done in range(chunk, size + chunk, chunk))]

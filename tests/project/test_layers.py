@@ -132,6 +132,7 @@ def public_names_without_docstring(tree, name):
         for node in tree.body
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
         and not node.name.startswith("_")
+        and "overload" not in [ast.unparse(each) for each in node.decorator_list]
     ]
     for node in public:
         if isinstance(node, ast.ClassDef):

@@ -103,8 +103,9 @@ def _context(encoder: Encoder, library: RunLibrary) -> Context:
     from stickytoken.corpora import load_sentences
     from stickytoken.demo.context import make_context
     from stickytoken.demo.shared_model import SharedModel
+    from stickytoken.encoders.protocol import require_ids
 
-    return make_context(SharedModel(encoder), library, load_sentences(None))
+    return make_context(SharedModel(require_ids(encoder, "demo")), library, load_sentences(None))
 
 
 def _announce(served: Served, output_format: o.Format, open_it: bool) -> None:

@@ -11,7 +11,7 @@ from stickytoken.detection.run import Run
 from stickytoken.detection.same_model import model_difference
 from stickytoken.detection.schema import RunRecord
 from stickytoken.detection.token_evidence import Reopened, reopen
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
 from stickytoken.explanation.benign import match_benign
 from stickytoken.explanation.said_by_run import flagged_tokens
@@ -29,7 +29,7 @@ class SharedModel:
         encoder: the model.
     """
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: IdEncoder) -> None:
         self._encoder = encoder
         # Reentrant: what is reopened is kept by a call that holds it already.
         self._lock = threading.RLock()
@@ -44,7 +44,7 @@ class SharedModel:
         return self._encoder.name
 
     @contextmanager
-    def encoder(self) -> Iterator[Encoder]:
+    def encoder(self) -> Iterator[IdEncoder]:
         """Have the model to oneself: neither it nor its tokenizer is made for several threads."""
         with self._lock:
             yield self._encoder

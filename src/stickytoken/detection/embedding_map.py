@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import Encoder, reads_ids
 from stickytoken.insertion import Token
 
 MAP_SCHEMA = {"token_id": pl.Int64, "to_mean": pl.Float64, "component": pl.Float64, "drawn": pl.Boolean}
@@ -51,7 +51,8 @@ def embedding_map(
     drawn = np.random.default_rng([seed, _DRAW]).permutation(len(vocabulary))[:DRAWN_TOKENS]
     chosen = {vocabulary[k].id for k in drawn}
     ids = np.array(sorted(chosen | {token.id for token in shown}), dtype=np.int64)
-    ids, vectors = _encoded(encoder, ids)
+    texts = {token.id: token.text for token in (*vocabulary, *shown)}
+    ids, vectors = _encoded(encoder, ids, texts)
     own = np.isin(ids, sorted(chosen))
     mean = vectors[own].mean(axis=0) if own.any() else np.zeros(vectors.shape[1])
     length = float(np.linalg.norm(mean))
@@ -60,13 +61,20 @@ def embedding_map(
     return _laid_out(ids, vectors, own, mean / length)
 
 
-def _encoded(encoder: Encoder, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Unit vectors of the ids that have one."""
-    head = encoder.tokenize(["a"])[0].head
+def _encoded(
+    encoder: Encoder, ids: NDArray[np.int64], texts: Mapping[int, str]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Unit vectors of the ids that have one; an encoder that reads no ids gets their texts."""
+    by_id = encoder if reads_ids(encoder) else None
+    head = by_id.tokenize(["a"])[0].head if by_id else ()
     usable = np.array([k for k in ids.tolist() if encoder.fits((*head, k))], dtype=np.int64)
     if not len(usable):
-        return usable, np.empty((0, encoder.identity.dimension))
-    vectors = encoder.encode_ids([(*head, k) for k in usable.tolist()], allow_zero=True).astype(np.float64)
+        return usable, np.empty((0, encoder.dimension))
+    if by_id:
+        found = by_id.encode_ids([(*head, k) for k in usable.tolist()], allow_zero=True)
+    else:
+        found = encoder.encode([texts[k] for k in usable.tolist()], allow_zero=True)
+    vectors = found.astype(np.float64)
     norms = np.linalg.norm(vectors, axis=1)
     return usable[norms > 0], vectors[norms > 0] / norms[norms > 0, None]
 

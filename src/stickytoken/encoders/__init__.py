@@ -2,11 +2,12 @@
 
 from stickytoken.encoders.loading.load import analyze_vocabulary, load_encoder, load_tokenizer
 from stickytoken.encoders.mean_similarity import MeanSimilarity, mean_similarity
-from stickytoken.encoders.protocol import Encoder, EncoderIdentity
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdEncoder
 
 __all__ = [
     "Encoder",
     "EncoderIdentity",
+    "IdEncoder",
     "MeanSimilarity",
     "analyze_vocabulary",
     "load_encoder",

@@ -1,15 +1,25 @@
-"""Vectors that cannot be used are errors that name their texts."""
+"""Checks of what goes into an encoder and what comes out, with errors that name the text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.errors import EncodingError
+from stickytoken.errors import EncodingError, InputError
 
 _SHOWN_CHARACTERS = 80
+
+
+def require_list(texts: Sequence[str]) -> None:
+    """Refuse one text in place of a list, which would be read character by character.
+
+    Raises:
+        InputError: shows the text.
+    """
+    if isinstance(texts, str):
+        raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it in a list")
 
 
 def require_usable(

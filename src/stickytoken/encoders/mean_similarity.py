@@ -1,16 +1,15 @@
-"""The value that sticky tokens pull to: the mean cosine over the vocabulary."""
+"""The mean cosine over the vocabulary: the value that sticky tokens pull towards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import Encoder, reads_ids
 from stickytoken.errors import EncodingError
-
-_CHUNK = 4096
 
 
 class MeanSimilarity(NamedTuple):
@@ -28,7 +27,9 @@ class MeanSimilarity(NamedTuple):
     left_out: int
 
 
-def mean_similarity(encoder: Encoder, progress: Callable[[int, int], None] | None = None) -> MeanSimilarity:
+def mean_similarity(
+    encoder: Encoder, progress: Callable[[int, int], None] | None = None, *, chunk: int = 4096
+) -> MeanSimilarity:
     """Compute u: the mean cosine over all ordered pairs of vocabulary embeddings.
 
     Every vocabulary string is encoded as a text, as the published values were
@@ -38,25 +39,33 @@ def mean_similarity(encoder: Encoder, progress: Callable[[int, int], None] | Non
     Args:
         encoder: the model.
         progress: called with entries done and entries in all, first with 0 done.
+        chunk: entries encoded at a time.
 
     Raises:
         EncodingError: no entry can be encoded.
     """
     strings = list(encoder.tokenizer.entries.values())
-    total = np.zeros(encoder.identity.dimension)
+    total = np.zeros(encoder.dimension)
     used = 0
     if progress is not None:
         progress(0, len(strings))
-    for start in range(0, len(strings), _CHUNK):
-        ids = [text.ids for text in encoder.tokenize(strings[start : start + _CHUNK])]
-        usable = [row for row in ids if row and encoder.fits(row)]
-        vectors = encoder.encode_ids(usable, allow_zero=True).astype(np.float64)
+    for start in range(0, len(strings), chunk):
+        vectors = _vectors(encoder, strings[start : start + chunk]).astype(np.float64)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         total += np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0).sum(axis=0)
         used += int(np.count_nonzero(norms))
         if progress is not None:
-            progress(min(start + _CHUNK, len(strings)), len(strings))
+            progress(min(start + chunk, len(strings)), len(strings))
     if used == 0:
         raise EncodingError(f"{encoder.name}: no vocabulary entry can be encoded")
     mean = total / used
     return MeanSimilarity(float(mean @ mean), used, len(strings) - used)
+
+
+def _vectors(encoder: Encoder, strings: Sequence[str]) -> NDArray[np.float32]:
+    """Vectors of the strings that the model reads in full, shape (n, d)."""
+    ids = encoder.content_ids(strings)
+    usable = [place for place, row in enumerate(ids) if row and encoder.fits(row)]
+    if reads_ids(encoder):
+        return encoder.encode_ids([ids[place] for place in usable], allow_zero=True)
+    return encoder.encode([strings[place] for place in usable], allow_zero=True)

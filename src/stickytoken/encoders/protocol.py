@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.errors import ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.precision import Precision
 from stickytoken.vocabulary.categories import RoundTripTokenizer
@@ -39,7 +41,11 @@ class EncoderIdentity:
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Turns texts, or lists of token ids, into vectors."""
+    """Turns texts into vectors.
+
+    This is all that detection with text insertion needs. An object with less, a name and `encode`, becomes
+    an encoder through `stickytoken.load_encoder`.
+    """
 
     @property
     def name(self) -> str:
@@ -53,39 +59,46 @@ class Encoder(Protocol):
 
     @property
     def identity(self) -> EncoderIdentity:
-        """What can change the vectors."""
+        """What can change the vectors, computed from the model as it is now.
+
+        This hashes the weights. Code that needs it several times takes it once; `max_length` and
+        `dimension` are cheap.
+        """
+        ...
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest input in tokens, special tokens included; None is no limit."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """Number of components of a vector."""
         ...
 
     @property
     def tokenizer(self) -> RoundTripTokenizer:
-        """The tokenizer, for the vocabulary."""
-        ...
-
-    def at(self, precision: Precision | None) -> Encoder:
-        """The same encoder computing faster and less exactly, for early rounds; None is itself.
+        """The tokenizer, for the vocabulary.
 
         Raises:
-            InputError: the device or the model does not compute in this precision.
+            ModelError: the encoder has none.
         """
         ...
 
-    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Content ids of each text (prompt in the head), without special tokens."""
-        ...
-
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Content ids of each text, the prompt's included: what `encode` would send to the model."""
+        """Content ids of each text, the prompt's included: what `encode` sends to the model."""
         ...
 
     def fits(self, ids: Sequence[int]) -> bool:
-        """Whether the model reads these ids whole, special tokens added, and has rows for all of them."""
+        """Whether the model reads these content ids in full and knows all of them."""
         ...
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Encode texts, the prompt put in front.
 
         Args:
             texts: n texts.
+            allow_zero: return zero vectors instead of raising on them.
 
         Returns:
             float32 array of shape (n, d).
@@ -94,6 +107,23 @@ class Encoder(Protocol):
             EncodingError: a text is too long, empty after tokenization, or its vector is
                 not finite or zero. The message names the text.
         """
+        ...
+
+
+@runtime_checkable
+class IdEncoder(Encoder, Protocol):
+    """An encoder that also reads token ids."""
+
+    def at(self, precision: Precision | None) -> IdEncoder:
+        """Return an encoder of the same model with faster, less exact arithmetic; None returns itself.
+
+        Raises:
+            InputError: the device or the model does not support this precision.
+        """
+        ...
+
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Content ids of each text by word, the prompt in the head, without special tokens."""
         ...
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
@@ -110,3 +140,44 @@ class Encoder(Protocol):
             EncodingError: as `encode`.
         """
         ...
+
+
+_TEXT_PARTS = tuple(part for part in vars(Encoder) if not part.startswith("_"))
+_ID_PARTS = tuple(part for part in vars(IdEncoder) if not part.startswith("_"))
+
+
+def is_encoder(model: object) -> TypeGuard[Encoder]:
+    """Check for the members of `Encoder` without computing any of them, as `isinstance` would."""
+    return all(_has(model, part) for part in _TEXT_PARTS)
+
+
+def reads_ids(encoder: Encoder) -> TypeGuard[IdEncoder]:
+    """Check whether an encoder is an `IdEncoder`, without computing its identity."""
+    return all(_has(encoder, part) for part in _ID_PARTS)
+
+
+def require_ids(encoder: Encoder, purpose: str) -> IdEncoder:
+    """Return an encoder that reads token ids.
+
+    Args:
+        encoder: any encoder.
+        purpose: what needs token ids, the subject of the message.
+
+    Raises:
+        ModelError: it reads texts only.
+    """
+    if reads_ids(encoder):
+        return encoder
+    missing = ", ".join(part for part in _ID_PARTS if not _has(encoder, part))
+    raise ModelError(
+        f"{purpose} needs token ids, and {encoder.name} encodes texts only (a {type(encoder).__name__} "
+        f"without {missing}): pass a SentenceTransformer or the name of a model"
+    )
+
+
+def _has(model: object, part: str) -> bool:
+    missing: Any = object()
+    if inspect.getattr_static(model, part, missing) is not missing:
+        return True
+    # What is handed on by __getattr__; a property that is computed was found above.
+    return hasattr(type(model), "__getattr__") and hasattr(model, part)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.arithmetic import ROUNDING, Arithmetic, arithmetic, require_precision
 from stickytoken.encoders.batch_runner import BatchRunner
-from stickytoken.encoders.checks import require_usable, shown
+from stickytoken.encoders.checks import require_list, require_usable, shown
 from stickytoken.encoders.cpu.calibration import calibration_inputs, require_agreement
 from stickytoken.encoders.fingerprint import modules_fingerprint, weights_fingerprint
 from stickytoken.encoders.lengths import maximum_length, set_maximum_length
@@ -26,7 +26,7 @@ from stickytoken.encoders.prefixes.reuse import PrefixReuse, agree
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.template import InputTemplate, read_template
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
-from stickytoken.errors import EncodingError, InputError, ModelError
+from stickytoken.errors import EncodingError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.precision import Precision
 
@@ -105,6 +105,11 @@ class SentenceTransformerEncoder:
         return self._model
 
     @property
+    def max_length(self) -> int | None:
+        """Longest input in tokens, special tokens included; None is no limit."""
+        return self._max_length
+
+    @property
     def template(self) -> InputTemplate:
         """The special tokens around the content."""
         return self._template
@@ -155,11 +160,10 @@ class SentenceTransformerEncoder:
         short = self._max_length is None or len(ids) + self._template.overhead <= self._max_length
         return short and (self._rows is None or max(ids, default=0) < self._rows)
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Encode texts, the prompt put in front; see `Encoder.encode`."""
-        if isinstance(texts, str):
-            raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it into a list")
-        return self._encode(self.content_ids(texts), texts, allow_zero=False)
+        require_list(texts)
+        return self._encode(self.content_ids(texts), texts, allow_zero=allow_zero)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Encode lists of content ids; see `Encoder.encode_ids`."""

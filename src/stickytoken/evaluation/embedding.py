@@ -90,7 +90,7 @@ def embed_file(
     for start in range(0, len(texts), _CHUNK):
         parts.append(encoder.encode(texts[start : start + _CHUNK]))
         progress(min(start + _CHUNK, len(texts)), len(texts))
-    vectors = np.concatenate(parts) if parts else np.empty((0, encoder.identity.dimension), np.float32)
+    vectors = np.concatenate(parts) if parts else np.empty((0, encoder.dimension), np.float32)
     size = int(vectors.shape[1])
     frame = pl.DataFrame(
         {

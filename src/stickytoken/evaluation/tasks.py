@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import Encoder, reads_ids
 from stickytoken.errors import InputError
 from stickytoken.impacts.carriers import prepare
 from stickytoken.impacts.mteb_tasks import MtebTask, evaluate, find_mteb_task, load_data
@@ -73,6 +73,8 @@ def fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], i
     Returns:
         The texts, and how many were cut.
     """
+    if not reads_ids(encoder):  # one that encodes texts only cuts them itself, or refuses them
+        return {role: list(texts) for role, texts in task.texts.items()}, 0
     found = {
         role: prepare(encoder, texts, 0, Insertion.TEXT, task.name) for role, texts in task.texts.items()
     }

@@ -11,7 +11,7 @@ from stickytoken.corpora import Sentences
 from stickytoken.detection.run import Run
 from stickytoken.detection.same_model import require_same_model
 from stickytoken.detection.selection import choose_tokens, find_token
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError, ModelError
 from stickytoken.explanation.assembling import Job, assemble
 from stickytoken.explanation.attributing import attribute
@@ -62,6 +62,7 @@ def explain(
     from stickytoken.inspection.inspectors import inspector_of
 
     settings = settings or ExplainSettings()
+    encoder = require_ids(encoder, "explain")
     inspector = inspector_of(encoder)
     if run is not None:
         require_same_model(run, encoder)

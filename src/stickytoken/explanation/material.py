@@ -11,7 +11,7 @@ import numpy as np
 from stickytoken.corpora import Sentences, load_sentences
 from stickytoken.corpora.endings import open_ended
 from stickytoken.detection.run import Run
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
 from stickytoken.explanation.placing import PlacedCarrier, place_copies
 from stickytoken.explanation.settings import ExplainSettings
@@ -40,7 +40,7 @@ class Material:
 
 
 def gather(
-    encoder: Encoder,
+    encoder: IdEncoder,
     settings: ExplainSettings,
     run: Run | None,
     texts: Sequence[str] | None,
@@ -79,7 +79,7 @@ def gather(
     return Material(tuple(own), tuple(anchors), mean, source)
 
 
-def _users(encoder: Encoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
+def _users(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
     for text in texts:
         if not text.strip():
             raise InputError(f"the text {text!r} is empty: pass one with words, or leave it out")
@@ -90,7 +90,7 @@ def _users(encoder: Encoder, settings: ExplainSettings, texts: Sequence[str]) ->
         if not encoder.fits(carrier.with_copies(0)):
             raise InputError(
                 f"the text {carrier.text[:_SHOWN]!r} has {len(carrier.template)} tokens with "
-                f"{settings.copies} copies in, more than {encoder.name} reads ({encoder.identity.max_length} "
+                f"{settings.copies} copies in, more than {encoder.name} reads ({encoder.max_length} "
                 "with its special tokens): shorten it or use fewer copies"
             )
     return placed
@@ -112,14 +112,14 @@ def _texts_of_corpus(corpus: Sentences, settings: ExplainSettings) -> tuple[list
     return carriers, [corpus.texts[k] for k in order if k not in chosen]
 
 
-def _placed(encoder: Encoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
+def _placed(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
     return [
         place_copies(text, tokenized, number, settings)
         for number, (text, tokenized) in enumerate(zip(texts, encoder.tokenize(texts), strict=True))
     ]
 
 
-def _that_fit(encoder: Encoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
+def _that_fit(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
     return [
         carrier
         for carrier in _placed(encoder, settings, texts)
@@ -127,7 +127,7 @@ def _that_fit(encoder: Encoder, settings: ExplainSettings, texts: Sequence[str])
     ]
 
 
-def _readable(encoder: Encoder, texts: Sequence[str]) -> list[str]:
+def _readable(encoder: IdEncoder, texts: Sequence[str]) -> list[str]:
     distinct = list(dict.fromkeys(texts))
     tokenized = encoder.tokenize(distinct)
     return [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
 from stickytoken.impacts.conditions import Condition
 from stickytoken.impacts.editing import gaps, insert_ids, insert_words, turns
@@ -32,9 +32,9 @@ class Carrier:
     cut: bool
 
 
-def content_limit(encoder: Encoder) -> int | None:
+def content_limit(encoder: IdEncoder) -> int | None:
     """How many content ids the model reads, special tokens aside; None is no limit."""
-    limit = encoder.identity.max_length
+    limit = encoder.max_length
     if limit is None:
         return None
     while limit > 0 and not encoder.fits((0,) * limit):
@@ -43,7 +43,7 @@ def content_limit(encoder: Encoder) -> int | None:
 
 
 def prepare(
-    encoder: Encoder, texts: Sequence[str], room: int, insertion: Insertion, name: str
+    encoder: IdEncoder, texts: Sequence[str], room: int, insertion: Insertion, name: str
 ) -> list[Carrier]:
     """Cut texts so that the model reads them whole with ``room`` more tokens.
 
@@ -126,7 +126,7 @@ class Treatment:
         return gaps(condition.seed, carrier.text, words, copies)
 
 
-def needed_room(encoder: Encoder, tokens: Sequence[Token], copies: int, insertion: Insertion) -> int:
+def needed_room(encoder: IdEncoder, tokens: Sequence[Token], copies: int, insertion: Insertion) -> int:
     """Tokens that copies may take: as words, several ids may spell one copy."""
     if insertion is Insertion.IDS:
         return copies
@@ -135,7 +135,7 @@ def needed_room(encoder: Encoder, tokens: Sequence[Token], copies: int, insertio
     return copies * max((len(ids.ids) - around for ids in spelled), default=1)
 
 
-def _cut_text(encoder: Encoder, carrier: Carrier, longest: int) -> Carrier:
+def _cut_text(encoder: IdEncoder, carrier: Carrier, longest: int) -> Carrier:
     """The first words of a carrier that are at most ``longest`` content ids."""
     ends = [match.end() for match in _WORD.finditer(carrier.text)]
     low, high = 0, len(ends)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.impacts.carriers import Carrier, Treatment, needed_room, prepare
 from stickytoken.impacts.conditions import Condition, grouped
 from stickytoken.impacts.settings import ImpactSettings
@@ -61,7 +61,7 @@ class TaskRunner:
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: IdEncoder,
         settings: ImpactSettings,
         conditions: Sequence[Condition],
         folder: ResultFolder,

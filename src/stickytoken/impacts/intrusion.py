@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.corpora import bundled_frame, load_sentences
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
 from stickytoken.impacts.carriers import Treatment, needed_room, prepare
 from stickytoken.impacts.compute import GroupOutcomes
@@ -113,7 +113,7 @@ class IntrusionRunner:
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: IdEncoder,
         settings: ImpactSettings,
         corpus: SearchCorpus,
         tokens: Sequence[Token],

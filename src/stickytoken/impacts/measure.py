@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from stickytoken.detection.run import Run
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError, RunError
 from stickytoken.hashing import digest
 from stickytoken.impacts.compute import (
@@ -79,7 +79,9 @@ def impact(
         RunError: the run is of another model; the folder is of another measurement or process.
         MissingExtraError: a task needs an extra (``mteb`` or ``impact``) that is not installed.
     """
-    plan = make_plan(encoder, tasks, run, tokens, exclude, intrusion, settings or ImpactSettings())
+    plan = make_plan(
+        require_ids(encoder, "impact"), tasks, run, tokens, exclude, intrusion, settings or ImpactSettings()
+    )
     record = ImpactRecord(
         identity=digest(plan.parts),
         identity_parts=plan.parts,

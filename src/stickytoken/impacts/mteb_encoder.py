@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
 from stickytoken.hashing import digest
 from stickytoken.impacts.carriers import Treatment, prepare
@@ -39,7 +39,7 @@ class EditingEncoder:
         InputError: the encoder is no SentenceTransformer.
     """
 
-    def __init__(self, encoder: Encoder, condition: Condition, settings: ImpactSettings, room: int) -> None:
+    def __init__(self, encoder: IdEncoder, condition: Condition, settings: ImpactSettings, room: int) -> None:
         from mteb.models import SentenceTransformerEncoderWrapper
 
         model = getattr(encoder, "model", None)

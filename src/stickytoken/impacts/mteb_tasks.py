@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError, require_package
 from stickytoken.impacts.carriers import needed_room
 from stickytoken.impacts.compute import GroupOutcomes, Stage, TaskOutcomes, run_groups, shard_stage
@@ -108,7 +108,7 @@ def find_mteb_task(source: Any) -> MtebTask:
 
 def run_mteb(
     task: MtebTask,
-    encoder: Encoder,
+    encoder: IdEncoder,
     settings: ImpactSettings,
     conditions: Sequence[Condition],
     folder: ResultFolder,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from stickytoken.detection.flagged import flagged_ids
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.same_model import require_same_model
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
 from stickytoken.impacts.compute import shard_stage
 from stickytoken.impacts.conditions import Condition, Kind, make_conditions
@@ -50,7 +50,7 @@ class ImpactPlan:
         run: folder of the run whose tokens these are; None where there is no run.
     """
 
-    encoder: Encoder
+    encoder: IdEncoder
     settings: ImpactSettings
     sticky: list[Token]
     benign: list[Token]
@@ -100,7 +100,7 @@ class ImpactPlan:
 
 
 def make_plan(
-    encoder: Encoder,
+    encoder: IdEncoder,
     tasks: Sequence[TaskSource],
     run: Run | str | Path | None,
     tokens: Sequence[int] | None,

@@ -12,10 +12,10 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.insertion import Probe
 from stickytoken.measurement.atomic import write_atomically
-from stickytoken.measurement.engines.local import probe_ids
+from stickytoken.measurement.engines.local import encode_probes, tokenized_probes
 
 
 class VectorStore:
@@ -32,7 +32,7 @@ class VectorStore:
         file: where their vectors are committed.
     """
 
-    def __init__(self, encoder: Encoder, clean: Iterable[Probe], file: Path) -> None:
+    def __init__(self, encoder: IdEncoder, clean: Iterable[Probe], file: Path) -> None:
         self._encoder = encoder
         self._clean_probes = list(dict.fromkeys(clean))
         self._file = file
@@ -72,7 +72,7 @@ class VectorStore:
         return np.stack([self._clean[each] if each in self._clean else self._recent[each] for each in probes])
 
     def _encoded(self, probes: Sequence[Probe]) -> NDArray[np.float32]:
-        return self._encoder.encode_ids(probe_ids(self._encoder, probes))
+        return encode_probes(self._encoder, tokenized_probes(self._encoder, probes))
 
     def _require_clean(self) -> None:
         if self._clean or not self._clean_probes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.errors import ModelError
 from stickytoken.inspection.modules import ModuleInspector
@@ -11,7 +11,7 @@ from stickytoken.inspection.prompted import PromptInspector
 from stickytoken.inspection.protocol import Inspector
 
 
-def inspector_of(encoder: Encoder) -> Inspector:
+def inspector_of(encoder: IdEncoder) -> Inspector:
     """An inspector of an encoder's model.
 
     Raises:

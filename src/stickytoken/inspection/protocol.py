@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.batching import equal_length_batches
 from stickytoken.encoders.checks import require_usable, shown
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import EncodingError
 from stickytoken.inspection.embedded_text import EmbeddedText
 
@@ -54,7 +54,7 @@ class Inspector(Protocol):
     """Looks into the model of an encoder, and leaves it as it was."""
 
     @property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> IdEncoder:
         """Whose model it is."""
         ...
 
@@ -108,7 +108,7 @@ class Inspector(Protocol):
 
 
 def look_in_batches(
-    encoder: Encoder,
+    encoder: IdEncoder,
     contents: Sequence[tuple[int, ...]],
     lengths: Sequence[int],
     config: Any,
@@ -137,13 +137,13 @@ def look_in_batches(
     return result
 
 
-def content_label(encoder: Encoder, contents: Sequence[Sequence[int]]) -> Callable[[int], str]:
+def content_label(encoder: IdEncoder, contents: Sequence[Sequence[int]]) -> Callable[[int], str]:
     """How messages call a text of which only the ids are known."""
     return lambda row: shown(encoder.tokenizer.decode_many([contents[row]])[0])
 
 
 @contextmanager
-def memory_told(encoder: Encoder, what: str) -> Iterator[None]:
+def memory_told(encoder: IdEncoder, what: str) -> Iterator[None]:
     """Say what there was no memory for.
 
     Raises:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.insertion import Insertion
 from stickytoken.methods.job import Job
 from stickytoken.methods.panel import AnchorPanel, CarrierPanel
@@ -63,17 +63,17 @@ def std_exhibit(job: Job, plan: StdPlanRecord) -> Exhibit:
 
 
 def _exhibit(job: Job, texts: list[str], sentences: list[str], panel: CarrierPanel) -> Exhibit:
-    tokenized = job.encoder.tokenize(texts)
     ids = job.settings.insertion is Insertion.IDS
-    longest = max((text.ids for text in tokenized), key=len)
+    longest = max(job.encoder.content_ids(texts), key=len)
     copies = fitting_copies(job.encoder, longest, 1 if ids else _TOKENS_PER_TEXT_COPY, _CURVE_COPIES)
-    symptoms = SymptomStage(tuple(tokenized) if ids else tuple(texts), copies, panel)
+    carriers = require_ids(job.encoder, "insertion 'ids'").tokenize(texts) if ids else texts
+    symptoms = SymptomStage(tuple(carriers), copies, panel)
     shown = max(count for count in copies if count <= _PAIR_COPIES)
     return Exhibit(texts, sentences, EvidenceStage(symptoms, shown, len(sentences)))
 
 
 def fitting_copies(
-    encoder: Encoder, carrier: tuple[int, ...], pieces: int, counts: Sequence[int] = SYMPTOM_COPIES
+    encoder: Encoder, carrier: Sequence[int], pieces: int, counts: Sequence[int] = SYMPTOM_COPIES
 ) -> tuple[int, ...]:
     """Numbers of copies that leave the carrier whole.
 

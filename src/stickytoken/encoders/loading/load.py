@@ -6,7 +6,7 @@ import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard, cast, overload
 
 from stickytoken.encoders.lengths import require_length
 from stickytoken.encoders.loading.devices import require_cuda, require_device
@@ -27,7 +27,8 @@ from stickytoken.encoders.prompted.loading import (
     loads_as_causal,
     refuse_prompt_options,
 )
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import Encoder, IdEncoder, is_encoder
+from stickytoken.encoders.text_encoder import TextEncoder, TextModel
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.precision import Precision
@@ -48,8 +49,27 @@ _TOKENIZER_FILES = (
 )
 
 
+@overload
+def load_encoder(
+    model: str | Path | SentenceTransformer | IdEncoder,
+    *,
+    device: str | None = ...,
+    prompt: str | None = ...,
+    prompt_name: str | None = ...,
+    dtype: str = ...,
+    revision: str | None = ...,
+    trust_remote_code: bool = ...,
+    max_length: int | None = ...,
+    token_budget: int | None = ...,
+    token_prepending: bool = ...,
+    start: int | None = ...,
+    exit: int | None = ...,
+    layer: int | None = ...,
+) -> IdEncoder: ...
+@overload
+def load_encoder(model: Encoder | TextModel) -> Encoder: ...
 def load_encoder(  # noqa: PLR0913 - the front door
-    model: str | Path | SentenceTransformer,
+    model: str | Path | SentenceTransformer | Encoder | TextModel,
     *,
     device: str | None = None,
     prompt: str | None = None,
@@ -64,12 +84,12 @@ def load_encoder(  # noqa: PLR0913 - the front door
     exit: int | None = None,  # noqa: A002 - the published name
     layer: int | None = None,
 ) -> Encoder:
-    """Load a text embedding model.
+    """Load a text embedding model, or take one that is loaded.
 
     Args:
-        model: a folder, a name, or a loaded SentenceTransformer. A name is looked for as
-            a local folder, in the hub cache, as the packaged model and on the hub, in
-            that order.
+        model: a folder, a name, a loaded SentenceTransformer, an encoder, or any object with a method
+            ``encode(texts)`` (see `TextModel`). A name is looked for as a local folder, in the hub cache, as
+            the packaged model and on the hub, in that order.
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; None takes the best there is. A
             loaded model stays where it is.
         prompt: text put in front of every input; None is the model's default prompt. For a
@@ -97,8 +117,22 @@ def load_encoder(  # noqa: PLR0913 - the front door
     """
     options = PromptOptions(prompt, token_prepending, start, exit, layer)
     if not isinstance(model, (str, Path)):
-        _require_as_loaded(model, _name_of(model), device, revision)
-        return _of_loaded(model, options, prompt_name, token_budget)
+        if _is_sentence_transformer(model):
+            _require_as_loaded(model, _name_of(model), device, revision)
+            return _of_loaded(model, options, prompt_name, token_budget)
+        given = {
+            "device": device,
+            "prompt": prompt,
+            "prompt_name": prompt_name,
+            "revision": revision,
+            "max_length": max_length,
+            "token_budget": token_budget,
+            **options.given,
+        }
+        return _of_object(
+            cast("Encoder | TextModel", model),
+            {key: value for key, value in given.items() if value is not None},
+        )
     if dtype not in _DTYPES:
         raise InputError(f"dtype {dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
     if device is not None:
@@ -126,9 +160,28 @@ def load_encoder(  # noqa: PLR0913 - the front door
     return load_causal(source, options, spec)
 
 
+def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
+    """Check without importing the library, which takes seconds."""
+    return any(
+        kind.__name__ == "SentenceTransformer" and kind.__module__.startswith("sentence_transformers.")
+        for kind in type(model).__mro__
+    )
+
+
+def _of_object(model: Encoder | TextModel, given: dict[str, object]) -> Encoder:
+    """An encoder as it is, or one made of an object that can encode texts."""
+    encoder = model if is_encoder(model) else TextEncoder(model)
+    if given:
+        raise InputError(
+            f"{', '.join(given)} cannot be set on {encoder.name}, a {type(model).__name__} that is loaded "
+            "already: set it on the object and leave it out here"
+        )
+    return encoder
+
+
 def _of_loaded(
     model: SentenceTransformer, options: PromptOptions, prompt_name: str | None, token_budget: int | None
-) -> Encoder:
+) -> IdEncoder:
     """An encoder of a model that the user loaded."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
@@ -140,7 +193,7 @@ def _of_loaded(
     return SentenceTransformerEncoder(model, name, prompt=prompt, token_budget=token_budget)
 
 
-def _load_plain(source: ModelSource, spec: EncoderSpec, prompt_name: str | None) -> Encoder:
+def _load_plain(source: ModelSource, spec: EncoderSpec, prompt_name: str | None) -> IdEncoder:
     """Load a model with all its modules; its encoder remembers the spec as it turned out."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
@@ -164,7 +217,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec, prompt_name: str | None)
     return encoder
 
 
-def load_from_spec(spec: EncoderSpec, device: str) -> Encoder:
+def load_from_spec(spec: EncoderSpec, device: str) -> IdEncoder:
     """Load the encoder that a spec describes, in another process or on another machine.
 
     Args:

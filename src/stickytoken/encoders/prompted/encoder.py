@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders.arithmetic import ROUNDING, Arithmetic, arithmetic, require_precision
-from stickytoken.encoders.checks import require_usable, shown
+from stickytoken.encoders.checks import require_list, require_usable, shown
 from stickytoken.encoders.cpu.calibration import calibration_inputs, require_agreement
 from stickytoken.encoders.fingerprint import config_of, weights_fingerprint
 from stickytoken.encoders.lengths import context_length
@@ -25,7 +25,7 @@ from stickytoken.encoders.prompted.runner import PromptRunner
 from stickytoken.encoders.prompted.vocabulary import PromptVocabulary
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
-from stickytoken.errors import EncodingError, InputError
+from stickytoken.errors import EncodingError
 from stickytoken.insertion import TokenizedText
 from stickytoken.precision import Precision
 
@@ -111,6 +111,11 @@ class CausalPromptEncoder:
     def tokenizer(self) -> PromptVocabulary:
         """The tokenizer, for the vocabulary: what a token becomes inside a sentence of the prompt."""
         return self._entries
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest prompt in tokens, sentence included; None is no limit."""
+        return self._max_length
 
     @property
     def parameters(self) -> int:
@@ -204,11 +209,10 @@ class CausalPromptEncoder:
             self._prompted.knows(token_id) for token_id in (min(ids, default=0), max(ids, default=0))
         )
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Encode texts, cleaned and put into the prompt; see `Encoder.encode`."""
-        if isinstance(texts, str):
-            raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it into a list")
-        return self._encode(self.content_ids(texts), texts, allow_zero=False)
+        require_list(texts)
+        return self._encode(self.content_ids(texts), texts, allow_zero=allow_zero)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Encode lists of content ids, put into the prompt; see `Encoder.encode_ids`."""

@@ -9,11 +9,15 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from stickytoken.encoders.protocol import Encoder, EncoderIdentity
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity, reads_ids, require_ids
 from stickytoken.insertion import Probe, Token
 from stickytoken.measurement.engines.protocol import ComputedShard
 from stickytoken.measurement.stage import Shard, Stage
 from stickytoken.measurement.store import ShardCost
+from stickytoken.precision import Precision
 
 
 class LocalEngine:
@@ -57,11 +61,11 @@ class PreparedShard:
 
     Attributes:
         tokens: what it covers, each with the slice of its probes.
-        ids: content ids of all probes.
+        probes: all probes as content ids, or as texts for an encoder that reads nothing else.
     """
 
     tokens: Sequence[tuple[Token, slice]]
-    ids: Sequence[Sequence[int]]
+    probes: Sequence[Probe]
 
 
 def compute_shard(stage: Stage, shard: Shard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
@@ -81,21 +85,36 @@ def prepare_shard(stage: Stage, shard: Shard, encoder: Encoder) -> PreparedShard
         start = len(probes)
         probes.extend(stage.probes(token))
         tokens.append((token, slice(start, len(probes))))
-    return PreparedShard(tokens, probe_ids(encoder, probes))
+    return PreparedShard(tokens, tokenized_probes(encoder, probes))
 
 
-def probe_ids(encoder: Encoder, probes: Sequence[Probe]) -> Sequence[Sequence[int]]:
-    """Content ids of probes, which are all texts or all ids already."""
+def tokenized_probes(encoder: Encoder, probes: Sequence[Probe]) -> Sequence[Probe]:
+    """Content ids of probes, which are all texts or all ids; texts stay where the encoder reads no ids."""
     texts = [probe for probe in probes if isinstance(probe, str)]
-    if texts and len(texts) == len(probes):
-        return encoder.content_ids(texts)
-    return [probe for probe in probes if not isinstance(probe, str)]
+    if texts and len(texts) == len(probes) and reads_ids(encoder):
+        return [tuple(ids) for ids in encoder.content_ids(texts)]
+    return probes
+
+
+def encode_probes(
+    encoder: Encoder, probes: Sequence[Probe], precision: Precision | None = None
+) -> NDArray[np.float32]:
+    """Encode what `tokenized_probes` gives, shape (n, d).
+
+    Raises:
+        ModelError: ids, or a lower precision, for an encoder that reads texts only.
+    """
+    texts = [probe for probe in probes if isinstance(probe, str)]
+    if texts and len(texts) == len(probes) and precision is None:
+        return encoder.encode(texts)
+    ids = [probe for probe in probes if not isinstance(probe, str)]
+    return require_ids(encoder, "insertion 'ids' or a lower precision").at(precision).encode_ids(ids)
 
 
 def measure_shard(
     stage: Stage, prepared: PreparedShard, encoder: Encoder
 ) -> tuple[list[dict[str, Any]], int]:
     """Encode what was prepared and measure token by token; as `compute_shard`."""
-    vectors = encoder.at(stage.precision).encode_ids(prepared.ids)
+    vectors = encode_probes(encoder, prepared.probes, stage.precision)
     rows = [{"token_id": token.id, **stage.measure(token, vectors[own])} for token, own in prepared.tokens]
-    return rows, len(prepared.ids)
+    return rows, len(prepared.probes)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stickytoken.corpora import Sentences
 from stickytoken.corpora.endings import open_ended
 from stickytoken.encoders.mean_similarity import mean_similarity
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.progress import Progress, ProgressCallback
@@ -53,7 +53,8 @@ def make_profile_plan(
     Raises:
         InputError: too few sentences, or sentences that the model does not tell apart.
     """
-    split = _split(encoder, settings, corpus)  # before the long work: it may fail
+    _require_capable(encoder, settings)  # before the long work, as the next line: it may fail
+    split = _split(encoder, settings, corpus)
     vectors = _unit(encoder.encode([corpus.texts[k] for k in split.anchors]))
     sentence_groups, names = _sentence_groups(settings, corpus, split.anchors, vectors)
     entries = _vocabulary_anchors(encoder, settings, vocabulary)
@@ -111,15 +112,24 @@ def round_stage(
     """The stage of one round."""
     texts = plan.carriers[step]
     precision = None if step is Round.CONFIRM else settings.screen_precision
+    by_ids = settings.insertion is Insertion.IDS
+    lower = encoder if precision is None else require_ids(encoder, f"screening in {precision}").at(precision)
     return ProfileStage(
         name=step.value,
-        carriers=tuple(encoder.tokenize(texts)) if settings.insertion is Insertion.IDS else tuple(texts),
+        carriers=tuple(require_ids(encoder, "insertion 'ids'").tokenize(texts) if by_ids else texts),
         cells=tuple(cells(settings, len(texts))),
-        panel=panel.against(_unit(encoder.at(precision).encode(texts)), plan.mean_similarity),
+        panel=panel.against(_unit(lower.encode(texts)), plan.mean_similarity),
         seed=settings.seed,
         alone=step is Round.SCREEN,
         precision=precision,
     )
+
+
+def _require_capable(encoder: Encoder, settings: ProfileSettings) -> None:
+    if settings.insertion is Insertion.IDS:
+        require_ids(encoder, "insertion 'ids'")
+    if settings.screen_precision is not None:
+        require_ids(encoder, f"screening in {settings.screen_precision}")
 
 
 class _Split(NamedTuple):
@@ -135,8 +145,8 @@ def _split(encoder: Encoder, settings: ProfileSettings, corpus: Sentences) -> _S
     needed = sum(probes.values())
     order = np.random.default_rng([settings.seed, _CARRIERS]).permutation(len(corpus))
     drawn = order[: _SENTENCE_POOL * (needed + settings.anchors)].tolist()
-    tokenized = encoder.tokenize([corpus.texts[k] for k in drawn])
-    lengths = {k: len(text.ids) for k, text in zip(drawn, tokenized, strict=True) if encoder.fits(text.ids)}
+    tokenized = encoder.content_ids([corpus.texts[k] for k in drawn])
+    lengths = {k: len(ids) for k, ids in zip(drawn, tokenized, strict=True) if encoder.fits(ids)}
     if len(lengths) < needed + _LEAST_ANCHORS:
         least = needed - probes[Round.SCREEN] + _LEAST_SCREENING + _LEAST_ANCHORS
         raise InputError(
@@ -156,7 +166,7 @@ def _short_sentences(
 ) -> set[int]:
     """The shortest sentences, more than are needed, that leave room for the copies."""
     copies = max(settings.copies) * (1 if settings.insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY)
-    limit = encoder.identity.max_length
+    limit = encoder.max_length
     room = copies if limit is None else min(copies, limit // 2)
     unlike = {open_ended(corpus.texts[k]): k for k in reversed(lengths)}
     shortest = sorted(unlike.values(), key=lambda k: lengths[k])
@@ -192,13 +202,13 @@ def _vocabulary_anchors(encoder: Encoder, settings: ProfileSettings, vocabulary:
     count = settings.vocabulary_anchors if settings.vocabulary_share > 0 else 0
     order = np.random.default_rng([settings.seed, _VOCABULARY]).permutation(len(vocabulary))
     drawn = [vocabulary[k] for k in order[: 2 * count]]
-    tokenized = encoder.tokenize([token.text for token in drawn])
+    nothing, *tokenized = encoder.content_ids(["", *(token.text for token in drawn)])
     usable = [
-        token for token, text in zip(drawn, tokenized, strict=True) if text.words and encoder.fits(text.ids)
+        token for token, ids in zip(drawn, tokenized, strict=True) if ids != nothing and encoder.fits(ids)
     ][:count]
     usable = sorted(usable, key=lambda token: token.id)
     if not usable:
-        return _Entries([], np.empty((0, encoder.identity.dimension), np.float32))
+        return _Entries([], np.empty((0, encoder.dimension), np.float32))
     return _Entries(usable, _unit(encoder.encode([token.text for token in usable])))
 
 

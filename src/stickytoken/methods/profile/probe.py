@@ -150,9 +150,7 @@ def _curves(job: Job, plan: ProfilePlanRecord, run: _MemoryRunner) -> dict[int, 
     confirming = round_stage(job.encoder, job.settings, plan, panel, Round.CONFIRM)
     count = min(SYMPTOM_CARRIERS, len(confirming.carriers))
     carriers = confirming.carriers[:count]
-    longest = max(
-        (tokenized.ids for tokenized in job.encoder.tokenize(plan.carriers[Round.CONFIRM][:count])), key=len
-    )
+    longest = max(job.encoder.content_ids(plan.carriers[Round.CONFIRM][:count]), key=len)
     asked = {token.id for token in job.tokens}
     available = {token.id: token for token in job.vocabulary.available}
     ordinary = [available[k] for k in plan.late_reference if k not in asked][:_ORDINARY_TOKENS]

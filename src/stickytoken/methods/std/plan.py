@@ -11,7 +11,7 @@ from stickytoken.corpora import Sentences
 from stickytoken.corpora.choice import PairCorpus
 from stickytoken.corpora.pairs import SentencePair, sample_pairs, select_pairs
 from stickytoken.encoders.mean_similarity import mean_similarity
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.progress import Progress, ProgressCallback
@@ -40,7 +40,9 @@ def make_plan(
     Raises:
         InputError: too few sentences, or too few pairs below u.
     """
-    candidates = _candidates(encoder, settings, corpus)  # before the long work: it may fail
+    if settings.insertion is Insertion.IDS:  # before the long work, as the next line: it may fail
+        require_ids(encoder, "insertion 'ids'")
+    candidates = _candidates(encoder, settings, corpus)
     u = mean_similarity(
         encoder, lambda done, total: progress(Progress("mean similarity", done, total, done, done))
     )
@@ -90,7 +92,7 @@ def _candidates(encoder: Encoder, settings: StdSettings, corpus: Sentences | Pai
     if not found.sentences and not found.pairs:
         raise InputError(
             f"every sentence of {corpus.source} is longer than {encoder.name} reads "
-            f"({encoder.identity.max_length} tokens): use shorter sentences"
+            f"({encoder.max_length} tokens): use shorter sentences"
         )
     return found
 
@@ -102,14 +104,14 @@ def _fitting(encoder: Encoder, settings: StdSettings | None, texts: Sequence[str
     """
     copies = 0 if settings is None else settings.copies
     room = copies if settings and settings.insertion is Insertion.IDS else copies * _TOKENS_PER_TEXT_COPY
-    if encoder.identity.max_length is not None:
-        room = min(room, encoder.identity.max_length // 2)
-    padding = (0,) * room
+    if encoder.max_length is not None:
+        room = min(room, encoder.max_length // 2)
+    padding = [0] * room
     distinct = list(dict.fromkeys(texts))
     return {
         text
-        for text, tokenized in zip(distinct, encoder.tokenize(distinct), strict=True)
-        if encoder.fits(tokenized.ids + padding)
+        for text, ids in zip(distinct, encoder.content_ids(distinct), strict=True)
+        if encoder.fits(ids + padding)
     }
 
 
@@ -145,7 +147,9 @@ def _similarity_deviation(encoder: Encoder, pairs: Sequence[SentencePair]) -> fl
 
 def _carriers(encoder: Encoder, settings: StdSettings, pairs: Sequence[PairRecord]) -> tuple[Carrier, ...]:
     texts = [pair.sentence2 for pair in pairs]
-    return tuple(encoder.tokenize(texts)) if settings.insertion is Insertion.IDS else tuple(texts)
+    if settings.insertion is Insertion.IDS:
+        return tuple(require_ids(encoder, "insertion 'ids'").tokenize(texts))
+    return tuple(texts)
 
 
 def _pair_probes(
