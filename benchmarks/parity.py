@@ -24,10 +24,10 @@ import polars as pl
 from checks import Check, show, write
 from published import MINILM_SCORE_THRESHOLD, MINILM_U, PUBLISHED, table
 from stickytoken.cli.progress import progress_bar
-from stickytoken.detection import detect
+from stickytoken.detection import detect, probe
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer, mean_similarity
 from stickytoken.methods.std.formulas import outlier_threshold
-from stickytoken.methods.std.probe import probe_std
+from stickytoken.methods.std.probe import StdEvidence
 from stickytoken.methods.std.record import StdResultRecord
 from stickytoken.methods.std.settings import StdSettings
 
@@ -130,14 +130,15 @@ def validation_rates(encoder: Encoder, folder: Path, count: int) -> Check:
     places = np.linspace(0, len(published) - 1, count).round().astype(int)
     chosen = published[places.tolist()]
     with progress_bar() as progress:
-        evidence = probe_std(
+        evidence = probe(
             encoder,
             analyze_vocabulary(encoder),
             chosen["token_id"].to_list(),
+            settings=StdSettings(),
             pairs=folder / "minilm_pairs.csv",
             progress=progress,
         )
-    ours = np.array([each.validation_rate["cosine"] for each in evidence])
+    ours = np.array([each.validation_rate["cosine"] for each in evidence if isinstance(each, StdEvidence)])
     return compare_rates(ours, chosen["validation_rate_cosine"].to_numpy())
 
 

@@ -16,9 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MultipleLocator
 
 from stickytoken.cli.progress import progress_bar
-from stickytoken.detection import ProfileEvidence, Run, open_run
+from stickytoken.detection import Run, open_run, probe
 from stickytoken.encoders import analyze_vocabulary, load_encoder
-from stickytoken.methods.profile.probe import probe_profile
+from stickytoken.methods.profile.probe import ProfileEvidence
+from stickytoken.methods.profile.settings import ProfileSettings
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "lift.svg"
 _STICKY, _ORDINARY = "#b3391f", "#3d6b99"
@@ -32,13 +33,19 @@ def main() -> None:
         raise SystemExit(f"the run in {run.path} found no sticky token: there is nothing to draw")
     encoder = load_encoder(run.record.model.name)
     with progress_bar() as progress:
-        evidence = probe_profile(
-            encoder, analyze_vocabulary(encoder), run.sticky["token_id"].head(1).to_list(), progress=progress
+        (evidence,) = probe(
+            encoder,
+            analyze_vocabulary(encoder),
+            run.sticky["token_id"].head(1).to_list(),
+            settings=ProfileSettings(),
+            progress=progress,
         )
+    if not isinstance(evidence, ProfileEvidence):
+        raise TypeError(evidence)
     mpl.rcParams["svg.hashsalt"] = "stickytoken"  # the same picture for the same numbers
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.6), layout="constrained")
     draw_lifts(left, run)
-    draw_curve(right, evidence[0])
+    draw_curve(right, evidence)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(PICTURE, metadata={"Date": None})

@@ -14,8 +14,8 @@ import planted
 from stickytoken import analyze_vocabulary, open_run
 from stickytoken.cli.main import app
 from stickytoken.cli.progress import progress_bar
-from stickytoken.detection import Evidence
 from stickytoken.measurement.progress import Progress
+from stickytoken.methods.std.probe import StdEvidence
 
 COMMANDS = typer.main.get_command(app).commands
 
@@ -260,7 +260,7 @@ def test_probe_gives_one_document(planted_folder, sentence_file):
         assert {"token_id", "token", "validation_rate", "by_placement"} <= set(each)
         assert list(each["validation_rate"]) == ["cosine", "euclidean", "manhattan"]
         assert set(each["by_placement"]) == {"prefix", "suffix", "random"}
-        assert set(each) == set(Evidence.__dataclass_fields__)
+        assert set(each) == set(StdEvidence.__dataclass_fields__)
     assert "validate: 2 of 2" in result.stderr
     by_id = planted.command(
         "probe", planted_folder, "--ids", *(each["token_id"] for each in found), *arguments[4:], "-f", "json"

@@ -13,7 +13,7 @@ import planted
 import profiled
 from hostile import HOSTILE, assert_harmless
 from stickytoken import open_run
-from stickytoken.detection import ProfileEvidence
+from stickytoken.methods.profile.probe import ProfileEvidence
 from stickytoken.methods.profile.results import TOKEN_COLUMNS
 from stickytoken.methods.profile.settings import ProfileSettings
 
@@ -92,7 +92,7 @@ def test_detect_says_first_whether_there_is_a_problem(place, run, options, tmp_p
     assert second.strip() == f"Sticky tokens of {place / 'planted'}"
     assert re.search(r"│ +34 │ ! +│ OK +│( +[\d.]+ │){5} severe +│ sticky +│", shown.stdout)
     assert f"method profile, all {profiled.AVAILABLE} of {profiled.AVAILABLE} available" in shown.stdout
-    assert f"{found.result.texts_per_token:g} texts a token" in shown.stdout
+    assert f"{found.result.texts_per_token:g} texts per token" in shown.stdout
     assert "note:" not in shown.stderr
     ordinary = planted.command("detect", place / "ordinary", *options, "--out", tmp_path / "run")
     assert ordinary.stdout.startswith(f"{place / 'ordinary'} has no sticky tokens among those looked at.\n")

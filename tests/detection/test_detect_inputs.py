@@ -139,7 +139,7 @@ def test_one_carrier_in_several_pairs_is_probed_in_each(encoder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "guess"}, "method 'guess' is unknown: use profile, std"),
+        ({"method": "guess"}, "method 'guess' is unknown: use profile or std"),
         ({"method": "profile"}, "a StdSettings, which the method 'profile' does not take: pass a Profile"),
         ({"tokens": []}, "no token to look at"),
         ({"tokens": [5]}, r"token id 5 cannot occur in text \(UNREACHABLE_SPECIAL\)"),

@@ -16,7 +16,6 @@ import profiled
 import stickytoken
 from report_pages import Page
 from stickytoken import load_encoder, open_run
-from stickytoken.detection.profile_summary import profile_headline
 from stickytoken.errors import InputError, RunError
 from stickytoken.reports.content import read_content
 from stickytoken.reports.figure_set import report_figures
@@ -58,7 +57,7 @@ def test_the_parts_stand_in_the_order_of_what_matters(run):
     html = stickytoken.report(run)
     assert section_ids(html) == SECTIONS
     page = Page(html)
-    headline = profile_headline(run)
+    headline = run.method.headline(run)
     assert headline in page.text
     assert page.text.index(headline) < page.text.index("The worst tokens")
     assert page.tokens[0] == "!"
@@ -123,7 +122,7 @@ def test_the_table_has_all_flagged_tokens_with_their_numbers(run):
 
 def test_json_is_one_document_with_everything(run):
     document = json.loads(stickytoken.report(run, format="json"))
-    assert document["headline"] == profile_headline(run)
+    assert document["headline"] == run.method.headline(run)
     assert (document["model"], document["method"], document["finished"]) == (
         run.record.model.name,
         "profile",

@@ -15,7 +15,7 @@ from stickytoken.methods.entry import MethodEntry, Option
 from stickytoken.methods.registry import entries, entry_of, method_named
 
 if TYPE_CHECKING:
-    from stickytoken.methods.protocol import MethodSettings
+    from stickytoken.methods.job import MethodSettings
 
 PANEL = "Method"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -11,14 +11,10 @@ from stickytoken.cli import options as o
 from stickytoken.cli.corpora import chosen_sentences
 from stickytoken.cli.detection_options import CorpusOptions
 from stickytoken.cli.errors import reported
-from stickytoken.cli.evidence import print_profiles, print_rates
 from stickytoken.cli.method_options import MethodOptions, method_options
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load, spread
-from stickytoken.cli.output import print_json
+from stickytoken.cli.output import print_json, print_table, say
 from stickytoken.cli.progress import progress_bar
-
-if TYPE_CHECKING:
-    from stickytoken.detection import Evidence, ProfileEvidence
 
 
 @reported
@@ -42,7 +38,7 @@ def probe(
     """
     from stickytoken.detection import probe as run_probe
     from stickytoken.detection.selection import find_token
-    from stickytoken.methods.std.settings import StdSettings
+    from stickytoken.methods.registry import choose_method
     from stickytoken.vocabulary.categories import categorize
 
     settings = method.settings(corpus.pairs)
@@ -63,7 +59,9 @@ def probe(
         )
     if output_format is o.Format.JSON:
         print_json([asdict(each) for each in evidence])
-    elif isinstance(settings, StdSettings):
-        print_rates(cast("list[Evidence]", evidence))
-    else:
-        print_profiles(cast("list[ProfileEvidence]", evidence))
+        return
+    for shown in choose_method(None, settings, pairs_given=False).probe_lines(evidence):
+        if isinstance(shown, str):
+            say(shown)
+        else:
+            print_table(*shown)

@@ -31,16 +31,12 @@ def show_run(run: Run, output_format: Format) -> None:
 
 def _print_run(run: Run) -> None:
     """Print what was found, on what it rests, and where the run lies."""
-    from stickytoken.detection.profile_summary import profile_lines, profile_notes
-    from stickytoken.detection.std_summary import std_lines, std_notes
-
-    profile = run.record.method == "profile"
-    first, *others = profile_lines(run) if profile else std_lines(run)
+    first, *others = run.method.lines(run)
     say(first)
     if not run.sticky.is_empty():
         print_rows(f"Sticky tokens of {run.record.model.name}", run, run.sticky)
     for line in others:
         say(line)
     say(f"{run.result.sequences:,} texts in {run.result.seconds:,.0f} s; run: {run.path}")
-    for note in profile_notes(run) if profile else std_notes(run):
+    for note in run.method.notes(run):
         tell(f"note: {note}")

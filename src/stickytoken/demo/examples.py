@@ -68,7 +68,7 @@ def worst_token(content: RunContent) -> int:
     if len(content.flagged):
         return int(content.flagged["token_id"][0])
     ranked = content.tokens.sort(
-        content.run.method.ranked_by, "token_id", descending=[True, False], nulls_last=True
+        content.method.ranked_by.key, "token_id", descending=[True, False], nulls_last=True
     )
     return int(ranked["token_id"][0])
 

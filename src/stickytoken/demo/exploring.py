@@ -11,7 +11,7 @@ from stickytoken.demo.inputs import TABLE_ROWS
 from stickytoken.demo.shared_model import SharedModel
 from stickytoken.detection.token_evidence import token_evidence
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.flagged_table import COLUMNS, rows_of
+from stickytoken.reports.token_table import columns, rows_of
 from stickytoken.visible_text import visible
 
 NOT_JUDGED = "not judged"
@@ -59,20 +59,20 @@ def filtered(content: RunContent, filters: Filters) -> pl.DataFrame:
         kept = kept.filter(pl.any_horizontal(names.str.contains(text, literal=True)))
     order = pl.col("verdict").replace_strict({"sticky": 0, "topical": 1}, default=2, return_dtype=pl.Int64)
     return kept.sort(
-        order, content.run.method.ranked_by, "token_id", descending=[False, True, False], nulls_last=True
+        order, content.method.ranked_by.key, "token_id", descending=[False, True, False], nulls_last=True
     )
 
 
 def headings(content: RunContent) -> list[str]:
     """Headings of the table."""
-    return [column.title for column in COLUMNS[content.record.method]]
+    return [column.title for column in columns(content)]
 
 
 def table_rows(content: RunContent, tokens: pl.DataFrame) -> list[list[Any]]:
     """Cells of the first rows: text made visible, numbers rounded, None where there is none."""
-    columns = COLUMNS[content.record.method]
+    shown = columns(content)
     return [
-        [_cell(row.get(column.key), column.digits) for column in columns]
+        [_cell(row.get(column.key), column.digits) for column in shown]
         for row in rows_of(content, tokens.head(TABLE_ROWS))
     ]
 

@@ -24,8 +24,8 @@ from stickytoken.measurement.environment import hardware, now, package_versions
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import Resumed, resumed
 from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE
-from stickytoken.methods.job import SHARD_PROBES, FolderRunner, Job
-from stickytoken.methods.protocol import Method, MethodSettings
+from stickytoken.methods.job import SHARD_PROBES, FolderRunner, Job, MethodSettings
+from stickytoken.methods.protocol import AnyMethod
 from stickytoken.methods.registry import choose_method
 from stickytoken.vocabulary.categories import categorize
 
@@ -50,10 +50,10 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
     Args:
         encoder: the model, from `load_encoder`.
-        method: ``profile``, ours, or ``std``, the paper's; None is the one that the settings
-            or pairs belong to, else ``profile``.
+        method: name of the method; None is the one that the settings belong to, else the first that takes
+            what is given.
         sentences: the corpus, or what `load_sentences` takes; None is the bundled one.
-        pairs: pairs, or a file of them, in place of sampling from sentences; ``std`` only.
+        pairs: pairs, or a file of them, in place of sentences, for a method that takes them.
         tokens: ids of the tokens to look at; None is all available ones.
         sample: look at a random sample of this many of them.
         settings: of the method; None is its defaults.
@@ -77,19 +77,19 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         RunError: the folder belongs to another run or process, or cannot be written.
     """
     chosen_method = choose_method(method, settings, pairs is not None)
-    settings = settings or chosen_method.settings()
+    settings = chosen_method.settings() if settings is None else settings
     if seed is not None:
         settings = replace(settings, seed=seed)
     corpus = choose_corpus(sentences, pairs)
     vocabulary = categorize(encoder.tokenizer)
     chosen = choose_tokens(vocabulary, tokens, sample, settings.seed)
     restricted = None if tokens is None and sample is None else chosen
-    fingerprint = corpus_fingerprint(corpus, chosen_method.topics_count)
-    parts = identity_parts(encoder.identity, chosen_method.name, settings, fingerprint, restricted)
+    fingerprint = corpus_fingerprint(corpus, chosen_method.uses_topics)
+    parts = identity_parts(encoder.identity, chosen_method.entry.name, settings, fingerprint, restricted)
     record = RunRecord(
         identity=digest(parts),
         identity_parts=parts,
-        method=chosen_method.name,
+        method=chosen_method.entry.name,
         model=ModelRecord(
             name=encoder.name,
             vocabulary=len(vocabulary),
@@ -115,12 +115,14 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
                 _compute(job, chosen_method, held, FolderRunner(opened, folder, progress, shard_probes))
         run = open_run(folder.path)
         if evidence and not has_evidence(folder):
-            exhibit = chosen_method.exhibit(job, run.plan)
-            write_evidence(job, run.tokens, chosen_method.ranked_by, exhibit, folder, progress)
+            panel = chosen_method.evidence_panel(job, run.plan)
+            write_evidence(job, run.tokens, chosen_method.ranked_by.key, panel, folder, progress)
     return run
 
 
-def _compute(job: Job, method: Method, held: Resumed[RunRecord], runner: FolderRunner) -> None:
+def _compute(
+    job: Job[MethodSettings], method: AnyMethod, held: Resumed[RunRecord], runner: FolderRunner
+) -> None:
     """Compute what is not computed yet."""
     folder, vocabulary = held.folder, job.vocabulary.frame()
     plan = folder.read_plan(method.plan_record)

@@ -22,8 +22,8 @@ from stickytoken.insertion import Token
 from stickytoken.measurement.engines.local import compute_shard
 from stickytoken.measurement.progress import Progress, ProgressCallback, ignore_progress
 from stickytoken.measurement.stage import Shard
-from stickytoken.methods.evidence_panel import Exhibit
-from stickytoken.methods.job import Job
+from stickytoken.methods.evidence_panel import EvidencePanel
+from stickytoken.methods.job import Job, MethodSettings
 from stickytoken.methods.shown_pairs import EvidenceStage
 
 EVIDENCE_FILE = "evidence.parquet"
@@ -71,10 +71,10 @@ class RunEvidence:
 
 
 def write_evidence(
-    job: Job,
+    job: Job[MethodSettings],
     tokens: pl.DataFrame,
     ranked_by: str,
-    exhibit: Exhibit,
+    panel: EvidencePanel,
     folder: RunFolder,
     progress: ProgressCallback,
 ) -> None:
@@ -84,7 +84,7 @@ def write_evidence(
         job: what the run was computed from.
         tokens: tokens.parquet.
         ranked_by: column whose largest values are the worst.
-        exhibit: carriers against anchors.
+        panel: carriers against anchors.
         folder: the caller holds its lock.
         progress: told of every step.
     """
@@ -92,7 +92,7 @@ def write_evidence(
     available = {token.id: token for token in job.vocabulary.available}
     shown = [available[k] for k in tokens_to_show(tokens, ranked_by)]
     ordinary = ordinary_tokens(job.vocabulary.available, tokens, shown, job.settings.seed)
-    frame = measured_evidence(job, shown, ordinary, exhibit, progress)
+    frame = measured_evidence(job, shown, ordinary, panel, progress)
     laid = embedding_map(
         job.encoder,
         job.vocabulary.available,
@@ -100,11 +100,11 @@ def write_evidence(
         job.settings.seed,
     )
     record = EvidenceRecord(
-        carriers=exhibit.carriers,
-        anchors=len(exhibit.stage.symptoms.panel.panel.vectors),
-        pair_copies=exhibit.stage.copies,
+        carriers=panel.carriers,
+        anchors=len(panel.stage.symptoms.panel.panel.vectors),
+        pair_copies=panel.stage.copies,
         map_explained=laid.explained,
-        sequences=len(frame) * exhibit.stage.probes_per_token + len(laid.points),
+        sequences=len(frame) * panel.stage.probes_per_token + len(laid.points),
         seconds=round(time.perf_counter() - started, 1),
     )
     folder.write_table(EVIDENCE_FILE, frame)
@@ -113,15 +113,15 @@ def write_evidence(
 
 
 def measured_evidence(
-    job: Job,
+    job: Job[MethodSettings],
     tokens: Sequence[Token],
     ordinary: Sequence[Token],
-    exhibit: Exhibit,
+    panel: EvidencePanel,
     progress: ProgressCallback = ignore_progress,
 ) -> pl.DataFrame:
     """evidence.parquet of some tokens, and of ordinary ones behind them."""
-    rows = _measured(exhibit.stage, [*tokens, *ordinary], job, progress)
-    return _frame(rows, exhibit, {token.id for token in ordinary})
+    rows = _measured(panel.stage, [*tokens, *ordinary], job, progress)
+    return _frame(rows, panel, {token.id for token in ordinary})
 
 
 def has_evidence(folder: RunFolder) -> bool:
@@ -165,7 +165,7 @@ def ordinary_tokens(
 
 
 def _measured(
-    stage: EvidenceStage, tokens: Sequence[Token], job: Job, progress: ProgressCallback
+    stage: EvidenceStage, tokens: Sequence[Token], job: Job[MethodSettings], progress: ProgressCallback
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     progress(Progress(stage.name, 0, len(tokens)))
@@ -178,17 +178,17 @@ def _measured(
     return rows
 
 
-def _frame(rows: Sequence[dict[str, Any]], exhibit: Exhibit, ordinary: set[int]) -> pl.DataFrame:
+def _frame(rows: Sequence[dict[str, Any]], panel: EvidencePanel, ordinary: set[int]) -> pl.DataFrame:
     return pl.DataFrame(
         [
             {
                 "token_id": row["token_id"],
                 "ordinary": row["token_id"] in ordinary,
-                "copies": [0, *exhibit.stage.symptoms.copies],
+                "copies": [0, *panel.stage.symptoms.copies],
                 "below": row["below"],
                 "above": row["above"],
-                **_pair("typical", row, exhibit),
-                **_pair("largest", row, exhibit),
+                **_pair("typical", row, panel),
+                **_pair("largest", row, panel),
             }
             for row in rows
         ],
@@ -196,13 +196,13 @@ def _frame(rows: Sequence[dict[str, Any]], exhibit: Exhibit, ordinary: set[int])
     )
 
 
-def _pair(kind: str, row: dict[str, Any], exhibit: Exhibit) -> dict[str, Any]:
+def _pair(kind: str, row: dict[str, Any], panel: EvidencePanel) -> dict[str, Any]:
     if not row[kind]:
         return {}
     carrier, anchor, before, after = row[kind]
     return {
-        f"{kind}_carrier": exhibit.carriers[int(carrier)],
-        f"{kind}_anchor": exhibit.sentences[int(anchor)],
+        f"{kind}_carrier": panel.carriers[int(carrier)],
+        f"{kind}_anchor": panel.sentences[int(anchor)],
         f"{kind}_before": before,
         f"{kind}_after": after,
     }

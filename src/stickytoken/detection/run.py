@@ -12,8 +12,10 @@ from stickytoken.detection.run_folder import RunFolder
 from stickytoken.detection.schema import RunRecord
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement.store import TOKENS_FILE, VOCABULARY_FILE
+from stickytoken.methods.protocol import AnyMethod
 from stickytoken.methods.records import PlanRecord, ResultRecord
 from stickytoken.methods.registry import method_named
+from stickytoken.methods.stored_settings import StoredSettings
 
 Kind = TypeVar("Kind")
 
@@ -35,7 +37,7 @@ class Run:
         self.record: RunRecord = self._folder.read_run()
         if self.record.result is None:
             raise RunError(f"the run in {path} is not finished: run the same command again to continue it")
-        self.method = method_named(self.record.method)
+        self.method: AnyMethod = method_named(self.record.method)
         self.result: ResultRecord = self.record.result
         self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, self.method.columns)
 
@@ -46,10 +48,25 @@ class Run:
 
     @property
     def sticky(self) -> pl.DataFrame:
-        """The sticky tokens: by lift (profile) or validation rate (std), highest first."""
+        """The sticky tokens, worst first."""
         return self.tokens.filter(pl.col("verdict") == "sticky").sort(
-            self.method.ranked_by, "token_id", descending=[True, False]
+            self.method.ranked_by.key, "token_id", descending=[True, False]
         )
+
+    @property
+    def model_name(self) -> str:
+        """The model as the user named it."""
+        return self.record.model.name
+
+    @property
+    def available(self) -> int:
+        """Vocabulary entries that can occur in text."""
+        return self.record.model.available
+
+    @property
+    def settings(self) -> StoredSettings:
+        """Settings of the method."""
+        return self._folder.settings_of(self.record)
 
     @property
     def vocabulary(self) -> pl.DataFrame:
@@ -63,7 +80,7 @@ class Run:
         Raises:
             RunError: plan.json is missing or damaged.
         """
-        plan = self._folder.read_plan(self.method.plan_record)
+        plan: PlanRecord | None = self._folder.read_plan(self.method.plan_record)
         if plan is None:
             raise RunError(f"{self.path} has no plan.json: run the same command again to write it")
         return plan

@@ -20,6 +20,8 @@ from stickytoken.measurement.store import (
     repair_advice,
     validated,
 )
+from stickytoken.methods.registry import method_named
+from stickytoken.methods.stored_settings import StoredSettings
 
 _SHOWN_VERSION = 40
 
@@ -40,6 +42,11 @@ class RunFolder(ResultFolder):
         if isinstance(raw, Mapping):
             _require_readable(raw.get("schema_version"), path)
         return validated(RunRecord, raw, path)
+
+    def settings_of(self, record: RunRecord) -> StoredSettings:
+        """The settings in run.json."""
+        defaults = method_named(record.method).settings()
+        return StoredSettings(record.settings, defaults, str(self.path / RUN_FILE))
 
 
 def _require_readable(version: Any, path: Path) -> None:

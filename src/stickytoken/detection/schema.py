@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 
 from stickytoken.corpora import Sentences
 from stickytoken.corpora.choice import PairCorpus
 from stickytoken.measurement.records import MeasurementRecord, Record
-from stickytoken.methods.profile.record import ProfileResultRecord
-from stickytoken.methods.std.record import StdResultRecord
+from stickytoken.methods.records import ResultRecord
+from stickytoken.methods.registry import entries, method_named
 
 # 2 added the method profile. Files that a run may lack (evidence, map, report) need no new version.
 SCHEMA_VERSION = 2
@@ -71,4 +77,20 @@ class RunRecord(MeasurementRecord):
     versions: dict[str, str]
     hardware: dict[str, str]
     started: str
-    result: StdResultRecord | ProfileResultRecord | None = None
+    result: SerializeAsAny[ResultRecord] | None = None
+
+    @field_validator("method")
+    @classmethod
+    def _registered(cls, method: str) -> str:
+        names = [entry.name for entry in entries()]
+        if method not in names:
+            raise ValueError(f"Input should be {' or '.join(map(repr, names))}")
+        return method
+
+    @field_validator("result", mode="wrap")
+    @classmethod
+    def _of_method(cls, result: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        """Read the result as what its method writes."""
+        if result is None or isinstance(result, ResultRecord) or "method" not in info.data:
+            return result
+        return method_named(info.data["method"]).result_record.model_validate(result)

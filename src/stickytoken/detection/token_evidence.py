@@ -16,8 +16,8 @@ from stickytoken.detection.run import Run
 from stickytoken.detection.same_model import require_same_model
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError, RunError
-from stickytoken.methods.evidence_panel import Exhibit
-from stickytoken.methods.job import Job
+from stickytoken.methods.evidence_panel import EvidencePanel
+from stickytoken.methods.job import Job, MethodSettings
 from stickytoken.vocabulary.categories import Vocabulary
 
 
@@ -28,12 +28,12 @@ class Reopened:
     Attributes:
         run: the run.
         job: what it was computed from; its corpus is empty, for its plan holds all texts.
-        exhibit: carriers against anchors, encoded once.
+        panel: carriers against anchors, encoded once.
     """
 
     run: Run
-    job: Job
-    exhibit: Exhibit
+    job: Job[MethodSettings]
+    panel: EvidencePanel
 
 
 def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
@@ -61,7 +61,7 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
     except (TypeError, InputError) as error:
         raise RunError(f"the settings in {run.path} cannot be used: {error}") from error
     job = Job(encoder, settings, Sentences((), "the plan of the run"), vocabulary, [], True, False)
-    return Reopened(run, job, run.method.exhibit(job, run.plan))
+    return Reopened(run, job, run.method.evidence_panel(job, run.plan))
 
 
 def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> RunEvidence:
@@ -77,7 +77,7 @@ def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bo
         EncodingError: a text without a usable vector.
     """
     started = time.perf_counter()
-    job, exhibit = opened.job, opened.exhibit
+    job, panel = opened.job, opened.panel
     available = {token.id: token for token in job.vocabulary.available}
     for token_id in token_ids:
         if token_id not in available:
@@ -88,13 +88,13 @@ def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bo
         if with_ordinary
         else []
     )
-    frame = measured_evidence(job, tokens, ordinary, exhibit)
+    frame = measured_evidence(job, tokens, ordinary, panel)
     record = EvidenceRecord(
-        carriers=exhibit.carriers,
-        anchors=len(exhibit.stage.symptoms.panel.panel.vectors),
-        pair_copies=exhibit.stage.copies,
+        carriers=panel.carriers,
+        anchors=len(panel.stage.symptoms.panel.panel.vectors),
+        pair_copies=panel.stage.copies,
         map_explained=None,
-        sequences=len(frame) * exhibit.stage.probes_per_token,
+        sequences=len(frame) * panel.stage.probes_per_token,
         seconds=round(time.perf_counter() - started, 1),
     )
     return RunEvidence(record, frame, pl.DataFrame(schema=MAP_SCHEMA))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stickytoken.insertion import Insertion
 
 if TYPE_CHECKING:
-    from stickytoken.methods.protocol import Method
+    from stickytoken.methods.protocol import AnyMethod
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class MethodEntry:
     summary: str
     options: tuple[Option, ...]
     takes_pairs: bool
-    load: Callable[[], Method]
+    load: Callable[[], AnyMethod]
 
 
 def insertion_option(default: Insertion) -> Option:

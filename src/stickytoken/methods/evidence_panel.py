@@ -1,34 +1,25 @@
-"""The texts that the evidence of a run is shown on: carriers and anchors of its plan."""
+"""The texts that show what a token does: carriers and anchors of a plan, with their vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.insertion import Insertion
-from stickytoken.methods.job import Job
-from stickytoken.methods.panel import AnchorPanel, CarrierPanel
-from stickytoken.methods.profile.plan import anchor_panel
-from stickytoken.methods.profile.record import ProfilePlanRecord
-from stickytoken.methods.profile.rounds import Round
+from stickytoken.methods.job import Job, MethodSettings
+from stickytoken.methods.panel import AnchorPanel, unit_vectors
 from stickytoken.methods.shown_pairs import EvidenceStage
-from stickytoken.methods.std.record import StdPlanRecord
-from stickytoken.methods.symptoms import SYMPTOM_CARRIERS, SYMPTOM_COPIES, SymptomStage
+from stickytoken.methods.symptoms import SYMPTOM_COPIES, SymptomStage
 
 _PAIR_COPIES = 8
 # Of the numbers of copies that a probe tries: enough for the shape of a curve.
 _CURVE_COPIES = (1, 2, 4, 8, 16, 32)
-# Anchors of the method std: enough for a smooth mean.
-_ANCHORS = 200
 _TOKENS_PER_TEXT_COPY = 8
 
 
 @dataclass(frozen=True)
-class Exhibit:
+class EvidencePanel:
     """Carriers against anchors.
 
     Attributes:
@@ -42,34 +33,26 @@ class Exhibit:
     stage: EvidenceStage
 
 
-def profile_exhibit(job: Job, plan: ProfilePlanRecord) -> Exhibit:
-    """The first carriers of the last round, and all anchors."""
-    last = list(plan.carriers.values())[-1]
-    texts = plan.carriers.get(Round.CONFIRM.value, last)[:SYMPTOM_CARRIERS]
-    anchors = anchor_panel(job.encoder, job.settings, plan, job.vocabulary.available)
-    panel = anchors.against(_unit(job.encoder.encode(texts)), plan.mean_similarity)
-    return _exhibit(job, texts, [anchor.text for anchor in plan.sentence_anchors], panel)
+def evidence_panel(
+    job: Job[MethodSettings], texts: list[str], sentences: list[str], anchors: AnchorPanel, u: float
+) -> EvidencePanel:
+    """Compare carriers with anchors, before copies go into them.
 
-
-def std_exhibit(job: Job, plan: StdPlanRecord) -> Exhibit:
-    """The shortest carriers of the validation pairs, and the anchors of all pairs."""
-    texts = sorted({pair.sentence2 for pair in plan.validation}, key=lambda text: (len(text), text))
-    texts = texts[:SYMPTOM_CARRIERS]
-    sentences = list(dict.fromkeys(pair.sentence1 for pair in plan.validation))[:_ANCHORS]
-    vectors = _unit(job.encoder.encode(sentences))
-    anchors = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1), 1)
-    panel = anchors.against(_unit(job.encoder.encode(texts)), plan.mean_similarity)
-    return _exhibit(job, texts, sentences, panel)
-
-
-def _exhibit(job: Job, texts: list[str], sentences: list[str], panel: CarrierPanel) -> Exhibit:
+    Args:
+        job: model and settings.
+        texts: the carriers.
+        sentences: texts of the first anchors.
+        anchors: their vectors, and those of anchors that cannot be shown.
+        u: the model's mean similarity.
+    """
+    panel = anchors.against(unit_vectors(job.encoder.encode(texts)), u)
     ids = job.settings.insertion is Insertion.IDS
     longest = max(job.encoder.content_ids(texts), key=len)
     copies = fitting_copies(job.encoder, longest, 1 if ids else _TOKENS_PER_TEXT_COPY, _CURVE_COPIES)
     carriers = require_ids(job.encoder, "insertion 'ids'").tokenize(texts) if ids else texts
     symptoms = SymptomStage(tuple(carriers), copies, panel)
     shown = max(count for count in copies if count <= _PAIR_COPIES)
-    return Exhibit(texts, sentences, EvidenceStage(symptoms, shown, len(sentences)))
+    return EvidencePanel(texts, sentences, EvidenceStage(symptoms, shown, len(sentences)))
 
 
 def fitting_copies(
@@ -84,8 +67,3 @@ def fitting_copies(
         counts: to choose from.
     """
     return tuple(n for n in counts if encoder.fits((*carrier, *(0,) * (n * pieces)))) or (1,)
-
-
-def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    units: NDArray[np.float32] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return units

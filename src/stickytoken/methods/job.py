@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import Field, dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import polars as pl
 
 from stickytoken.corpora import Sentences
 from stickytoken.corpora.choice import PairCorpus
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.insertion import Token
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engines.protocol import Engine
 from stickytoken.measurement.engines.stages import run_stage
 from stickytoken.measurement.progress import ProgressCallback
@@ -23,8 +24,27 @@ from stickytoken.vocabulary.categories import Vocabulary
 SHARD_PROBES = 8192
 
 
+class MethodSettings(Protocol):
+    """Settings of a method: a frozen dataclass with defaults and at least these fields."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def seed(self) -> int:
+        """Of all random sampling."""
+        ...
+
+    @property
+    def insertion(self) -> Insertion:
+        """How copies go into a text."""
+        ...
+
+
+Settings_co = TypeVar("Settings_co", bound=MethodSettings, covariant=True)
+
+
 @dataclass(frozen=True)
-class Job:
+class Job(Generic[Settings_co]):
     """Everything that a run is computed from.
 
     Attributes:
@@ -38,12 +58,23 @@ class Job:
     """
 
     encoder: Encoder
-    settings: Any
+    settings: Settings_co
     corpus: Sentences | PairCorpus
     vocabulary: Vocabulary
     tokens: list[Token]
     restricted: bool
     sampled: bool
+
+    @property
+    def sentences(self) -> Sentences:
+        """The corpus of a method that takes no pairs.
+
+        Raises:
+            InputError: the corpus is pairs.
+        """
+        if isinstance(self.corpus, PairCorpus):
+            raise InputError("this method takes no pairs: pass sentences")
+        return self.corpus
 
 
 class StageRunner(Protocol):

@@ -148,6 +148,16 @@ class CarrierPanel:
         )
 
 
+def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scale vectors to length 1.
+
+    Args:
+        vectors: shape (n, d), none of them zero.
+    """
+    units: NDArray[np.float32] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return units
+
+
 def group_weights(sentence_groups: int, vocabulary_groups: int, vocabulary_share: float) -> Vector:
     """Sentence groups share one part of the weight equally, vocabulary groups the other."""
     share = vocabulary_share if vocabulary_groups else 0.0

@@ -1,65 +1,92 @@
-"""What a detection method is."""
+"""What a detection method is: `Method`. To add one, write a folder with a subclass and register its entry."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import Field, dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import Field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import polars as pl
 
-from stickytoken.insertion import Insertion
 from stickytoken.measurement.progress import ProgressCallback
-from stickytoken.methods.evidence_panel import Exhibit
-from stickytoken.methods.job import FolderRunner, Job
+from stickytoken.methods.descriptions import Column, Fact, Figure, PlanTexts, ProbeTable, Scale
+from stickytoken.methods.entry import MethodEntry
+from stickytoken.methods.evidence_panel import EvidencePanel
+from stickytoken.methods.job import FolderRunner, Job, MethodSettings
 from stickytoken.methods.records import PlanRecord, ResultRecord
+from stickytoken.methods.stored_settings import StoredSettings
+from stickytoken.methods.verdicts import Verdict
+
+Settings = TypeVar("Settings", bound=MethodSettings)
+Plan = TypeVar("Plan", bound=PlanRecord)
+Result = TypeVar("Result", bound=ResultRecord)
+Plan_co = TypeVar("Plan_co", bound=PlanRecord, covariant=True)
+Result_co = TypeVar("Result_co", bound=ResultRecord, covariant=True)
 
 
-class MethodSettings(Protocol):
-    """Settings of a method: a frozen dataclass with at least these fields."""
+class ProbedToken(Protocol):
+    """What a method measured of one named token: a dataclass with at least these fields."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
-    def seed(self) -> int:
-        """Of all random sampling."""
+    def token_id(self) -> int:
+        """Its id."""
         ...
 
     @property
-    def insertion(self) -> Insertion:
-        """How copies go into a text."""
+    def token(self) -> str:
+        """Its vocabulary string."""
         ...
 
 
-class Column(NamedTuple):
-    """A column of a table of tokens.
+class FinishedRun(Protocol[Plan_co, Result_co]):
+    """A finished run as its method reads it."""
 
-    Attributes:
-        key: its name in tokens.parquet.
-        title: its heading.
-        digits: after the decimal point; None for text and whole numbers.
-    """
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        ...
 
-    key: str
-    title: str
-    digits: int | None = None
+    @property
+    def model_name(self) -> str:
+        """The model as the user named it."""
+        ...
+
+    @property
+    def available(self) -> int:
+        """Vocabulary entries that can occur in text."""
+        ...
+
+    @property
+    def settings(self) -> StoredSettings:
+        """Settings of the method."""
+        ...
+
+    @property
+    def plan(self) -> Plan_co:
+        """The method's plan.json."""
+        ...
+
+    @property
+    def result(self) -> Result_co:
+        """The method's result in run.json."""
+        ...
+
+    @property
+    def tokens(self) -> pl.DataFrame:
+        """tokens.parquet."""
+        ...
+
+    @property
+    def sticky(self) -> pl.DataFrame:
+        """Its sticky tokens, worst first."""
+        ...
 
 
-class PlanTexts(NamedTuple):
-    """Texts of a plan, for an explanation or the web app.
-
-    Attributes:
-        carriers: texts that copies went into, best first.
-        anchors: texts that they were compared with, none of them a carrier.
-        by_topic: whether the anchors are ordered by topic, so that a few of them are best taken evenly.
-    """
-
-    carriers: list[str]
-    anchors: list[str]
-    by_topic: bool
-
-
-class Outcome(NamedTuple):
+class Outcome(NamedTuple, Generic[Result]):
     """What a method ends with.
 
     Attributes:
@@ -68,39 +95,105 @@ class Outcome(NamedTuple):
     """
 
     tokens: pl.DataFrame
-    result: ResultRecord
+    result: Result
 
 
-@dataclass(frozen=True)
-class Method:
+class Method(ABC, Generic[Settings, Plan, Result]):
     """A detection method.
 
+    tokens.parquet has at least token_id, token, decoded, category, lift and verdict. A method that grades
+    sticky tokens has a column severity (severe, serious, mild or negligible); one with intervals has
+    lift_low and lift_high. Reports use them where they are.
+
     Attributes:
-        name: as the user types it.
+        entry: in the registry: name and options.
         settings: the class of its settings.
         plan_record: the class of its plan.json.
-        columns: that its tokens.parquet must have.
-        listed: the columns of its own that `stickytoken show` prints between category and verdict.
-        verdicts: that it gives; "sticky" first, "benign" last.
+        result_record: the class of its result in run.json.
+        columns: that tokens.parquet must have.
+        listed: columns that `stickytoken show` prints between category and verdict.
+        reported: columns that a report shows behind the verdict; ``sd`` is the lift on the method's scale.
+        ranked_by: the column that says how bad a token is, the worst highest.
+        verdicts: that it gives.
         judges_every_token: whether no token is left without a verdict.
-        ranked_by: column that its tokens are sorted by, largest first.
-        topics_count: whether the topics of sentences change its numbers.
-        make_plan: what it derives from the model and the corpus before any token.
-        compute: all its stages.
-        exhibit: the texts of its plan that tokens are shown on.
-        texts: carriers and anchors of its plan.
+        uses_topics: whether the topics of the sentences change its numbers.
+        glossary: words of its reports and what they mean.
     """
 
-    name: str
-    settings: type[Any]
-    plan_record: type[PlanRecord]
+    entry: MethodEntry
+    settings: type[Settings]
+    plan_record: type[Plan]
+    result_record: type[Result]
     columns: tuple[str, ...]
     listed: tuple[Column, ...]
-    verdicts: tuple[str, ...]
+    reported: tuple[Column, ...]
+    ranked_by: Column
+    verdicts: tuple[Verdict, ...]
     judges_every_token: bool
-    ranked_by: str
-    topics_count: bool
-    make_plan: Callable[[Job, ProgressCallback], Any]
-    compute: Callable[[Job, Any, pl.DataFrame, FolderRunner], Outcome]
-    exhibit: Callable[[Job, Any], Exhibit]
-    texts: Callable[[Any], PlanTexts]
+    uses_topics: bool
+    glossary: Mapping[str, str]
+
+    # To compute.
+
+    @abstractmethod
+    def make_plan(self, job: Job[Settings], progress: ProgressCallback) -> Plan:
+        """Derive from the model and the corpus what is needed before any token is looked at."""
+
+    @abstractmethod
+    def compute(
+        self, job: Job[Settings], plan: Plan, vocabulary: pl.DataFrame, run: FolderRunner
+    ) -> Outcome[Result]:
+        """Run all stages and judge the tokens. What is committed is not computed again."""
+
+    @abstractmethod
+    def probe(self, job: Job[Settings], progress: ProgressCallback) -> Sequence[ProbedToken]:
+        """Measure the job's tokens without a run folder, in the job's order."""
+
+    @abstractmethod
+    def evidence_panel(self, job: Job[Settings], plan: Plan) -> EvidencePanel:
+        """Encode carriers and anchors of the plan, to show on them what a token does."""
+
+    @abstractmethod
+    def texts(self, plan: Plan) -> PlanTexts:
+        """Name the carriers and anchors of the plan."""
+
+    # To tell.
+
+    @abstractmethod
+    def headline(self, run: FinishedRun[Plan, Result]) -> str:
+        """Say in a sentence or two whether the model has a problem, and how bad it is."""
+
+    @abstractmethod
+    def lines(self, run: FinishedRun[Plan, Result]) -> list[str]:
+        """Sum up a run for a terminal: the finding first, then what it rests on."""
+
+    @abstractmethod
+    def notes(self, run: FinishedRun[Plan, Result]) -> list[str]:
+        """Say what a reader should know before relying on the run."""
+
+    @abstractmethod
+    def key_facts(self, run: FinishedRun[Plan, Result]) -> list[Fact]:
+        """Give the numbers to read first, beside those that every run has."""
+
+    @abstractmethod
+    def how(self, settings: StoredSettings) -> str:
+        """Explain the method in a few sentences."""
+
+    @abstractmethod
+    def plan_facts(self, plan: Plan) -> dict[str, float]:
+        """List the numbers of a plan."""
+
+    @abstractmethod
+    def figures(self, run: FinishedRun[Plan, Result]) -> list[Figure]:
+        """Describe the figures that a report draws from tokens.parquet."""
+
+    @abstractmethod
+    def probe_lines(self, probed: Sequence[Any]) -> list[ProbeTable | str]:
+        """Lay out what `probe` returned as tables and sentences."""
+
+    def scale(self, run: FinishedRun[Plan, Result]) -> Scale | None:
+        """Say what makes lifts comparable between models; None where the method does not measure it."""
+        return None
+
+
+AnyMethod: TypeAlias = Method[Any, Any, Any]

@@ -10,7 +10,8 @@ from stickytoken.methods import profile, std
 from stickytoken.methods.entry import MethodEntry
 
 if TYPE_CHECKING:
-    from stickytoken.methods.protocol import Method, MethodSettings
+    from stickytoken.methods.job import MethodSettings
+    from stickytoken.methods.protocol import AnyMethod
 
 # The first one is the default.
 _BUILT_IN = (profile.ENTRY, std.ENTRY)
@@ -64,7 +65,7 @@ def entry_of(name: str | None, pairs_given: bool) -> MethodEntry:
     return _entries[name]
 
 
-def method_named(name: str) -> Method:
+def method_named(name: str) -> AnyMethod:
     """A method by its name, loaded.
 
     Raises:
@@ -73,28 +74,33 @@ def method_named(name: str) -> Method:
     return _loaded(entry_of(name, pairs_given=False).name)
 
 
-def choose_method(name: str | None, settings: MethodSettings | None, pairs_given: bool) -> Method:
+def choose_method(name: str | None, settings: MethodSettings | None, pairs_given: bool) -> AnyMethod:
     """The method that a caller means.
 
     Named methods go first, then the settings' own; without either the first that takes what is given.
 
     Raises:
-        InputError: the name is unknown, or the settings are of another method.
+        InputError: the name is unknown, the settings are of another method, or the method takes no pairs.
     """
     chosen = method_named(entry_of(name, pairs_given and settings is None).name)
-    if settings is None or (name is not None and isinstance(settings, chosen.settings)):
-        return chosen
-    own = next((known for known in _entries if isinstance(settings, method_named(known).settings)), None)
-    if own is None or name is not None:
+    if settings is not None and not isinstance(settings, chosen.settings):
+        own = next((known for known in _entries if isinstance(settings, method_named(known).settings)), None)
+        if own is None or name is not None:
+            raise InputError(
+                f"the settings are a {type(settings).__name__}, which the method {chosen.entry.name!r} does "
+                f"not take: pass a {chosen.settings.__name__}"
+            )
+        chosen = method_named(own)
+    if pairs_given and not chosen.entry.takes_pairs:
+        others = " or ".join(entry.name for entry in entries() if entry.takes_pairs)
         raise InputError(
-            f"the settings are a {type(settings).__name__}, which the method {chosen.name!r} does not "
-            f"take: pass a {chosen.settings.__name__}"
+            f"the method {chosen.entry.name} takes no pairs: pass sentences, or use the method {others}"
         )
-    return method_named(own)
+    return chosen
 
 
 @cache
-def _loaded(name: str) -> Method:
+def _loaded(name: str) -> AnyMethod:
     return _entries[name].load()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.facts import worst
-from stickytoken.reports.flagged_table import rows_of
+from stickytoken.reports.token_table import rows_of
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ def card_of(content: RunContent, token_id: int) -> Card | None:
 
 
 def _strips(content: RunContent, rows: list[dict[str, Any]]) -> list[dict[str, float] | None]:
-    unknown = not content.is_profile or any(row["lift_low"] is None for row in rows)
-    if unknown or not rows:
+    scale = content.scale
+    if scale is None or not rows or any(row.get("lift_low") is None for row in rows):
         return [None] * len(rows)
-    ordinary = float(content.record.result.ordinary_lift) if content.record.result else 0.0  # type: ignore[union-attr]
+    ordinary = scale.ordinary
     low = min(0.0, ordinary, *(row["lift_low"] for row in rows))
     high = max(ordinary, *(row["lift_high"] for row in rows))
     span = float(high - low) or 1.0

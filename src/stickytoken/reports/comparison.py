@@ -87,7 +87,7 @@ def summary_table(comparison: Comparison) -> DataTable:
     rows = []
     for name, content in zip(comparison.names, comparison.contents, strict=True):
         record, result = content.record, content.record.result
-        grades = Counter(content.sticky["severity"]) if content.run and content.is_profile else {}
+        grades = Counter(content.sticky["severity"]) if "severity" in content.tokens.columns else {}
         highest = content.tokens.select(moved(content).max()).item() if content.run else None
         rows.append(
             (
@@ -152,7 +152,7 @@ def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
             _in_words(comparison),
             "A row is a token that some run calls sticky; a mark is a run, filled where it calls the token "
             "sticky. The scale is in standard deviations of each model's own similarities, so that models "
-            "can be compared. Runs of the method std have no such scale and stand in the table only.",
+            "can be compared. Runs of a method without such a scale stand in the table only.",
             compared_table(tokens, names),
             narrow_tokens(tokens),
         ),

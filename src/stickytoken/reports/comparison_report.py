@@ -74,7 +74,7 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
 def _words(comparison: Comparison) -> dict[str, str]:
     words: dict[str, str] = {}
     for content in comparison.contents:
-        words |= {word: text for word, text in glossary(content.record.method).items() if word not in words}
+        words |= {word: text for word, text in glossary(content.method).items() if word not in words}
     return words
 
 

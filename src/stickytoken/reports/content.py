@@ -22,12 +22,12 @@ from stickytoken.explanation.files import (
 )
 from stickytoken.explanation.record import EXPLANATIONS_FOLDER
 from stickytoken.impacts.results import Impact, impacts_in
-from stickytoken.measurement.store import RUN_FILE, VOCABULARY_FILE
-from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.methods.protocol import Method
+from stickytoken.measurement.store import VOCABULARY_FILE
+from stickytoken.methods.descriptions import Scale
+from stickytoken.methods.protocol import AnyMethod
 from stickytoken.methods.records import PlanRecord
 from stickytoken.methods.registry import method_named
-from stickytoken.validation import real_number
+from stickytoken.methods.stored_settings import StoredSettings
 from stickytoken.vocabulary.kinds import WordMark, kind_of, script_of, word_mark
 
 UNFINISHED = (
@@ -74,7 +74,7 @@ class RunContent:
             return self.tokens
         return self.tokens.filter(is_flagged()).sort(
             pl.col("verdict") == "sticky",
-            self.run.method.ranked_by,
+            self.method.ranked_by.key,
             "token_id",
             descending=[True, True, False],
         )
@@ -84,24 +84,25 @@ class RunContent:
         """Sticky tokens, worst first."""
         return self.flagged.filter(pl.col("verdict") == "sticky") if self.run is not None else self.tokens
 
-    def setting(self, name: str) -> float:
-        """A setting that is a number; its default where the run was written before it existed.
-
-        Raises:
-            InputError: run.json holds something else.
-        """
-        default = getattr(method_named(self.record.method).settings(), name)
-        return real_number(f"{name} in {self.path / RUN_FILE}", self.record.settings.get(name, default))
-
     @property
-    def method(self) -> Method:
+    def method(self) -> AnyMethod:
         """The method of the run."""
         return method_named(self.record.method)
 
     @property
-    def is_profile(self) -> bool:
-        """Whether the run is of the method profile."""
-        return self.record.method == "profile"
+    def settings(self) -> StoredSettings:
+        """Settings of the method."""
+        return RunFolder(self.path).settings_of(self.record)
+
+    @property
+    def scale(self) -> Scale | None:
+        """What makes the lifts comparable; None where the method does not say, or the run is not finished."""
+        return None if self.run is None else self.method.scale(self.run)
+
+    @property
+    def confidence(self) -> str | None:
+        """Coverage of the intervals in percent; None where there are none."""
+        return None if self.scale is None else f"{100 * self.scale.confidence:.4g}"
 
     @property
     def impacts(self) -> tuple[Impact, ...]:
@@ -234,11 +235,10 @@ def _described(
 
 def moved(content: RunContent) -> pl.Expr:
     """The lift above an ordinary token's, in standard deviations of the model's own similarities."""
-    if content.run is None or not content.is_profile:
+    scale = content.scale
+    if scale is None:
         return pl.lit(None, dtype=pl.Float64)
-    result = content.run.result_of(ProfileResultRecord)
-    plan = content.run.plan_of(ProfilePlanRecord)
-    return (pl.col("lift") - result.ordinary_lift) / plan.similarity_spread
+    return (pl.col("lift") - scale.ordinary) / scale.spread
 
 
 def category_counts(vocabulary: pl.DataFrame) -> dict[str, int]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stickytoken.detection.run import Run
-from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.methods.std.record import StdResultRecord
+from stickytoken.methods.descriptions import Distribution, Scatter
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.figures.composition import (
     breakdowns,
@@ -35,55 +34,22 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     """All figures that the run has data for; none where it is not finished."""
     if content.run is None:
         return []
-    found = [*_distributions(content, content.run), *curve_figures(content, content.run), _scatter(content)]
+    described = content.method.figures(content.run)
+    found = [_distribution(content, each) for each in described if isinstance(each, Distribution)]
+    found += curve_figures(content, content.run)
+    found += [_scatter(content, each) for each in described if isinstance(each, Scatter)]
     return [*found, _composition(content), *_map(content), *impact_figures(content.impacts)]
 
 
-def _distributions(content: RunContent, run: Run) -> list[ReportFigure]:
-    if content.is_profile:
-        return [_lifts(content, run)]
-    result = run.result_of(StdResultRecord)
-    return [_scores(content, result), _rates(content, result)]
-
-
-def _lifts(content: RunContent, run: Run) -> ReportFigure:
-    result, plan = run.result_of(ProfileResultRecord), run.plan_of(ProfilePlanRecord)
-    matters = result.ordinary_lift + content.setting("smallest_effect") * plan.similarity_spread
-    lines = {"ordinary": result.ordinary_lift, "matters": matters}
+def _distribution(content: RunContent, described: Distribution) -> ReportFigure:
+    key, title = described.column.key, described.column.title
     return ReportFigure(
-        "lift-distribution",
-        "Lifts over the vocabulary",
-        distribution(content.tokens, "lift", "lift", lines),
-        describe_distribution(content.tokens, "lift", "lift"),
-        "How far copies of a token raise the similarity of unrelated texts. The grey bars count all tokens; "
-        "their axis is logarithmic, so that a single token is visible. “Ordinary” is the typical token. "
-        "Beyond “matters” a lift is large enough to be called sticky, if it is also too rare to be chance "
-        "and acts on most texts.",
-        distribution_table(content.tokens, "lift"),
-    )
-
-
-def _scores(content: RunContent, result: StdResultRecord) -> ReportFigure:
-    return ReportFigure(
-        "score-distribution",
-        "Sticky scores over the vocabulary",
-        distribution(content.tokens, "sticky_score", "sticky score", {"candidates": result.score_threshold}),
-        describe_distribution(content.tokens, "sticky_score", "sticky score"),
-        "The score of the paper's first stage, on a few sentence pairs. Tokens to the right of the dotted "
-        "line were validated; the others have no verdict.",
-        distribution_table(content.tokens, "sticky_score"),
-    )
-
-
-def _rates(content: RunContent, result: StdResultRecord) -> ReportFigure:
-    return ReportFigure(
-        "rate-distribution",
-        "Validation rates of the candidates",
-        distribution(content.tokens, "validation_rate", "validation rate", {"sticky": result.rate_threshold}),
-        describe_distribution(content.tokens, "validation_rate", "validation rate"),
-        "The share of unrelated pairs that a candidate pulls together. Beyond the dotted line, an outlier "
-        "rule over the candidates, a token is called sticky.",
-        distribution_table(content.tokens, "validation_rate"),
+        described.name,
+        described.title,
+        distribution(content.tokens, key, title, dict(described.lines)),
+        describe_distribution(content.tokens, key, title),
+        described.reading,
+        distribution_table(content.tokens, key),
     )
 
 
@@ -128,27 +94,15 @@ def curve_figures(content: RunContent, run: Run) -> list[ReportFigure]:
     ]
 
 
-def _scatter(content: RunContent) -> ReportFigure:
-    if content.is_profile:
-        x, y, names = "lift", "contraction", ("lift", "contraction")
-        reading = (
-            "Lift says how far unrelated texts come together, contraction how much of the difference between "
-            "similarities is gone (0: none, 1: all). Among ordinary tokens the two go against each other: a "
-            "word that is near to many texts lifts and contracts little, noise contracts and does not lift. "
-            "A sticky token lifts far more than others of its contraction; the verdict tests both together."
-        )
-    else:
-        x, y, names = "validation_rate", "lift", ("validation rate", "lift")
-        reading = (
-            "Candidates only. The validation rate counts how many unrelated pairs come together, the lift "
-            "how far. This method does not measure contraction."
-        )
+def _scatter(content: RunContent, described: Scatter) -> ReportFigure:
+    x, y = described.x.key, described.y.key
+    names = (described.x.title, described.y.title)
     return ReportFigure(
-        "lift-contraction" if content.is_profile else "rate-lift",
-        f"{names[0].capitalize()} against {names[1]}",
+        described.name,
+        described.title,
         effect_scatter(content.tokens, x, y, names),
         describe_scatter(content.tokens, x, y, names),
-        reading,
+        described.reading,
         scatter_table(content.tokens, x, y, names),
     )
 

@@ -11,8 +11,8 @@ from stickytoken.reports.explained import ExplainedToken, explained
 from stickytoken.reports.facts import computed, headline, how, notes, tone
 from stickytoken.reports.figure_set import curves_of, report_figures
 from stickytoken.reports.figures.figure import ReportFigure
-from stickytoken.reports.flagged_table import flagged_rows
 from stickytoken.reports.glossary import glossary
+from stickytoken.reports.token_table import flagged_rows
 
 
 def run_document(content: RunContent) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def run_document(content: RunContent) -> dict[str, Any]:
         "explanations": [_explained(each) for each in explained(content)],
         "how": how(content),
         "computed": computed(content),
-        "glossary": glossary(content.record.method),
+        "glossary": glossary(content.method),
     }
 
 

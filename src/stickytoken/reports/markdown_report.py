@@ -11,8 +11,8 @@ from stickytoken.reports.escaping import number, plain, spaced
 from stickytoken.reports.explained import ExplainedToken, explained
 from stickytoken.reports.facts import computed, headline, how, key_facts, notes
 from stickytoken.reports.figure_set import report_figures
-from stickytoken.reports.flagged_table import COLUMNS, flagged_rows
 from stickytoken.reports.glossary import glossary
+from stickytoken.reports.token_table import columns, flagged_rows
 from stickytoken.visible_text import markdown
 
 
@@ -35,16 +35,17 @@ def run_markdown(content: RunContent) -> str:
                 parts.append(table(figure.table.columns, rows))
         if tokens := explained(content):
             parts += ["## Why tokens stick", *(part for each in tokens for part in _explained(each))]
-        columns = COLUMNS[record.method]
-        rows = [[number(row[each.key], each.digits) for each in columns] for row in flagged_rows(content)]
-        parts += ["## All flagged tokens", table([each.title for each in columns], rows) if rows else "None."]
+        heads = columns(content)
+        rows = [[number(row[each.key], each.digits) for each in heads] for row in flagged_rows(content)]
+        parts += ["## All flagged tokens", table([each.title for each in heads], rows) if rows else "None."]
     parts += ["## What was computed", markdown(how(content))]
     for name, values in computed(content).items():
         shown = [[spaced(key), plain(value)] for key, value in values.items()]
         parts += [f"### {markdown(name)}", table(["what", "value"], shown)]
+    meanings = glossary(content.method)
     parts += [
         "## How to read every number",
-        _bullets(f"**{markdown(word)}**: {markdown(text)}" for word, text in glossary(record.method).items()),
+        _bullets(f"**{markdown(word)}**: {markdown(text)}" for word, text in meanings.items()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -15,10 +15,10 @@ from stickytoken.reports.facts import computed, headline, how, key_facts, notes,
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.figures.style import template
-from stickytoken.reports.flagged_table import COLUMNS, flagged_rows
 from stickytoken.reports.glossary import glossary
 from stickytoken.reports.plotly_bundle import plotly_bundle, script_digest
 from stickytoken.reports.templating import environment, packaged
+from stickytoken.reports.token_table import columns, flagged_rows
 
 # More rows would make the file slow to open; tokens.parquet has all of them.
 _MOST_ROWS = 1000
@@ -40,13 +40,13 @@ def run_page(content: RunContent) -> str:
         facts=key_facts(content),
         notes=notes(content),
         cards=cards(content),
-        confidence=f"{100 * content.setting('confidence'):.4g}" if content.is_profile else None,
-        columns=COLUMNS[content.record.method],
+        confidence=content.confidence,
+        columns=columns(content),
         rows=rows[:_MOST_ROWS],
         flagged=len(rows),
         how=how(content),
         computed=computed(content),
-        glossary=glossary(content.record.method),
+        glossary=glossary(content.method),
     )
 
 

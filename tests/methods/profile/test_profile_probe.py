@@ -10,10 +10,11 @@ import profiled
 import tiny
 from stickytoken import load_encoder
 from stickytoken.corpora.corpus import collect_sentences
-from stickytoken.detection import ProfileEvidence, probe
+from stickytoken.detection import probe
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
+from stickytoken.methods.profile.probe import ProfileEvidence
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.symptoms import SYMPTOM_COPIES
 
@@ -135,7 +136,7 @@ def test_an_id_that_is_not_in_the_vocabulary_is_refused(encoder, vocabulary, tok
         ({"settings": replace(profiled.SMALL, adaptive=False)}, "all rounds: leave adaptive on"),
         ({"settings": profiled.SMALL, "method": "std"}, "which the method 'std' does not take"),
         ({"settings": planted.SMALL, "method": "profile"}, "which the method 'profile' does not take"),
-        ({"settings": None, "method": "guess"}, "method 'guess' is unknown: use profile, std"),
+        ({"settings": None, "method": "guess"}, "method 'guess' is unknown: use profile or std"),
     ],
     ids=["not adaptive", "settings of profile", "settings of std", "method"],
 )

@@ -68,7 +68,7 @@ class Explore:
         card = card_of(shown, token_id)
         if card is None:
             raise InputError(f"the run did not look at token id {token_id}: choose one from its table")
-        confidence = f"{100 * content.setting('confidence'):.4g}" if content.is_profile else None
+        confidence = content.confidence
         figures = curve_figures(shown, content.run)
         return render("evidence.html.j2", card=card, confidence=confidence), figures[0] if figures else None
 

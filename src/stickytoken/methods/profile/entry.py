@@ -9,13 +9,13 @@ from stickytoken.methods.entry import SEED, MethodEntry, Option, insertion_optio
 from stickytoken.precision import Precision
 
 if TYPE_CHECKING:
-    from stickytoken.methods.protocol import Method
+    from stickytoken.methods.protocol import AnyMethod
 
 
-def _load() -> Method:
-    from stickytoken.methods.profile.method import PROFILE
+def _load() -> AnyMethod:
+    from stickytoken.methods.profile.method import ProfileMethod
 
-    return PROFILE
+    return ProfileMethod()
 
 
 ENTRY = MethodEntry(

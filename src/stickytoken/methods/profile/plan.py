@@ -15,7 +15,7 @@ from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.progress import Progress, ProgressCallback
-from stickytoken.methods.panel import AnchorPanel, balanced, group_weights
+from stickytoken.methods.panel import AnchorPanel, balanced, group_weights, unit_vectors
 from stickytoken.methods.profile.clusters import cluster
 from stickytoken.methods.profile.record import (
     ProfilePlanRecord,
@@ -55,7 +55,7 @@ def make_profile_plan(
     """
     _require_capable(encoder, settings)  # before the long work, as the next line: it may fail
     split = _split(encoder, settings, corpus)
-    vectors = _unit(encoder.encode([corpus.texts[k] for k in split.anchors]))
+    vectors = unit_vectors(encoder.encode([corpus.texts[k] for k in split.anchors]))
     sentence_groups, names = _sentence_groups(settings, corpus, split.anchors, vectors)
     entries = _vocabulary_anchors(encoder, settings, vocabulary)
     u = mean_similarity(
@@ -99,7 +99,7 @@ def anchor_panel(
         *(texts[anchor.token_id] for anchor in plan.vocabulary_anchors),
     ]
     return _panel(
-        _unit(encoder.encode(anchors)),
+        unit_vectors(encoder.encode(anchors)),
         np.array([anchor.group for anchor in plan.sentence_anchors], dtype=np.intp),
         np.array([anchor.group for anchor in plan.vocabulary_anchors], dtype=np.intp),
         settings.vocabulary_share,
@@ -118,7 +118,7 @@ def round_stage(
         name=step.value,
         carriers=tuple(require_ids(encoder, "insertion 'ids'").tokenize(texts) if by_ids else texts),
         cells=tuple(cells(settings, len(texts))),
-        panel=panel.against(_unit(lower.encode(texts)), plan.mean_similarity),
+        panel=panel.against(unit_vectors(lower.encode(texts)), plan.mean_similarity),
         seed=settings.seed,
         alone=step is Round.SCREEN,
         precision=precision,
@@ -209,7 +209,7 @@ def _vocabulary_anchors(encoder: Encoder, settings: ProfileSettings, vocabulary:
     usable = sorted(usable, key=lambda token: token.id)
     if not usable:
         return _Entries([], np.empty((0, encoder.dimension), np.float32))
-    return _Entries(usable, _unit(encoder.encode([token.text for token in usable])))
+    return _Entries(usable, unit_vectors(encoder.encode([token.text for token in usable])))
 
 
 def _panel(
@@ -240,7 +240,7 @@ def _carriers(
     """The first carriers of the pool that have unrelated anchors."""
     needed = sum(probes_in(settings).values())
     texts = [open_ended(corpus.texts[k]) for k in pool]
-    vectors = _unit(encoder.encode(texts))
+    vectors = unit_vectors(encoder.encode(texts))
     before = vectors @ panel.vectors.T
     if before.std() < _NO_SPREAD:
         raise InputError(
@@ -268,8 +268,3 @@ def _by_round(settings: ProfileSettings, texts: Sequence[str]) -> dict[str, list
 def _spread(before: NDArray[np.float32], panel: AnchorPanel) -> float:
     mean = float((before @ panel.weights).mean())
     return float(np.sqrt((((before - mean) ** 2) @ panel.weights).mean()))
-
-
-def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    units: NDArray[np.float32] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return units

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from stickytoken.corpora import Sentences
-from stickytoken.corpora.choice import choose_corpus
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Token
 from stickytoken.measurement.engines.local import compute_shard
-from stickytoken.measurement.progress import Progress, ProgressCallback, ignore_progress
+from stickytoken.measurement.progress import Progress, ProgressCallback
 from stickytoken.measurement.stage import Shard, Stage
 from stickytoken.methods.evidence_panel import fitting_copies
 from stickytoken.methods.job import Job
-from stickytoken.methods.probed_tokens import probed_token
 from stickytoken.methods.profile.plan import anchor_panel, round_stage
 from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.results import Findings
@@ -28,7 +24,6 @@ from stickytoken.methods.profile.rounds import Round, cells
 from stickytoken.methods.profile.run import compute_profile, plan_profile
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.symptoms import SYMPTOM_CARRIERS, SymptomStage
-from stickytoken.vocabulary.categories import Vocabulary
 
 # Ordinary tokens whose mean curve stands beside that of a probed one.
 _ORDINARY_TOKENS = 8
@@ -85,42 +80,28 @@ class ProfileEvidence:
     curve: SymptomCurve
 
 
-def probe_profile(
-    encoder: Encoder,
-    vocabulary: Vocabulary,
-    token_ids: Sequence[int],
-    *,
-    sentences: Sentences | str | Path | None = None,
-    settings: ProfileSettings | None = None,
-    progress: ProgressCallback = ignore_progress,
-) -> list[ProfileEvidence]:
+def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list[ProfileEvidence]:
     """Measure named tokens as closely as `detect` measures its candidates.
 
     What is ordinary is shown by random tokens of the vocabulary, measured beside them.
 
     Args:
-        encoder: the model.
-        vocabulary: of the model.
-        token_ids: the tokens; with text insertion they must be able to occur in text.
-        sentences: the corpus; None is the bundled one.
-        settings: of the method.
+        job: whose tokens are measured; one that is named twice is measured once.
         progress: told of every step.
 
     Raises:
-        InputError: a token that cannot be probed, or inputs that cannot be used.
+        InputError: settings or sentences that cannot be used.
     """
-    settings = settings or ProfileSettings()
-    if not settings.adaptive:
+    if not job.settings.adaptive:
         raise InputError("a probe measures its tokens in all rounds: leave adaptive on")
-    tokens = [probed_token(vocabulary, token_id, settings.insertion) for token_id in token_ids]
-    distinct = list({token.id: token for token in tokens}.values())
-    job = Job(encoder, settings, choose_corpus(sentences, None), vocabulary, distinct, True, False)
-    plan = plan_profile(job, progress)
-    runner = _MemoryRunner(encoder, progress)
-    findings = compute_profile(job, plan, vocabulary.frame(), runner)
-    curves = _curves(job, plan, runner)
+    distinct = list({token.id: token for token in job.tokens}.values())
+    once = replace(job, tokens=distinct)
+    plan = plan_profile(once, progress)
+    runner = _MemoryRunner(job.encoder, progress)
+    findings = compute_profile(once, plan, job.vocabulary.frame(), runner)
+    curves = _curves(once, plan, runner)
     rows = {row["token_id"]: row for row in findings.tokens.to_dicts()}
-    return [_evidence(rows[token.id], findings, plan, settings, curves[token.id]) for token in tokens]
+    return [_evidence(rows[token.id], findings, plan, job.settings, curves[token.id]) for token in job.tokens]
 
 
 class _MemoryRunner:
@@ -144,8 +125,10 @@ class _MemoryRunner:
         return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def _curves(job: Job, plan: ProfilePlanRecord, run: _MemoryRunner) -> dict[int, SymptomCurve]:
-    """Curves of the job's tokens, each beside the mean of a few ordinary ones."""
+def _curves(
+    job: Job[ProfileSettings], plan: ProfilePlanRecord, run: _MemoryRunner
+) -> dict[int, SymptomCurve]:
+    """Curves of the tokens, each beside the mean of a few ordinary ones."""
     panel = anchor_panel(job.encoder, job.settings, plan, job.vocabulary.available)
     confirming = round_stage(job.encoder, job.settings, plan, panel, Round.CONFIRM)
     count = min(SYMPTOM_CARRIERS, len(confirming.carriers))

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from stickytoken.corpora.choice import PairCorpus
-from stickytoken.errors import InputError
 from stickytoken.insertion import Token
 from stickytoken.measurement.progress import ProgressCallback
 from stickytoken.measurement.store import ShardCost
@@ -18,24 +16,20 @@ from stickytoken.methods.profile.plan import anchor_panel, make_profile_plan, ro
 from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.methods.profile.results import Findings, decide, estimate_lifts, estimate_pulls, measurements
 from stickytoken.methods.profile.rounds import Round, advancing, tokens_in
+from stickytoken.methods.profile.settings import ProfileSettings
 
 
-def plan_profile(job: Job, progress: ProgressCallback) -> ProfilePlanRecord:
+def plan_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> ProfilePlanRecord:
     """Draw anchors, carriers and reference tokens.
 
     Raises:
-        InputError: pairs are given, or sentences that cannot be used.
+        InputError: sentences that cannot be used.
     """
-    if isinstance(job.corpus, PairCorpus):
-        raise InputError(
-            "the method profile compares every carrier with all anchors and takes no pairs: "
-            "pass sentences, or use the method std"
-        )
-    return make_profile_plan(job.encoder, job.settings, job.corpus, job.vocabulary.available, progress)
+    return make_profile_plan(job.encoder, job.settings, job.sentences, job.vocabulary.available, progress)
 
 
 def compute_profile(
-    job: Job, plan: ProfilePlanRecord, vocabulary: pl.DataFrame, run: StageRunner
+    job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame, run: StageRunner
 ) -> Findings:
     """Run the rounds and judge the tokens that were asked for."""
     # A probe may name tokens that text cannot reach.
@@ -69,7 +63,7 @@ def compute_profile(
     )
 
 
-def _precision(job: Job, rounds: Mapping[Round, Measurements]) -> pl.Expr:
+def _precision(job: Job[ProfileSettings], rounds: Mapping[Round, Measurements]) -> pl.Expr:
     """What the numbers of a token were computed in: those of the last round in the model's own precision."""
     own = job.encoder.identity.dtype
     early = job.settings.screen_precision or own
@@ -79,7 +73,7 @@ def _precision(job: Job, rounds: Mapping[Round, Measurements]) -> pl.Expr:
     ).alias("precision")
 
 
-def _unselected(job: Job, plan: ProfilePlanRecord, wanted: np.ndarray) -> np.ndarray:
+def _unselected(job: Job[ProfileSettings], plan: ProfilePlanRecord, wanted: np.ndarray) -> np.ndarray:
     """Tokens that nobody chose for what they are: all, or a random sample."""
     if not job.restricted:
         return wanted
@@ -90,7 +84,7 @@ def _tokens(tokens: dict[int, Token], ids: np.ndarray) -> list[Token]:
     return [tokens[token_id] for token_id in ids.tolist()]
 
 
-def result_record(job: Job, findings: Findings, cost: ShardCost) -> ProfileResultRecord:
+def result_record(job: Job[ProfileSettings], findings: Findings, cost: ShardCost) -> ProfileResultRecord:
     """The result in numbers."""
     verdicts = findings.tokens["verdict"]
     return ProfileResultRecord(

@@ -14,20 +14,13 @@ from stickytoken.methods.profile.estimates import Ids, Measurements, TokenEstima
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.statistics import q_values, weighted_quantile
+from stickytoken.methods.verdicts import Verdict
 
 # A sticky token lifts more than this share of the anchors above what an ordinary token does. One that
 # lifts all sentences, and half of the vocabulary entries by chance, reaches 0.625 at the default weights.
 UNIVERSAL_SHARE = 0.7
 # Fewer unselected tokens than this say too little about what is ordinary.
 LEAST_NULL_TOKENS = 200
-
-
-class Verdict(StrEnum):
-    """What a run says of a token."""
-
-    STICKY = "sticky"
-    TOPICAL = "topical"
-    BENIGN = "benign"
 
 
 class Severity(StrEnum):

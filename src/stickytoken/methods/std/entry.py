@@ -8,13 +8,13 @@ from stickytoken.insertion import Insertion
 from stickytoken.methods.entry import SEED, MethodEntry, Option, insertion_option
 
 if TYPE_CHECKING:
-    from stickytoken.methods.protocol import Method
+    from stickytoken.methods.protocol import AnyMethod
 
 
-def _load() -> Method:
-    from stickytoken.methods.std.method import STD
+def _load() -> AnyMethod:
+    from stickytoken.methods.std.method import StdMethod
 
-    return STD
+    return StdMethod()
 
 
 ENTRY = MethodEntry(

@@ -6,19 +6,21 @@ import polars as pl
 
 from stickytoken.measurement.progress import ProgressCallback
 from stickytoken.methods.job import FolderRunner, Job
+from stickytoken.methods.protocol import Outcome
 from stickytoken.methods.std.plan import make_plan, scoring_stage, validation_stage
 from stickytoken.methods.std.record import StdPlanRecord, StdResultRecord
 from stickytoken.methods.std.results import choose_candidates, decide
+from stickytoken.methods.std.settings import StdSettings
 
 
-def plan_std(job: Job, progress: ProgressCallback) -> StdPlanRecord:
+def plan_std(job: Job[StdSettings], progress: ProgressCallback) -> StdPlanRecord:
     """Choose the pairs."""
     return make_plan(job.encoder, job.settings, job.corpus, progress)
 
 
 def compute_std(
-    job: Job, plan: StdPlanRecord, vocabulary: pl.DataFrame, run: FolderRunner
-) -> tuple[pl.DataFrame, StdResultRecord]:
+    job: Job[StdSettings], plan: StdPlanRecord, vocabulary: pl.DataFrame, run: FolderRunner
+) -> Outcome[StdResultRecord]:
     """Compute both stages; tokens.parquet and what the result record says."""
     scores = run(
         scoring_stage(job.encoder, job.settings, plan, job.vocabulary.available, job.tokens), job.tokens
@@ -40,4 +42,4 @@ def compute_std(
         sequences=cost.sequences,
         seconds=round(cost.seconds, 1),
     )
-    return verdicts.tokens, result
+    return Outcome(verdicts.tokens, result)

@@ -1,0 +1,139 @@
+"""What a run of the profile method says in words."""
+
+from __future__ import annotations
+
+from stickytoken.methods.descriptions import Fact, Scale
+from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.methods.protocol import FinishedRun
+from stickytoken.methods.stored_settings import StoredSettings
+from stickytoken.visible_text import visible
+
+ProfileRun = FinishedRun[ProfilePlanRecord, ProfileResultRecord]
+
+_GRADES = ("severe", "serious", "mild", "negligible")
+GLOSSARY = {
+    "interval": "The values that the lift may have, given that only some texts were tried; at the confidence "
+    "that the settings name. The text, not the pair, is the unit of sampling.",
+    "sd": "The lift beyond an ordinary token's, in standard deviations of the model's own similarities, so "
+    "that models can be compared.",
+    "severity": "By sd: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from 0.8 severe (Cohen's "
+    "small, medium and large effects). At 0.8 an unrelated text looks as similar as one that beats four in "
+    "five of the unrelated ones.",
+    "verdict": "Sticky: a lift that matters, too rare to be chance, on most texts. Topical: such a lift on "
+    "part of the texts only, which is meaning at work and no defect. Benign: everything else.",
+    "universality": "The share of the groups of texts, by topic and of vocabulary entries, that the token "
+    "lifts more than an ordinary one. Sticky tokens exceed 0.7.",
+    "lift floor": "The lift that 70 % of the groups exceed.",
+    "contraction": "How much of the difference between similarities is gone: 0 leaves the meaning, 1 erases "
+    "it.",
+    "fixed point": "The similarity that all pairs are pulled to.",
+    "q value": "The share of false alarms to expect among tokens that stand out at least as much.",
+}
+
+
+def headline(run: ProfileRun) -> str:
+    """Say whether the model has a problem, and how bad it is."""
+    name, sticky = run.model_name, run.sticky
+    if sticky.is_empty():
+        return f"{name} has no sticky tokens among those looked at."
+    worst = sticky.row(0, named=True)
+    counts = sticky["severity"].value_counts()
+    found = dict(zip(counts["severity"].to_list(), counts["count"].to_list(), strict=True))
+    grades = ", ".join(f"{found[grade]} {grade}" for grade in _GRADES if grade in found)
+    moved = (worst["lift"] - run.result.ordinary_lift) / run.plan.similarity_spread
+    tokens = "sticky token" if len(sticky) == 1 else "sticky tokens"
+    return (
+        f"{name} has {len(sticky)} {tokens} ({grades}); the worst, {visible(repr(worst['token']))}, "
+        f"moves unrelated texts together by {moved:.1f} standard deviations of the model's similarities "
+        "more than an ordinary token does."
+    )
+
+
+def lines(run: ProfileRun) -> list[str]:
+    """Sum up a run: the finding first, then what it rests on."""
+    result, plan = run.result, run.plan
+    whole = result.looked_at == run.available
+    scope = "all" if whole else "a selection of"
+    # Random tokens are measured beside a selection; the texts they take are not texts of its tokens.
+    spent = f"{result.texts_per_token:g} texts per token" if whole else "random tokens measured beside them"
+    found = [
+        headline(run),
+        f"method profile, {scope} {result.looked_at:,} of {run.available:,} available tokens; "
+        f"{spent}, {result.candidates} measured most closely",
+        f"an ordinary token lifts by {result.ordinary_lift:.4f} (SD {result.ordinary_spread:.4f}); "
+        f"similarities spread by {plan.similarity_spread:.4f}; "
+        f"mean similarity u = {plan.mean_similarity:.4f}",
+    ]
+    if screened := run.settings.values.get("screen_precision"):
+        found.append(
+            f"screened in {screened}; numbers of the {result.candidates} tokens measured most closely are in "
+            "the model's own precision (column precision of tokens.parquet)"
+        )
+    if result.topical:
+        lift = "token lifts" if result.topical == 1 else "tokens lift"
+        found.append(
+            f"{result.topical} further {lift} only part of the anchors, by meaning: "
+            "--verdict topical of `stickytoken show` lists them"
+        )
+    return found
+
+
+def notes(run: ProfileRun) -> list[str]:
+    """Say what a reader should know before relying on the run."""
+    found = []
+    if not run.result.empirical_null:
+        found.append(
+            "the vocabulary is too small to tell what is ordinary: verdicts rest on the intervals alone, "
+            "without control of false discoveries"
+        )
+    if run.plan.left_out:
+        found.append(f"{run.plan.left_out} sentences were left out: the model does not read them whole")
+    return found
+
+
+def key_facts(run: ProfileRun) -> list[Fact]:
+    """Give the highest lift, the number of topical tokens and the lift of an ordinary one."""
+    result = run.result
+    highest = run.tokens.select("lift").max().item()
+    of = "the worst token" if len(run.sticky) else "the highest lift of any token"
+    topical = Fact(f"{result.topical:,}", "topical: meaning at work, no defect")
+    ordinary = Fact(
+        f"{result.ordinary_lift:.4f}", f"lift of an ordinary token, ± {result.ordinary_spread:.4f}"
+    )
+    if highest is None:
+        return [topical, ordinary]
+    moved = (highest - result.ordinary_lift) / run.plan.similarity_spread
+    return [Fact(f"{moved:.1f} sd", of), topical, ordinary]
+
+
+def how(settings: StoredSettings) -> str:
+    """Explain the method in a few sentences."""
+    return (
+        "Copies of every token were put into short texts (carriers), at their beginning, their end and "
+        f"between their words, {settings.text('copies')} at a time. Each text was compared with sentences "
+        "and vocabulary entries (anchors) before and after. All tokens got a few texts, those with the "
+        "highest lift or pull more, and the last of them "
+        f"{settings.number('confirming_texts'):g} texts of their own, on which their numbers rest alone. "
+        "What is ordinary was learned from the vocabulary itself, and false discoveries are controlled over "
+        "all tokens."
+    )
+
+
+def plan_facts(plan: ProfilePlanRecord) -> dict[str, float]:
+    """List the numbers of a plan."""
+    return {
+        "mean_similarity": plan.mean_similarity,
+        "mean_similarity_entries": plan.mean_similarity_entries,
+        "similarity_spread": plan.similarity_spread,
+        "share_below": plan.share_below,
+        "left_out": plan.left_out,
+        "groups": len(plan.groups),
+        "sentence_anchors": len(plan.sentence_anchors),
+        "vocabulary_anchors": len(plan.vocabulary_anchors),
+        **{f"carriers, {step}": len(texts) for step, texts in plan.carriers.items()},
+    }
+
+
+def scale(run: ProfileRun) -> Scale:
+    """Measure lifts from an ordinary token's, in standard deviations of the model's similarities."""
+    return Scale(run.result.ordinary_lift, run.plan.similarity_spread, run.settings.number("confidence"))
