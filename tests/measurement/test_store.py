@@ -359,7 +359,9 @@ def test_records_come_back_as_they_were_written(tmp_path, finished_run):
 
 def test_a_run_whose_record_names_another_method_is_an_error(run_copy):
     planted.edit_record(run_copy, method="profile")
-    with pytest.raises(RunError, match=r"run\.json is not what a run writes .result\.looked_at: Field required."):
+    with pytest.raises(
+        RunError, match=r"run\.json is not what a run writes .result\.looked_at: Field required."
+    ):
         open_run(run_copy)
 
 

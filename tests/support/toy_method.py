@@ -1,0 +1,228 @@
+"""A detection method outside of the package: rise of similarities by copies behind a few sentences.
+
+Everything that the package knows of it is its entry in the registry.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import polars as pl
+
+from stickytoken.encoders.mean_similarity import mean_similarity
+from stickytoken.insertion import Insertion, Placement, copies_as_ids, copies_as_text
+from stickytoken.measurement.engines.local import compute_shard
+from stickytoken.measurement.stage import Shard
+from stickytoken.methods.descriptions import (
+    Column,
+    Distribution,
+    Fact,
+    PlanTexts,
+    ProbeTable,
+    Scatter,
+)
+from stickytoken.methods.entry import SEED, MethodEntry, Option, insertion_option
+from stickytoken.methods.evidence_panel import evidence_panel
+from stickytoken.methods.panel import AnchorPanel, unit_vectors
+from stickytoken.methods.protocol import Method, Outcome
+from stickytoken.methods.records import PlanRecord, ResultRecord
+from stickytoken.methods.registry import register, unregister
+from stickytoken.methods.verdicts import Verdict
+
+NAME = "toy"
+
+
+@dataclass(frozen=True, slots=True)
+class ToySettings:
+    """Settings of the toy method."""
+
+    texts: int = 6
+    repeats: int = 4
+    cut: float = 3.0
+    insertion: Insertion = Insertion.IDS
+    seed: int = 42
+
+
+class ToyPlan(PlanRecord):
+    """Carriers, and the sentences that they are compared with."""
+
+    carriers: list[str]
+    anchors: list[str]
+
+
+class ToyResult(ResultRecord):
+    """How many tokens were measured, and what is ordinary."""
+
+    measured: int
+    typical: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToyEvidence:
+    """What a probe says of one token."""
+
+    token_id: int
+    token: str
+    lift: float
+
+
+@dataclass(frozen=True)
+class ToyStage:
+    """Copies behind each carrier; the mean rise of the similarities to the anchors."""
+
+    carriers: tuple
+    anchors: np.ndarray
+    before: np.ndarray
+    repeats: int
+    name: str = "toy"
+    precision: None = None
+
+    @property
+    def probes_per_token(self):
+        """One a carrier."""
+        return len(self.carriers)
+
+    def probes(self, token):
+        """Copies behind each carrier."""
+        insert = copies_as_text if isinstance(self.carriers[0], str) else copies_as_ids
+        return [insert(token, carrier, Placement.SUFFIX, self.repeats) for carrier in self.carriers]
+
+    def measure(self, token, vectors):
+        """The mean rise."""
+        return {"lift": float((unit_vectors(vectors) @ self.anchors.T - self.before).mean())}
+
+
+class ToyMethod(Method[ToySettings, ToyPlan, ToyResult]):
+    """A lift that is many deviations above the median is sticky."""
+
+    settings = ToySettings
+    plan_record = ToyPlan
+    result_record = ToyResult
+    columns = ("token_id", "token", "decoded", "category", "lift", "score", "verdict")
+    listed = (Column("lift", "lift", 4), Column("score", "toy score", 1))
+    reported = (Column("score", "toy score", 1), Column("lift", "lift", 4))
+    ranked_by = Column("score", "toy score", 1)
+    verdicts = (Verdict.STICKY, Verdict.BENIGN)
+    judges_every_token = True
+    uses_topics = False
+    glossary = MappingProxyType({"toy score": "How many deviations above the median the lift lies."})
+
+    def make_plan(self, job, progress):
+        texts = sorted(job.sentences.texts, key=lambda text: (len(text), text))
+        u = mean_similarity(job.encoder)
+        count = job.settings.texts
+        return ToyPlan(
+            mean_similarity=u.value,
+            mean_similarity_entries=u.entries,
+            carriers=texts[:count],
+            anchors=texts[count : 4 * count],
+        )
+
+    def compute(self, job, plan, vocabulary, run):
+        rows = run(_stage(job, plan), job.tokens)
+        lifts = rows["lift"].to_numpy()
+        spread = float(np.median(np.abs(lifts - np.median(lifts)))) or 1.0
+        tokens = (
+            rows.select("token_id", "lift")
+            .with_columns(score=(pl.col("lift") - float(np.median(lifts))) / spread)
+            .with_columns(
+                verdict=pl.when(pl.col("score") > job.settings.cut)
+                .then(pl.lit("sticky"))
+                .otherwise(pl.lit("benign"))
+            )
+            .join(vocabulary, on="token_id", how="left")
+            .select(self.columns)
+            .sort("token_id")
+        )
+        return Outcome(
+            tokens,
+            ToyResult(
+                sticky=int((tokens["verdict"] == "sticky").sum()),
+                sequences=run.cost.sequences,
+                seconds=round(run.cost.seconds, 1),
+                measured=len(tokens),
+                typical=float(np.median(lifts)),
+            ),
+        )
+
+    def probe(self, job, progress):
+        stage = _stage(job, self.make_plan(job, progress))
+        rows, _ = compute_shard(stage, Shard(0, tuple(job.tokens)), job.encoder)
+        return [
+            ToyEvidence(token.id, token.text, row["lift"])
+            for token, row in zip(job.tokens, rows, strict=True)
+        ]
+
+    def evidence_panel(self, job, plan):
+        vectors = unit_vectors(job.encoder.encode(plan.anchors))
+        anchors = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1), 1)
+        return evidence_panel(job, plan.carriers, plan.anchors, anchors, plan.mean_similarity)
+
+    def texts(self, plan):
+        return PlanTexts(plan.carriers, plan.anchors, by_topic=False)
+
+    def headline(self, run):
+        return f"{run.model_name}: {run.result.sticky} of {run.result.measured} tokens are sticky to a toy."
+
+    def lines(self, run):
+        return [self.headline(run), f"cut at {run.settings.number('cut'):g} deviations"]
+
+    def notes(self, run):
+        return [f"this is a toy with {len(run.plan.carriers)} texts"]
+
+    def key_facts(self, run):
+        return [Fact(f"{run.result.typical:.3f}", "lift of a typical token")]
+
+    def how(self, settings):
+        return f"A toy put {settings.text('repeats')} copies behind {settings.number('texts'):g} texts."
+
+    def plan_facts(self, plan):
+        return {"carriers": len(plan.carriers)}
+
+    def figures(self, run):
+        score, lift = self.ranked_by, self.listed[0]
+        lines = {"cut": run.settings.number("cut")}
+        return [
+            Distribution("toy-scores", "Toy scores", score, lines, "Beyond the line a token is sticky."),
+            Scatter("toy-scatter", "Toy score against lift", score, lift, "One is a multiple of the other."),
+        ]
+
+    def probe_lines(self, probed):
+        rows = [(each.token_id, each.token, each.lift) for each in probed]
+        return [ProbeTable("Toy lifts", ("id", "token", "lift"), rows), "No lift is high by itself."]
+
+
+def _stage(job, plan):
+    carriers, anchors = plan.carriers, unit_vectors(job.encoder.encode(plan.anchors))
+    before = unit_vectors(job.encoder.encode(carriers)) @ anchors.T
+    ids = job.settings.insertion is Insertion.IDS
+    placed = tuple(job.encoder.tokenize(carriers)) if ids else tuple(carriers)
+    return ToyStage(placed, anchors, before, job.settings.repeats)
+
+
+ENTRY = MethodEntry(
+    name=NAME,
+    summary="a toy",
+    options=(
+        SEED,
+        insertion_option(Insertion.IDS),
+        Option("repeats", int, "Copies behind each text.", "4", least=1, probe=True),
+        Option("text_count", int, "Number of texts.", "6", field="texts", least=1),
+        Option("cut", float, "Call a token sticky beyond so many deviations.", "3"),
+    ),
+    takes_pairs=False,
+    load=ToyMethod,
+)
+ToyMethod.entry = ENTRY
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """Have the toy among the methods."""
+    register(ENTRY)
+    try:
+        yield
+    finally:
+        unregister(NAME)
