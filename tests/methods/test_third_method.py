@@ -82,9 +82,13 @@ def test_its_settings_alone_choose_the_method(toy_encoder, tmp_path):
     assert "No token is sticky: the highest, for scale" in page
 
 
-def test_an_interrupted_run_continues_and_gives_the_same_bytes(toy_encoder, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(planted.sharding(), "_SHARD_PROBES", 60)
-    options = {"method": "toy", "sentences": planted.small_corpus(), "out": tmp_path / "run"}
+def test_an_interrupted_run_continues_and_gives_the_same_bytes(toy_encoder, run, tmp_path):
+    options = {
+        "method": "toy",
+        "sentences": planted.small_corpus(),
+        "out": tmp_path / "run",
+        "shard_probes": 60,
+    }
 
     def interrupt(progress):
         if progress.stage == "toy" and progress.done > 30:
