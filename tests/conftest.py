@@ -150,9 +150,12 @@ def demo_bert(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared_model(bert_folder) -> web_app.SharedModel:
+def shared_model(bert_folder):
     """The tiny BERT as visitors of the web app share it."""
-    return web_app.SharedModel(load_encoder(bert_folder))
+    pytest.importorskip("gradio", reason="gradio is not installed")
+    from stickytoken.demo.shared_model import SharedModel
+
+    return SharedModel(load_encoder(bert_folder))
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import pytest
 from report_pages import words_cut_off
 from web_app import SHOWN, TABS, WIDE, browsing, named, open_tab, rows
 
-pytest.importorskip("gradio", reason="gradio is not installed")
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 
 

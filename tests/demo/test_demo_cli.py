@@ -14,11 +14,8 @@ import pytest
 
 import planted
 import tiny
-from stickytoken.cli.demo import _require_extra
 from stickytoken.demo.server import require_free
-from stickytoken.errors import InputError, MissingExtraError
-
-pytest.importorskip("gradio", reason="gradio is not installed")
+from stickytoken.errors import InputError
 
 
 @pytest.fixture
@@ -68,12 +65,6 @@ def test_runs_that_cannot_be_opened_are_one_line(tmp_path, finished_run):
 
 def test_a_model_that_is_not_there_is_one_line(tmp_path, hub_cache):
     assert "error:" in refused("--port", 0, "--model", tmp_path / "absent", "--runs", tmp_path)
-
-
-def test_without_the_extra_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'stickytoken\[demo\]'"):
-        _require_extra()
 
 
 def test_it_serves_until_it_is_interrupted(tmp_path):

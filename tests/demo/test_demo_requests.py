@@ -12,8 +12,6 @@ from stickytoken.demo.request_guard import AllowedHosts
 from stickytoken.demo.trial import plan_trial
 from web_app import Events, request
 
-pytest.importorskip("gradio", reason="gradio is not installed")
-
 PATHS = [
     ("GET", "/"),
     ("HEAD", "/"),

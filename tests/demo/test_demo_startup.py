@@ -12,7 +12,6 @@ from stickytoken.demo.startup import Startup
 from stickytoken.errors import ModelError
 from web_app import SHOWN, WIDE, context_of, error, named, open_tab, opened_early, rows, serving_startup
 
-pytest.importorskip("gradio", reason="gradio is not installed")
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 
 

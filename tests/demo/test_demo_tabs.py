@@ -4,7 +4,6 @@ import pytest
 
 from web_app import TOKEN, drawn, error, first_cells, open_tab, rows
 
-pytest.importorskip("gradio", reason="gradio is not installed")
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from web_app import ATTACKS, SHOWN, TOKEN, WIDE, browsing, drawn, error, named, open_tab
 
-pytest.importorskip("gradio", reason="gradio is not installed")
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 
 

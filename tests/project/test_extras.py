@@ -135,4 +135,26 @@ def test_tasks_of_mteb_name_their_extra(bert_folder, command):
 
 
 def test_the_web_app_names_its_extra():
-    assert "pip install 'stickytoken[demo]'" in refusal(EXTRAS["demo"], "demo")
+    found = refusal(EXTRAS["demo"], "demo")
+    assert "the web app needs an optional package: pip install 'stickytoken[demo]'" in found
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "extra"),
+    [
+        ("gradio", "stickytoken.demo.examples", "demo"),
+        ("plotly", "stickytoken.demo.examples", "report"),
+        ("jinja2", "stickytoken.reports.facts", "report"),
+    ],
+)
+def test_a_folder_that_needs_an_extra_names_it_whatever_is_imported_from_it(package, module, extra):
+    code = f"""{HIDING}
+hide([{package!r}])
+from stickytoken.errors import MissingExtraError
+try:
+    import {module}
+except MissingExtraError as error:
+    sys.stdout.write(str(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert f"pip install 'stickytoken[{extra}]'" in done.stdout

@@ -255,6 +255,15 @@ def test_transformers_and_datasets_are_imported_inside_functions_only():
                 assert each.depth != "module", f"{path}:{each.line}"
 
 
+def test_libraries_of_pages_are_imported_by_reports_and_the_web_app_only():
+    """Their folders check at the door that these are installed."""
+    for path in modules():
+        tops = {each.top for each in imports_of(path, PACKAGE)}
+        allowed = {"reports": {"plotly", "jinja2", "markupsafe"}, "demo": {"plotly", "gradio", "starlette"}}
+        found = tops & {"plotly", "jinja2", "markupsafe", "gradio", "starlette"}
+        assert found <= allowed.get(part_of(path, PACKAGE), set()), path
+
+
 def loaded_by(code, *arguments):
     """Which heavy libraries a fresh interpreter has loaded after the code, and what it printed."""
     report = f"""

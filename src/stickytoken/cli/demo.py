@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +14,7 @@ from stickytoken.cli.errors import reported
 from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, spread
 from stickytoken.cli.output import print_json, say, status, tell
 from stickytoken.cli.run_models import load_for, require_found
-from stickytoken.errors import InputError, MissingExtraError
+from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
     from stickytoken.demo.context import Context
@@ -57,7 +55,6 @@ def demo(
 
     Example: stickytoken demo --run runs/all-MiniLM-L6-v2-profile-0123456789ab --open
     """
-    _require_extra()
     with collector_paused():
         from stickytoken.demo.run_library import find_runs
         from stickytoken.demo.server import require_free
@@ -80,14 +77,6 @@ def demo(
         tell("stopped")
     finally:
         served.close()
-
-
-def _require_extra() -> None:
-    """Refuse to go on without Gradio; and before it is imported, tell it to tell nobody."""
-    if importlib.util.find_spec("gradio") is None:
-        raise MissingExtraError("the web app", "demo")
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 
 def _served(startup: Startup, port: int, share: bool) -> Served:

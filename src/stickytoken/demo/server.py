@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from dataclasses import dataclass
@@ -77,8 +76,6 @@ def serve(app: App, port: int, share: bool) -> Served:
     Raises:
         InputError: the port is in use, or no public address could be made.
     """
-    # Checked when a page is built and when it is served; both tell Gradio's makers.
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     free = require_free(port)
     hosts = AllowedHosts()
     try:
