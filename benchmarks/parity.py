@@ -132,7 +132,6 @@ def validation_rates(encoder: Encoder, folder: Path, count: int) -> Check:
     with progress_bar() as progress:
         evidence = probe(
             encoder,
-            analyze_vocabulary(encoder),
             chosen["token_id"].to_list(),
             settings=StdSettings(),
             pairs=folder / "minilm_pairs.csv",

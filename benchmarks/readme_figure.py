@@ -17,7 +17,7 @@ from matplotlib.ticker import MultipleLocator
 
 from stickytoken.cli.progress import progress_bar
 from stickytoken.detection import Run, open_run, probe
-from stickytoken.encoders import analyze_vocabulary, load_encoder
+from stickytoken.encoders import load_encoder
 from stickytoken.methods.profile.probe import ProfileEvidence
 from stickytoken.methods.profile.settings import ProfileSettings
 
@@ -35,7 +35,6 @@ def main() -> None:
     with progress_bar() as progress:
         (evidence,) = probe(
             encoder,
-            analyze_vocabulary(encoder),
             run.sticky["token_id"].head(1).to_list(),
             settings=ProfileSettings(),
             progress=progress,

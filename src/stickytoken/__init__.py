@@ -1,6 +1,6 @@
-"""Find, prove and measure sticky tokens in text embedding models.
+"""Find, explain and measure sticky tokens in text embedding models.
 
-Importing this package is cheap: torch is loaded when a model is.
+Importing this package is cheap: torch is imported when a model is loaded.
 """
 
 from __future__ import annotations
@@ -8,18 +8,43 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.errors import StickyTokenError
+from stickytoken.errors import (
+    EncodingError,
+    InputError,
+    MissingExtraError,
+    ModelError,
+    RunError,
+    StickyTokenError,
+    StickyTokenWarning,
+)
 
 if TYPE_CHECKING:
     from stickytoken.corpora import load_sentences
-    from stickytoken.detection import detect, open_run
-    from stickytoken.encoders import analyze_vocabulary, load_encoder, load_tokenizer
-    from stickytoken.explanation import explain
-    from stickytoken.impacts import impact, open_impact
+    from stickytoken.detection import Run, detect, open_run, probe
+    from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer
+    from stickytoken.explanation import ExplainSettings, explain
+    from stickytoken.impacts import ImpactSettings, impact, open_impact
+    from stickytoken.methods.profile.settings import ProfileSettings
+    from stickytoken.methods.std.settings import StdSettings
     from stickytoken.reports import report
 
+    __version__: str
+
 __all__ = [
+    "Encoder",
+    "EncodingError",
+    "ExplainSettings",
+    "ImpactSettings",
+    "InputError",
+    "MissingExtraError",
+    "ModelError",
+    "ProfileSettings",
+    "Run",
+    "RunError",
+    "StdSettings",
     "StickyTokenError",
+    "StickyTokenWarning",
+    "__version__",
     "analyze_vocabulary",
     "detect",
     "explain",
@@ -29,10 +54,17 @@ __all__ = [
     "load_tokenizer",
     "open_impact",
     "open_run",
+    "probe",
     "report",
 ]
 
 _HOMES = {
+    "Encoder": "stickytoken.encoders",
+    "ExplainSettings": "stickytoken.explanation",
+    "ImpactSettings": "stickytoken.impacts",
+    "ProfileSettings": "stickytoken.methods.profile.settings",
+    "Run": "stickytoken.detection",
+    "StdSettings": "stickytoken.methods.std.settings",
     "analyze_vocabulary": "stickytoken.encoders",
     "detect": "stickytoken.detection",
     "explain": "stickytoken.explanation",
@@ -42,11 +74,16 @@ _HOMES = {
     "load_tokenizer": "stickytoken.encoders",
     "open_impact": "stickytoken.impacts",
     "open_run": "stickytoken.detection",
+    "probe": "stickytoken.detection",
     "report": "stickytoken.reports",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("stickytoken")
     if name not in _HOMES:
         raise AttributeError(f"module 'stickytoken' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

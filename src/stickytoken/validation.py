@@ -1,49 +1,56 @@
-"""Numbers that users set."""
+"""Checks of what users pass: numbers, paths, lists of values."""
 
 from __future__ import annotations
 
+import os
+import reprlib
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from stickytoken.errors import InputError
 
+Value = TypeVar("Value")
+
+_SHOWN = 80
+
 
 def real_number(name: str, value: Any) -> float:
-    """The value as a float.
+    """Return the value as a float.
 
     Raises:
-        InputError: it is no number.
+        InputError: The value is not a number.
     """
     if isinstance(value, (str, bytes)):
-        raise InputError(f"{name} is {value!r}: it must be a number")
+        raise InputError(f"{name} is {shown(value)}: it must be a number")
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name} is {value!r}: it must be a number") from None
+        raise InputError(f"{name} is {shown(value)}: it must be a number") from None
 
 
-def whole_number(name: str, value: Any, least: int) -> int:
-    """The value as an int.
+def whole_number(name: str, value: Any, least: int | None = None) -> int:
+    """Return the value as an int.
 
     Raises:
-        InputError: it is not whole, or below ``least``.
+        InputError: The value is not a whole number, or is below ``least``.
     """
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name} is {value}: it must be a whole number") from None
-    if isinstance(value, str) or number != value:
-        raise InputError(f"{name} is {value}: it must be a whole number")
-    if number < least:
+        raise InputError(f"{name} is {shown(value)}: it must be a whole number") from None
+    if isinstance(value, (str, bytes, bool)) or number != value:
+        raise InputError(f"{name} is {shown(value)}: it must be a whole number")
+    if least is not None and number < least:
         raise InputError(f"{name} is {value}: it must be at least {least}")
     return number
 
 
 def proportion(name: str, value: Any) -> float:
-    """The value as a float above 0 and below 1, such as a coverage.
+    """Return the value as a float strictly between 0 and 1, such as a confidence level.
 
     Raises:
-        InputError: it is no such number.
+        InputError: The value is not such a number.
     """
     number = real_number(name, value)
     if not 0 < number < 1:
@@ -52,14 +59,104 @@ def proportion(name: str, value: Any) -> float:
 
 
 def set_whole_numbers(settings: object, least: Mapping[str, int]) -> None:
-    """Give fields of frozen settings one spelling: 8.0 and numpy's 8 are 8.
+    """Normalise integer fields of frozen settings, so that 8, 8.0 and NumPy's 8 are stored alike.
 
     Args:
-        settings: while they are made.
-        least: the smallest value of each field, by name.
+        settings: Settings under construction.
+        least: The smallest allowed value of each field, by name.
 
     Raises:
-        InputError: names a field that is not whole, or below its smallest value.
+        InputError: A field is not a whole number, or is below its minimum.
     """
     for name, bound in least.items():
         object.__setattr__(settings, name, whole_number(name, getattr(settings, name), bound))
+
+
+def file_path(name: str, value: object) -> Path:
+    """Return the value as a path, ``~`` expanded.
+
+    Raises:
+        InputError: The value is not a path.
+    """
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
+        raise InputError(f"{name} is {shown(value)}: pass a path, as a string or a pathlib.Path")
+    text = os.fspath(value)
+    if not text.strip() or "\0" in text:
+        raise InputError(f"{name} is {text!r}, which is not a path: pass the name of a file or folder")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # ~nobody
+        raise InputError(f"{name} is {text!r}: {error}") from error
+
+
+def or_default(name: str, value: object, default: Value) -> Value:
+    """Return the value, or the default in place of None.
+
+    Raises:
+        InputError: The value is of another type than the default.
+    """
+    if value is None:
+        return default
+    if not isinstance(value, type(default)):
+        raise InputError(f"{name} is {shown(value)}: pass a {type(default).__name__}, or leave it out")
+    return value
+
+
+def require_callable(name: str, value: object) -> None:
+    """Check that an argument is a function.
+
+    Raises:
+        InputError: It cannot be called.
+    """
+    if not callable(value):
+        raise InputError(f"{name} is {shown(value)}: pass a function")
+
+
+def list_of(what: str, name: str, values: object, *, ordered: bool = True) -> list[Any]:
+    """Return the items of a list, tuple, array, table column, generator or other iterable.
+
+    Args:
+        what: What the items are, for messages, such as ``sentences``.
+        name: The name of the argument.
+        values: What the user passed.
+        ordered: Refuse sets, whose order differs from one process to the next.
+
+    Raises:
+        InputError: A single text, a table, a mapping, or something that cannot be iterated over.
+    """
+    if isinstance(values, (str, bytes, bytearray, os.PathLike)):
+        raise InputError(f"{name} is {shown(values)}: pass a list of {what}")
+    if (columns := _columns_of(values)) is not None:
+        raise InputError(
+            f"{name} is a table with the columns {', '.join(columns) or '(none)'}: pass one of them, "
+            f"such as table[{(columns or ['column'])[0]!r}]"
+        )
+    if isinstance(values, Mapping) or (ordered and isinstance(values, (set, frozenset))):
+        raise InputError(f"{name} is a {type(values).__name__}: pass a list of {what}, whose order is fixed")
+    if getattr(values, "ndim", 1) != 1:
+        raise InputError(
+            f"{name} is an array of shape {getattr(values, 'shape', '?')}: pass a list of {what}"
+        )
+    for method in ("to_list", "to_pylist", "tolist"):
+        if not isinstance(values, type) and callable(getattr(values, method, None)):
+            return list(getattr(values, method)())
+    try:
+        return list(values)  # type: ignore[call-overload,no-any-return]
+    except TypeError:
+        raise InputError(f"{name} is {shown(values)}: pass a list of {what}") from None
+
+
+def shown(value: object) -> str:
+    """Describe a value in a message: short, on one line."""
+    return " ".join(reprlib.repr(value).split())[:_SHOWN]
+
+
+def _columns_of(values: object) -> list[str] | None:
+    """Return the column names of a Polars, pandas, Arrow or `datasets` table; None for anything else."""
+    if callable(schema := getattr(values, "collect_schema", None)) and not isinstance(values, type):
+        return [str(name) for name in schema().names()]
+    for attribute in ("column_names", "columns"):
+        names = getattr(values, attribute, None)
+        if names is not None and not isinstance(values, type) and not callable(names):
+            return [str(name) for name in names]
+    return None

@@ -232,7 +232,7 @@ def test_a_text_file_and_the_bundled_corpus_have_no_columns(write):
     with pytest.raises(InputError, match="text file without columns"):
         load_sentences(write("s.txt", "a\n"), "sentence")
     for source in (None, "bundled"):
-        with pytest.raises(InputError, match="bundled corpus has no columns"):
+        with pytest.raises(InputError, match="no columns to choose from"):
             load_sentences(source, "sentence")
 
 

@@ -26,7 +26,7 @@ def test_a_probe_gives_the_numbers_that_a_detection_stores(encoder, vocabulary, 
     run = detect(encoder, sentences=planted.small_corpus(), settings=settings, out=tmp_path / "run")
     rows = run.tokens.filter(run.tokens["verdict"].is_not_null()).to_dicts()
     wanted = [row["token_id"] for row in rows][::-1]
-    found = probe(encoder, vocabulary, wanted, sentences=planted.small_corpus(), settings=settings)
+    found = probe(encoder, wanted, sentences=planted.small_corpus(), settings=settings)
     assert [evidence.token_id for evidence in found] == wanted
     for evidence, row in zip(found, rows[::-1], strict=True):
         assert (evidence.token, evidence.category) == (row["token"], row["category"])
@@ -38,7 +38,7 @@ def test_a_probe_gives_the_numbers_that_a_detection_stores(encoder, vocabulary, 
 
 
 def test_the_rates_are_the_weighted_rates_of_the_placements(encoder, vocabulary):
-    found = probe(encoder, vocabulary, [55, 60, 34], sentences=planted.small_corpus(), settings=planted.SMALL)
+    found = probe(encoder, [55, 60, 34], sentences=planted.small_corpus(), settings=planted.SMALL)
     for evidence in found:
         assert list(evidence.by_placement) == ["prefix", "suffix", "random"]
         for metric in METRICS:
@@ -56,7 +56,6 @@ def test_a_planted_token_rises_with_every_copy():
     planted_id, ordinary_id = (vocabulary.tokens.index(token) for token in (planted.PLANTED, "?"))
     sticky, ordinary = probe(
         encoder,
-        vocabulary,
         [planted_id, ordinary_id],
         sentences=planted.small_corpus(),
         settings=replace(planted.SMALL, pairs=200, validation_pairs=40),
@@ -69,7 +68,7 @@ def test_a_planted_token_rises_with_every_copy():
 
 def test_the_same_token_twice_gives_the_same_evidence_twice(encoder, vocabulary):
     first, other, again = probe(
-        encoder, vocabulary, [55, 60, 55], sentences=planted.small_corpus(), settings=planted.SMALL
+        encoder, [55, 60, 55], sentences=planted.small_corpus(), settings=planted.SMALL
     )
     assert first == again
     assert other.token_id == 60
@@ -78,9 +77,9 @@ def test_the_same_token_twice_gives_the_same_evidence_twice(encoder, vocabulary)
 def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder, vocabulary):
     corpus = planted.small_corpus()
     with pytest.raises(InputError, match=r"cannot occur in text \(UNREACHABLE_SPECIAL\): probe it with ids"):
-        probe(encoder, vocabulary, [55, UNAVAILABLE], sentences=corpus, settings=planted.SMALL)
+        probe(encoder, [55, UNAVAILABLE], sentences=corpus, settings=planted.SMALL)
     by_id = replace(planted.SMALL, insertion=Insertion.IDS)
-    (evidence,) = probe(encoder, vocabulary, [UNAVAILABLE], sentences=corpus, settings=by_id)
+    (evidence,) = probe(encoder, [UNAVAILABLE], sentences=corpus, settings=by_id)
     assert (evidence.token, evidence.category) == ("[unused0]", "UNREACHABLE_SPECIAL")
     assert 0 <= evidence.validation_rate["cosine"] <= 1
 
@@ -88,14 +87,13 @@ def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder, vocabula
 @pytest.mark.parametrize("token_id", [-1, 125, 10**9])
 def test_an_id_that_is_not_in_the_vocabulary_is_refused(encoder, vocabulary, token_id):
     with pytest.raises(InputError, match=f"no token id {token_id}: it has 0 to 124"):
-        probe(encoder, vocabulary, [token_id], sentences=planted.small_corpus(), settings=planted.SMALL)
+        probe(encoder, [token_id], sentences=planted.small_corpus(), settings=planted.SMALL)
 
 
 def test_progress_tells_of_every_token(encoder, vocabulary):
     events = []
     probe(
         encoder,
-        vocabulary,
         [55, 60],
         sentences=planted.small_corpus(),
         settings=planted.SMALL,

@@ -37,21 +37,16 @@ def probe(
     Example: stickytoken probe all-MiniLM-L6-v2 trajectory river the
     """
     from stickytoken.detection import probe as run_probe
-    from stickytoken.detection.selection import find_token
     from stickytoken.methods.registry import choose_method
-    from stickytoken.vocabulary.categories import categorize
 
     settings = method.settings(corpus.pairs)
     numbers = [o.token_id(token) for token in tokens] if ids else []
     sentences = chosen_sentences(**asdict(corpus))
     encoder = load(model, loading, prompting)
-    vocabulary = categorize(encoder.tokenizer)
-    wanted = numbers or [find_token(vocabulary, token) for token in tokens]
     with progress_bar() as progress:
         evidence = run_probe(
             encoder,
-            vocabulary,
-            wanted,
+            numbers or tokens,
             sentences=sentences,
             pairs=corpus.pairs,
             settings=settings,

@@ -1,15 +1,17 @@
-"""Where sentences and pairs come from: bundled, a file, the hub."""
+"""Sentences and pairs from files, the Hub, lists, or the package itself."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from stickytoken.corpora.bundled import BUNDLED_NAME, bundled_frame, bundled_sentences
-from stickytoken.corpora.corpus import Sentences
+from stickytoken.corpora.corpus import Sentences, given_sentences
 from stickytoken.corpora.files import sentences_from_file
 from stickytoken.corpora.hub import PAPER_DATASETS, PAPER_NAME, sentences_from_hub
 from stickytoken.corpora.pair_file import pairs_from_file
 from stickytoken.errors import InputError
+from stickytoken.validation import file_path, shown
 
 __all__ = [
     "PAPER_DATASETS",
@@ -25,25 +27,44 @@ __all__ = [
 _HUB_PREFIX = "hub:"
 
 
-def load_sentences(source: str | Path | None = None, column: str | None = None) -> Sentences:
+def load_sentences(
+    source: Sentences | str | Path | Iterable[str] | None = None, column: str | None = None
+) -> Sentences:
     """Load a corpus.
 
     Args:
-        source: a file; ``hub:repository`` or ``hub:repository@split``; ``paper`` for the
-            eleven STS sets of the paper; None or ``bundled`` for the package's own.
-        column: the column with the sentences, for files and hub data sets.
+        source: A file; ``hub:repository`` or ``hub:repository@split``; ``paper`` for the eleven STS
+            datasets of the paper; None or ``bundled`` for the package's own corpus; or the sentences
+            themselves, as a list or a column of a table.
+        column: The column with the sentences, for files and Hub datasets.
 
     Raises:
-        InputError: the corpus cannot be read or is empty.
-        MissingExtraError: a hub data set is asked for without the extra ``hub``.
+        InputError: The corpus cannot be read or is empty.
+        MissingExtraError: A Hub dataset is requested without the extra ``hub``.
     """
-    if source is None or source == BUNDLED_NAME:
+    if column is not None and not isinstance(column, str):
+        raise InputError(f"column is {column!r}: pass the name of a column")
+    if not isinstance(source, (str, Path)):
         if column is not None:
-            raise InputError("the bundled corpus has no columns to choose from: leave the column out")
-        return bundled_sentences()
+            raise InputError("there are no columns to choose from: leave the column out")
+        if source is None or isinstance(source, Sentences):
+            return bundled_sentences() if source is None else source
+        return given_sentences(source)
     name = str(source)
+    if name == BUNDLED_NAME:
+        return load_sentences(None, column)
     if name == PAPER_NAME:
         return sentences_from_hub(PAPER_DATASETS, column)
     if name.startswith(_HUB_PREFIX):
         return sentences_from_hub((name.removeprefix(_HUB_PREFIX),), column)
-    return sentences_from_file(Path(name).expanduser(), column)
+    path = file_path("sentences", source)
+    if isinstance(source, str) and not _is_there(path):
+        raise InputError(f"no file {shown(source)}: to pass sentences themselves, put them into a list")
+    return sentences_from_file(path, column)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # reading it says why
+        return True

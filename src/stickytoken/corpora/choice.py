@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from stickytoken.corpora import Sentences, load_sentences, pairs_from_file
+from stickytoken.corpora.pair_file import checked_pair
 from stickytoken.corpora.pairs import SentencePair, pairs_fingerprint
 from stickytoken.errors import InputError
+from stickytoken.validation import file_path, list_of, shown
+
+SentenceSource: TypeAlias = Sentences | str | Path | Iterable[str]
+PairSource: TypeAlias = str | Path | Iterable[SentencePair | tuple[str, str, float]]
+
+_PAIR_PARTS = 3
 
 
 @dataclass(frozen=True)
@@ -16,45 +24,57 @@ class PairCorpus:
     """Pairs given by the user, in place of sampled ones.
 
     Attributes:
-        pairs: the pairs, with the similarity under the model.
-        source: where they came from.
+        pairs: The pairs, with their similarity under the model.
+        source: Where they came from, for display.
+        unknown: Share of the characters that the model's tokenizer does not know; None before a model
+            was chosen.
     """
 
     pairs: tuple[SentencePair, ...]
     source: str
+    unknown: float | None = None
 
     @property
     def fingerprint(self) -> str:
-        """sha256 over the pairs in order."""
+        """SHA-256 over the pairs in order."""
         return pairs_fingerprint(self.pairs)
 
 
 def corpus_fingerprint(corpus: Sentences | PairCorpus, topics_count: bool) -> str:
-    """Fingerprint of all of a corpus that can change a number.
+    """Fingerprint everything in a corpus that can change a number.
 
     Args:
-        corpus: sentences or pairs.
-        topics_count: whether the method looks at the sentences' topics.
+        corpus: Sentences or pairs.
+        topics_count: Whether the method uses the topics of sentences.
     """
     if topics_count and isinstance(corpus, Sentences):
         return corpus.fingerprint_with_topics
     return corpus.fingerprint
 
 
-def choose_corpus(
-    sentences: Sentences | str | Path | None, pairs: Sequence[SentencePair] | str | Path | None
-) -> Sentences | PairCorpus:
-    """Load what was passed; pairs replace sentences, neither is the bundled corpus.
+def choose_corpus(sentences: SentenceSource | None, pairs: PairSource | None) -> Sentences | PairCorpus:
+    """Load what was passed; without sentences or pairs, the bundled corpus.
 
     Raises:
-        InputError: both are given, or one cannot be read.
+        InputError: Both are given, or one cannot be read.
     """
     if pairs is None:
-        return sentences if isinstance(sentences, Sentences) else load_sentences(sentences)
+        return load_sentences(sentences)
     if sentences is not None:
         raise InputError("sentences and pairs are both given: pairs replace the sentences, pass one of them")
     if isinstance(pairs, (str, Path)):
-        return PairCorpus(tuple(pairs_from_file(Path(pairs).expanduser())), str(pairs))
-    if not pairs:
+        return PairCorpus(tuple(pairs_from_file(file_path("pairs", pairs))), str(pairs))
+    given = list_of("pairs", "pairs", pairs)
+    if not given:
         raise InputError("no pair was given")
-    return PairCorpus(tuple(pairs), "given pairs")
+    return PairCorpus(tuple(_pair(place, each) for place, each in enumerate(given, start=1)), "given pairs")
+
+
+def _pair(place: int, given: object) -> SentencePair:
+    if isinstance(given, SentencePair):
+        return given
+    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)) or len(given) != _PAIR_PARTS:
+        raise InputError(
+            f"pair {place} is {shown(given)}: pass (sentence1, sentence2, similarity), or a file of pairs"
+        )
+    return checked_pair(given[0], given[1], given[2], where=f"pair {place}")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from stickytoken.errors import InputError
+from stickytoken.errors import InputError, StickyTokenWarning
+from stickytoken.validation import list_of, shown
+
+LONGEST_SENTENCE = 100_000
+"""Characters of the longest sentence: no model reads more, and tokenizing megabytes takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -17,11 +22,14 @@ class Sentences:
     """Distinct, non-blank sentences in a fixed order.
 
     Attributes:
-        texts: the sentences.
-        source: where they came from, for people.
-        topics: the topic of each sentence, where the corpus says so.
-        blank: blank lines that were left out.
-        duplicates: repeated sentences that were left out.
+        texts: The sentences.
+        source: Where they came from, for display.
+        topics: The topic of each sentence, where the corpus has them.
+        blank: Number of blank or missing sentences left out.
+        duplicates: Number of repeated sentences left out.
+        too_long: Number of sentences left out for their length.
+        unknown: Share of the characters that the model's tokenizer does not know; None before a model
+            was chosen.
     """
 
     texts: tuple[str, ...]
@@ -29,25 +37,31 @@ class Sentences:
     topics: tuple[str, ...] | None = None
     blank: int = 0
     duplicates: int = 0
+    too_long: int = 0
+    unknown: float | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
 
+    def __repr__(self) -> str:
+        topics = "" if self.topics is None else f" on {len(set(self.topics))} topics"
+        return f"<Sentences: {len(self):,} from {self.source}{topics}>"
+
     @property
     def fingerprint(self) -> str:
-        """sha256 over the sentences in order."""
+        """SHA-256 over the sentences in order."""
         return _digest(self.texts)
 
     @property
     def fingerprint_with_topics(self) -> str:
-        """sha256 over the sentences and their topics; that of the sentences where they have none."""
+        """SHA-256 over the sentences and, where there are any, their topics."""
         return self.fingerprint if self.topics is None else _digest((*self.texts, *self.topics))
 
     def sample(self, count: int, seed: int) -> tuple[str, ...]:
         """Draw ``count`` sentences without replacement.
 
         Raises:
-            InputError: the corpus has fewer.
+            InputError: The corpus has fewer.
         """
         if count > len(self.texts):
             raise InputError(
@@ -66,42 +80,73 @@ def _digest(texts: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-class _Clean(NamedTuple):
-    texts: tuple[str, ...]
-    kept: tuple[int, ...]
-    blank: int
-    duplicates: int
-
-
 def collect_sentences(
     texts: Iterable[str | None], source: str, topics: Sequence[str] | None = None
 ) -> Sentences:
-    """Drop blank and repeated sentences; white space around a sentence is cut off.
+    """Strip sentences and drop blank, repeated and overlong ones.
 
     Raises:
-        InputError: nothing is left.
+        InputError: No sentence is left, or all of them are numbers.
     """
-    clean = _clean(texts)
-    if not clean.texts:
-        raise InputError(f"{source} holds no sentence: every line is blank")
-    return Sentences(
-        texts=clean.texts,
-        source=source,
-        topics=tuple(topics[k] for k in clean.kept) if topics is not None else None,
-        blank=clean.blank,
-        duplicates=clean.duplicates,
-    )
-
-
-def _clean(texts: Iterable[str | None]) -> _Clean:
     first_seen: dict[str, int] = {}
-    blank = duplicates = 0
+    blank = duplicates = too_long = 0
     for position, text in enumerate(texts):
         stripped = (text or "").strip()
         if not stripped:
             blank += 1
+        elif len(stripped) > LONGEST_SENTENCE:
+            too_long += 1
         elif stripped in first_seen:
             duplicates += 1
         else:
             first_seen[stripped] = position
-    return _Clean(tuple(first_seen), tuple(first_seen.values()), blank, duplicates)
+    limit = f"longer than {LONGEST_SENTENCE:,} characters"
+    if not first_seen:
+        reason = f"{too_long} of its lines are {limit}, the others" if too_long else "every line is"
+        raise InputError(f"{source} holds no sentence: {reason} blank. Pass one sentence per line")
+    if all(map(is_number, first_seen)):
+        raise InputError(f"{source} holds numbers, such as {next(iter(first_seen))}, and no sentence")
+    if too_long:
+        warnings.warn(f"{source}: left out {too_long} sentences {limit}", StickyTokenWarning, stacklevel=2)
+    return Sentences(
+        texts=tuple(first_seen),
+        source=source,
+        topics=None if topics is None else tuple(topics[k] for k in first_seen.values()),
+        blank=blank,
+        duplicates=duplicates,
+        too_long=too_long,
+    )
+
+
+def given_sentences(values: object) -> Sentences:
+    """Collect sentences that were passed as a list, a column of a table or another iterable.
+
+    None and NaN count as blank, as missing values in a file do.
+
+    Raises:
+        InputError: The values are not texts, or none is left.
+    """
+    texts = []
+    for place, value in enumerate(list_of("sentences", "sentences", values), start=1):
+        if not isinstance(value, str) and not is_missing(value):
+            raise InputError(f"sentence {place} is {shown(value)}: pass texts")
+        texts.append(str(value) if isinstance(value, str) else None)
+    if not texts:
+        raise InputError("the list of sentences is empty: pass sentences, or leave them out")
+    return collect_sentences(texts, "the given list")
+
+
+def is_missing(value: object) -> bool:
+    """Whether a value stands for none: None, NaN, or the missing values of pandas."""
+    return (
+        value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ == "NAType"
+    )
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number and nothing else."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

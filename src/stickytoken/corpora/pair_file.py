@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
+from stickytoken.corpora.corpus import LONGEST_SENTENCE
 from stickytoken.corpora.pairs import SentencePair
 from stickytoken.corpora.tables import TABLE_SUFFIXES, read_table, text_column
 from stickytoken.errors import InputError
+from stickytoken.validation import shown
 
 _COLUMNS = ("sentence1", "sentence2", "similarity")
+_LIMIT = 1.001
 
 
 def pairs_from_file(path: Path) -> list[SentencePair]:
     """Read pairs from a table with the columns sentence1, sentence2 and similarity.
 
     Raises:
-        InputError: the file cannot be read, a column is missing, a sentence is blank or
-            a similarity is no cosine.
+        InputError: The file cannot be read, a column is missing, a sentence is blank, or a similarity is
+            not a cosine.
     """
     if path.suffix.lower() not in TABLE_SUFFIXES:
         raise InputError(f"{path}: pairs are read from {', '.join(TABLE_SUFFIXES)}")
@@ -32,17 +36,34 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
     first = text_column(frame, "sentence1", str(path))
     second = text_column(frame, "sentence2", str(path))
     similarities = _numbers(frame["similarity"], path)
-    pairs = []
-    for row, (left, right, similarity) in enumerate(zip(first, second, similarities, strict=True), start=1):
-        if not (left or "").strip() or not (right or "").strip():
-            raise InputError(f"{path}: pair {row} has a blank sentence")
-        # Rounded similarities of equal sentences may lie a little above 1.
-        if similarity is None or not -1.001 <= similarity <= 1.001:
-            raise InputError(f"{path}: the similarity of pair {row} is no number between -1 and 1")
-        pairs.append(SentencePair(str(left), str(right), similarity))
+    pairs = [
+        checked_pair(left, right, similarity, where=f"{path}: pair {row}")
+        for row, (left, right, similarity) in enumerate(zip(first, second, similarities, strict=True), 1)
+    ]
     if not pairs:
         raise InputError(f"{path} holds no pair")
     return pairs
+
+
+def checked_pair(sentence1: object, sentence2: object, similarity: object, where: str) -> SentencePair:
+    """Make a pair of what a user wrote.
+
+    Raises:
+        InputError: A sentence is blank, no text or too long, or the similarity is not a cosine.
+    """
+    texts = []
+    for sentence in (sentence1, sentence2):
+        if not isinstance(sentence, str | None):
+            raise InputError(f"{where} has {shown(sentence)} for a sentence: pass text")
+        if not (sentence or "").strip():
+            raise InputError(f"{where} has a blank sentence")
+        if len(str(sentence)) > LONGEST_SENTENCE:
+            raise InputError(f"{where} has a sentence longer than {LONGEST_SENTENCE:,} characters")
+        texts.append(str(sentence))
+    # Rounded similarities of equal sentences may lie a little above 1.
+    if not isinstance(similarity, (int, float, np.number)) or not -_LIMIT <= float(similarity) <= _LIMIT:
+        raise InputError(f"{where} has the similarity {shown(similarity)}: it must be between -1 and 1")
+    return SentencePair(texts[0], texts[1], float(similarity))
 
 
 def _numbers(values: pl.Series, path: Path) -> list[float | None]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from stickytoken.corpora import Sentences
-from stickytoken.corpora.choice import choose_corpus, corpus_fingerprint
-from stickytoken.corpora.pairs import SentencePair
+from stickytoken.corpora.choice import PairSource, SentenceSource, choose_corpus, corpus_fingerprint
 from stickytoken.detection.evidence import has_evidence, write_evidence
 from stickytoken.detection.identity import identity_parts
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import RUN, RunFolder
 from stickytoken.detection.schema import LoadingRecord, ModelRecord, RunRecord, corpus_record
-from stickytoken.detection.selection import choose_tokens
+from stickytoken.detection.selection import TokenSource, choose_tokens, token_ids
+from stickytoken.encoders.loading.load import AnyModel, load_encoder
 from stickytoken.encoders.loading.spec import EncoderSpec
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.hashing import digest
@@ -27,16 +25,17 @@ from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FIL
 from stickytoken.methods.job import SHARD_PROBES, FolderRunner, Job, MethodSettings
 from stickytoken.methods.protocol import AnyMethod
 from stickytoken.methods.registry import choose_method
+from stickytoken.validation import file_path, require_callable
 from stickytoken.vocabulary.categories import categorize
 
 
 def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
-    encoder: Encoder,
+    encoder: AnyModel,
     *,
     method: str | None = None,
-    sentences: Sentences | str | Path | None = None,
-    pairs: Sequence[SentencePair] | str | Path | None = None,
-    tokens: Sequence[int] | None = None,
+    sentences: SentenceSource | None = None,
+    pairs: PairSource | None = None,
+    tokens: TokenSource | None = None,
     sample: int | None = None,
     settings: MethodSettings | None = None,
     seed: int | None = None,
@@ -49,12 +48,13 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     """Find sticky tokens. The same call continues a run that was cut off.
 
     Args:
-        encoder: the model, from `load_encoder`.
+        encoder: the model: anything that `load_encoder` takes, an encoder included.
         method: name of the method; None is the one that the settings belong to, else the first that takes
             what is given.
-        sentences: the corpus, or what `load_sentences` takes; None is the bundled one.
+        sentences: the corpus: a list of sentences, or anything that `load_sentences` takes; None is the
+            bundled corpus.
         pairs: pairs, or a file of them, in place of sentences, for a method that takes them.
-        tokens: ids of the tokens to look at; None is all available ones.
+        tokens: ids or texts of the tokens to examine, or a file of them; None is all available ones.
         sample: look at a random sample of this many of them.
         settings: of the method; None is its defaults.
         seed: replaces the seed of the settings.
@@ -80,9 +80,13 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     settings = chosen_method.settings() if settings is None else settings
     if seed is not None:
         settings = replace(settings, seed=seed)
+    require_callable("progress", progress)
     corpus = choose_corpus(sentences, pairs)
+    out = None if out is None else file_path("out", out)
+    encoder = load_encoder(encoder)
     vocabulary = categorize(encoder.tokenizer)
-    chosen = choose_tokens(vocabulary, tokens, sample, settings.seed)
+    named = None if tokens is None else token_ids(vocabulary, tokens)
+    chosen = choose_tokens(vocabulary, named, sample, settings.seed)
     restricted = None if tokens is None and sample is None else chosen
     fingerprint = corpus_fingerprint(corpus, chosen_method.uses_topics)
     parts = identity_parts(encoder.identity, chosen_method.entry.name, settings, fingerprint, restricted)
@@ -108,7 +112,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if out is None:
         out = default_folder(encoder.name, record.method, record.identity)
     job = Job(encoder, settings, corpus, vocabulary, chosen, restricted is not None, tokens is None)
-    folder = RunFolder(Path(out).expanduser())
+    folder = RunFolder(out)
     with resumed(folder, RUN, record) as held:
         if not held.finished:
             with chosen_engine(engine, encoder) as opened:

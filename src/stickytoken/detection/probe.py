@@ -3,42 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from stickytoken.corpora import Sentences
-from stickytoken.corpora.choice import choose_corpus
-from stickytoken.corpora.pairs import SentencePair
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.corpora.choice import PairSource, SentenceSource, choose_corpus
+from stickytoken.detection.selection import TokenSource, token_ids
+from stickytoken.encoders.loading.load import AnyModel, load_encoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.methods.job import Job, MethodSettings
 from stickytoken.methods.protocol import ProbedToken
 from stickytoken.methods.registry import choose_method
-from stickytoken.vocabulary.categories import Vocabulary
+from stickytoken.validation import require_callable
+from stickytoken.vocabulary.categories import Vocabulary, categorize
 
 
 def probe(
-    encoder: Encoder,
-    vocabulary: Vocabulary,
-    token_ids: Sequence[int],
+    encoder: AnyModel,
+    tokens: TokenSource,
     *,
     method: str | None = None,
-    sentences: Sentences | str | Path | None = None,
-    pairs: Sequence[SentencePair] | str | Path | None = None,
+    sentences: SentenceSource | None = None,
+    pairs: PairSource | None = None,
     settings: MethodSettings | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> Sequence[ProbedToken]:
     """Measure named tokens, without a run folder.
 
     Args:
-        encoder: the model.
-        vocabulary: of the model.
-        token_ids: the tokens; with text insertion they must be able to occur in text.
+        encoder: the model: anything that `load_encoder` takes, an encoder included.
+        tokens: ids or texts of tokens, or a file of them; with text insertion they must be able to occur
+            in text.
         method: name of the method; None is the one that the settings belong to, else the first that takes
             what is given.
-        sentences: the corpus; None is the bundled one.
-        pairs: pairs, in place of sentences, for a method that takes them.
+        sentences: the corpus: a list of sentences, or anything that `load_sentences` takes; None is the
+            bundled corpus.
+        pairs: pairs, or a file of them, in place of sentences, for a method that takes them.
         settings: of the method; None is its defaults.
         progress: told of every step.
 
@@ -50,8 +49,12 @@ def probe(
     """
     chosen = choose_method(method, settings, pairs is not None)
     settings = chosen.settings() if settings is None else settings
-    tokens = [_token(vocabulary, token_id, settings.insertion) for token_id in token_ids]
-    job = Job(encoder, settings, choose_corpus(sentences, pairs), vocabulary, tokens, True, False)
+    require_callable("progress", progress)
+    corpus = choose_corpus(sentences, pairs)
+    encoder = load_encoder(encoder)
+    vocabulary = categorize(encoder.tokenizer)
+    probed = [_token(vocabulary, token, settings.insertion) for token in token_ids(vocabulary, tokens)]
+    job = Job(encoder, settings, corpus, vocabulary, probed, True, False)
     return chosen.probe(job, progress)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,10 @@ from stickytoken.methods.protocol import AnyMethod
 from stickytoken.methods.records import PlanRecord, ResultRecord
 from stickytoken.methods.registry import method_named
 from stickytoken.methods.stored_settings import StoredSettings
+from stickytoken.validation import file_path
+from stickytoken.visible_text import visible
+
+_SHOWN_ROWS = 20
 
 Kind = TypeVar("Kind")
 
@@ -40,6 +45,21 @@ class Run:
         self.method: AnyMethod = method_named(self.record.method)
         self.result: ResultRecord = self.record.result
         self.tokens: pl.DataFrame = self._folder.read_table(TOKENS_FILE, self.method.columns)
+
+    def __repr__(self) -> str:
+        found = f"{len(self.sticky):,} of {self.record.tokens:,} tokens sticky"
+        return f"<Run: {self.record.model.name}, {self.record.method}, {found}, in {self.path}>"
+
+    def _repr_html_(self) -> str:
+        """Show the run in a notebook: a summary and a table of the first sticky tokens."""
+        columns = ["token_id", "token", "category", self.method.ranked_by, "verdict"]
+        rows = self.sticky.select(columns).head(_SHOWN_ROWS).rows()
+        head = "".join(f"<th>{_cell(name)}</th>" for name in columns)
+        body = "".join(f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row)}</tr>" for row in rows)
+        left_out = len(self.sticky) - len(rows)
+        more = f"<p>{left_out:,} more in <code>run.sticky</code></p>" if left_out else ""
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<p>{_cell(repr(self))}</p>{table}{more}"
 
     @property
     def path(self) -> Path:
@@ -140,19 +160,25 @@ class Run:
         }
 
 
+def _cell(value: object) -> str:
+    """Text for HTML; token text may hold markup and control characters."""
+    return html.escape(visible(f"{value:.4g}" if isinstance(value, float) else str(value)))
+
+
 def is_run(path: str | Path) -> bool:
-    """Whether a folder holds a run, finished or not.
+    """Check whether a folder holds a run, finished or not.
 
     Raises:
-        RunError: the folder cannot be looked into.
+        RunError: The folder cannot be read.
     """
-    return RunFolder(Path(path).expanduser()).holds_run()
+    return RunFolder(file_path("the run", path)).holds_run()
 
 
-def open_run(path: str | Path) -> Run:
-    """Open a finished run.
+def open_run(path: Run | str | Path) -> Run:
+    """Open a finished run; a `Run` is returned as it is.
 
     Raises:
-        RunError: the folder is no run, is damaged or is not finished.
+        InputError: The argument is not a path.
+        RunError: The folder is not a run, is damaged or is not finished.
     """
-    return Run(Path(path).expanduser())
+    return path if isinstance(path, Run) else Run(file_path("the run", path))

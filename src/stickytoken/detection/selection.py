@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from os import PathLike
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import polars as pl
@@ -12,7 +14,10 @@ import polars as pl
 from stickytoken.corpora.tables import TABLE_SUFFIXES, decode, read_bytes, read_table
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token
+from stickytoken.validation import file_path, list_of, shown, whole_number
 from stickytoken.vocabulary.categories import Vocabulary
+
+TokenSource: TypeAlias = int | str | Path | Iterable[int | str]
 
 Value = TypeVar("Value")
 
@@ -39,12 +44,41 @@ def choose_tokens(
         )
     if sample is None:
         return list(available.values())
+    sample = whole_number("sample", sample)
     if not 1 <= sample <= len(available):
         raise InputError(
             f"a sample of {sample} tokens is asked for: it must be between 1 and {len(available)}"
         )
     drawn = np.random.default_rng(seed).choice(list(available), size=sample, replace=False)
     return [available[int(token_id)] for token_id in sorted(drawn)]
+
+
+def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
+    """Return the ids of the tokens that a user names, in the order given.
+
+    Args:
+        vocabulary: The model's vocabulary.
+        tokens: Ids, vocabulary strings or texts of tokens, mixed as you like; one of them; or the path
+            of a file of tokens.
+
+    Raises:
+        InputError: A value is not a token of this model, or no token is named.
+    """
+    if isinstance(tokens, PathLike):
+        return token_ids_from_file(vocabulary, file_path("tokens", tokens))
+    single = isinstance(tokens, (str, Integral)) and not isinstance(tokens, bool)
+    given = [tokens] if single else list_of("token ids or texts", "tokens", tokens, ordered=False)
+    if not given:
+        raise InputError("there is no token to look at: name at least one")
+    return [_token_id(vocabulary, place, token) for place, token in enumerate(given, start=1)]
+
+
+def _token_id(vocabulary: Vocabulary, place: int, token: object) -> int:
+    if isinstance(token, str):
+        return find_token(vocabulary, token)
+    if not isinstance(token, Integral) or isinstance(token, bool):
+        raise InputError(f"token {place} is {shown(token)}: pass a token id, or the text of a token")
+    return int(token)
 
 
 def find_token(vocabulary: Vocabulary, text: str) -> int:

@@ -89,6 +89,9 @@ class SentenceTransformerEncoder:
         self._runner = BatchRunner(model, self._template, name, token_budget)
         self._lower: dict[Precision, SentenceTransformerEncoder] = {}
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.name} on {self.device}>"
+
     @property
     def device(self) -> str:
         """Where the model computes."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from stickytoken.corpora import Sentences
-from stickytoken.detection.run import Run
+from stickytoken.corpora import load_sentences
+from stickytoken.corpora.choice import SentenceSource
+from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.same_model import require_same_model
-from stickytoken.detection.selection import choose_tokens, find_token
-from stickytoken.encoders.protocol import Encoder, require_ids
+from stickytoken.detection.selection import TokenSource, choose_tokens
+from stickytoken.detection.selection import token_ids as named_ids
+from stickytoken.encoders.loading.load import AnyModel, load_encoder
+from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, ModelError
 from stickytoken.explanation.assembling import Job, assemble
 from stickytoken.explanation.attributing import attribute
@@ -24,18 +27,19 @@ from stickytoken.explanation.result import Explanation
 from stickytoken.explanation.said_by_run import flagged_tokens
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
+from stickytoken.validation import file_path, list_of, or_default, require_callable
 from stickytoken.vocabulary.categories import Vocabulary, categorize
 
 _DIRECTION_KEY = 1
 
 
 def explain(
-    encoder: Encoder,
-    tokens: Sequence[int | str],
+    encoder: AnyModel,
+    tokens: TokenSource,
     *,
-    run: Run | None = None,
-    texts: Sequence[str] | None = None,
-    sentences: Sentences | str | Path | None = None,
+    run: Run | str | Path | None = None,
+    texts: Iterable[str] | str | None = None,
+    sentences: SentenceSource | None = None,
     settings: ExplainSettings | None = None,
     out: str | Path | None = None,
     progress: ProgressCallback = ignore_progress,
@@ -43,12 +47,13 @@ def explain(
     """Show what a model does with copies of tokens, each beside matched benign tokens.
 
     Args:
-        encoder: the model, from `load_encoder`.
-        tokens: ids, or vocabulary strings or texts, of available tokens.
-        run: a finished run of this model; its flagged tokens are not taken for benign, and its carriers,
-            anchors and mean similarity are used.
+        encoder: the model: anything that `load_encoder` takes, an encoder included.
+        tokens: ids or texts of available tokens, or a file of them.
+        run: a finished run of this model, or its folder; its flagged tokens do not serve as benign ones, and
+            its carriers, anchors and mean similarity are used.
         texts: carriers, in place of those of the run or the corpus.
-        sentences: the corpus, in place of the run's or the bundled one.
+        sentences: the corpus: a list of sentences, or anything that `load_sentences` takes; None takes
+            the run's texts, or the bundled corpus.
         settings: of the explanation.
         out: a folder to write to; None writes nothing.
         progress: told of every step.
@@ -61,8 +66,14 @@ def explain(
     """
     from stickytoken.inspection.inspectors import inspector_of
 
-    settings = settings or ExplainSettings()
-    encoder = require_ids(encoder, "explain")
+    settings = or_default("settings", settings, ExplainSettings())
+    require_callable("progress", progress)
+    run = None if run is None else open_run(run)
+    given = [texts] if isinstance(texts, str) else texts
+    chosen = None if given is None else list_of("texts", "texts", given)
+    corpus = None if sentences is None else load_sentences(sentences)
+    out = None if out is None else file_path("out", out)
+    encoder = require_ids(load_encoder(encoder), "explain")
     inspector = inspector_of(encoder)
     if run is not None:
         require_same_model(run, encoder)
@@ -76,7 +87,7 @@ def explain(
         token_id: match_benign(vocabulary, token_id, excluded, settings.benign, settings.seed)
         for token_id in token_ids
     }
-    material = gather(encoder, settings, run, texts, sentences)
+    material = gather(encoder, settings, run, chosen, corpus)
     job = Job(inspector, vocabulary, settings, material, matches, run)
     explanation = _explained(job, progress)
     if out is not None:
@@ -84,12 +95,8 @@ def explain(
     return explanation
 
 
-def _token_ids(vocabulary: Vocabulary, tokens: Sequence[int | str]) -> list[int]:
-    if isinstance(tokens, str):
-        tokens = [tokens]
-    ids = [token if isinstance(token, int) else find_token(vocabulary, token) for token in tokens]
-    if not ids:
-        raise InputError("no token was named: pass at least one")
+def _token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
+    ids = named_ids(vocabulary, tokens)
     for place, token_id in enumerate(ids):
         if token_id in ids[:place]:
             raise InputError(f"token id {token_id} is given twice: leave one out")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
 from stickytoken.explanation.placing import PlacedCarrier, place_copies
 from stickytoken.explanation.settings import ExplainSettings
+from stickytoken.validation import shown
 
 _ANCHORS = 64
 # Carriers are drawn from this many times as many of the shortest sentences.
@@ -44,15 +44,13 @@ def gather(
     settings: ExplainSettings,
     run: Run | None,
     texts: Sequence[str] | None,
-    sentences: Sentences | str | Path | None,
+    sentences: Sentences | None,
 ) -> Material:
     """Choose carriers and anchors: the user's texts, a corpus, the run's own, or the bundled sentences.
 
     Raises:
         InputError: an empty text, one that is too long with the copies in, or too few sentences.
     """
-    if isinstance(texts, str):
-        texts = [texts]
     if texts is not None and not texts:
         raise InputError("no text was given: pass at least one, or leave texts out")
     own = None if texts is None else _users(encoder, settings, texts)
@@ -60,7 +58,7 @@ def gather(
         carriers, anchors = _texts_of_run(run)
         source = f"run {run.path.name}"
     else:
-        corpus = sentences if isinstance(sentences, Sentences) else load_sentences(sentences)
+        corpus = load_sentences(sentences)
         carriers, anchors = _texts_of_corpus(corpus, settings)
         source = corpus.source
     anchors = _readable(encoder, anchors)[:_ANCHORS]
@@ -81,6 +79,8 @@ def gather(
 
 def _users(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
     for text in texts:
+        if not isinstance(text, str):
+            raise InputError(f"a text is {shown(text)}: pass texts")
         if not text.strip():
             raise InputError(f"the text {text!r} is empty: pass one with words, or leave it out")
     placed = _placed(encoder, settings, texts)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 
-from stickytoken.detection.run import Run
-from stickytoken.encoders.protocol import Encoder, require_ids
+from stickytoken.detection.run import Run, open_run
+from stickytoken.detection.selection import TokenSource
+from stickytoken.encoders.loading.load import AnyModel, load_encoder
+from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, RunError
 from stickytoken.hashing import digest
 from stickytoken.impacts.compute import (
@@ -38,15 +40,16 @@ from stickytoken.measurement.environment import hardware, now, package_versions
 from stickytoken.measurement.identity import differences
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.measurement.store import ResultFolder
+from stickytoken.validation import file_path, list_of, or_default, require_callable
 
 
 def impact(
-    encoder: Encoder,
-    tasks: Sequence[TaskSource] = (),
+    encoder: AnyModel,
+    tasks: TaskSource | Sequence[TaskSource] = (),
     *,
     run: Run | str | Path | None = None,
-    tokens: Sequence[int] | None = None,
-    exclude: Collection[int] = (),
+    tokens: TokenSource | None = None,
+    exclude: Iterable[int | str] = (),
     intrusion: str | Path | None = None,
     settings: ImpactSettings | None = None,
     out: str | Path | None = None,
@@ -58,11 +61,12 @@ def impact(
     each matched benign token, and with mixtures of either.
 
     Args:
-        encoder: the model.
-        tasks: files or folders of a known layout, names of MTEB tasks, or MTEB tasks.
+        encoder: the model: anything that `load_encoder` takes, an encoder included.
+        tasks: files or folders of a known layout, names of MTEB tasks, or MTEB tasks; one or several.
         run: a finished detection of this model, whose sticky tokens are measured.
-        tokens: ids of the tokens to measure instead.
-        exclude: ids that may not serve as benign tokens, beside those that the run flagged.
+        tokens: ids or texts of the tokens to measure instead, or a file of them.
+        exclude: ids or texts of tokens that must not serve as benign ones, beside those that the run
+            flagged.
         intrusion: documents that copies are put into, to see whether queries find them: a BEIR
             folder, a file of documents, or ``bundled``.
         settings: None is the defaults.
@@ -79,22 +83,28 @@ def impact(
         RunError: the run is of another model; the folder is of another measurement or process.
         MissingExtraError: a task needs an extra (``mteb`` or ``impact``) that is not installed.
     """
-    plan = make_plan(
-        require_ids(encoder, "impact"), tasks, run, tokens, exclude, intrusion, settings or ImpactSettings()
-    )
+    settings = or_default("settings", settings, ImpactSettings())
+    require_callable("progress", progress)
+    out = None if out is None else file_path("out", out)
+    intrusion = None if intrusion is None else file_path("intrusion", intrusion)
+    run = None if run is None else open_run(run)
+    single = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes")
+    chosen: list[TaskSource] = [cast("TaskSource", tasks)] if single else list_of("tasks", "tasks", tasks)
+    reading = require_ids(load_encoder(encoder), "impact")
+    plan = make_plan(reading, chosen, run, tokens, exclude, intrusion, settings)
     record = ImpactRecord(
         identity=digest(plan.parts),
         identity_parts=plan.parts,
-        model=encoder.name,
-        device=encoder.device,
+        model=plan.encoder.name,
+        device=plan.encoder.device,
         settings=asdict(plan.settings),
         tokens=plan.token_records(),
         notes=plan.notes,
         versions=package_versions(),
-        hardware=hardware(encoder.device),
+        hardware=hardware(plan.encoder.device),
         started=now(),
     )
-    path = Path(out).expanduser() if out is not None else _default_path(plan, record)
+    path = _default_path(plan, record) if out is None else out
     return _execute(plan, record, ResultFolder(path), progress)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from stickytoken.detection.flagged import flagged_ids
-from stickytoken.detection.run import Run, open_run
+from stickytoken.detection.run import Run
 from stickytoken.detection.same_model import require_same_model
+from stickytoken.detection.selection import TokenSource, token_ids
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
 from stickytoken.impacts.compute import shard_stage
@@ -22,6 +23,7 @@ from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.impacts.tokens import match_benign, named_tokens, worst_tokens
 from stickytoken.insertion import Token
 from stickytoken.tasks import Task, load_task
+from stickytoken.validation import list_of
 from stickytoken.vocabulary.categories import Vocabulary, categorize
 
 if TYPE_CHECKING:
@@ -102,9 +104,9 @@ class ImpactPlan:
 def make_plan(
     encoder: IdEncoder,
     tasks: Sequence[TaskSource],
-    run: Run | str | Path | None,
-    tokens: Sequence[int] | None,
-    exclude: Collection[int],
+    run: Run | None,
+    tokens: TokenSource | None,
+    exclude: Iterable[int | str],
     intrusion: str | Path | None,
     settings: ImpactSettings,
 ) -> ImpactPlan:
@@ -117,25 +119,26 @@ def make_plan(
     """
     if not tasks and intrusion is None:
         raise InputError("there is nothing to measure: pass a task, or documents for an intrusion")
-    opened = run if isinstance(run, Run) or run is None else open_run(run)
-    if opened is not None:
-        require_same_model(opened, encoder)
+    if run is not None:
+        require_same_model(run, encoder)
     loaded, notes = _loaded(tasks)
     vocabulary = categorize(encoder.tokenizer)
-    sticky = _wanted(vocabulary, opened, tokens, settings.sticky)
-    flagged = {*exclude, *(flagged_ids(opened.tokens) if opened is not None else ())}
-    if opened is None:
+    sticky = _wanted(vocabulary, run, tokens, settings.sticky)
+    flagged = set() if run is None else set(flagged_ids(run.tokens))
+    if excluded := list_of("token ids or texts", "exclude", exclude, ordered=False):
+        flagged.update(token_ids(vocabulary, excluded))
+    if run is None:
         notes.append("no run says which tokens are sticky: a benign token may be one")
     benign = match_benign(vocabulary, sticky, flagged, settings.benign, settings.seed)
     corpus = load_search_corpus(intrusion, settings.seed) if intrusion is not None else None
     names = dict(zip(vocabulary.ids, vocabulary.tokens, strict=True))
-    folder = None if opened is None else opened.path
+    folder = None if run is None else run.path
     return ImpactPlan(encoder, settings, sticky, benign, loaded, corpus, names, notes, folder)
 
 
-def _wanted(vocabulary: Vocabulary, run: Run | None, tokens: Sequence[int] | None, count: int) -> list[Token]:
+def _wanted(vocabulary: Vocabulary, run: Run | None, tokens: TokenSource | None, count: int) -> list[Token]:
     if tokens is not None:
-        return named_tokens(vocabulary, tokens)
+        return named_tokens(vocabulary, token_ids(vocabulary, tokens))
     if run is None:
         raise InputError(
             "which tokens are to be measured? Pass the folder of a finished detection, or name tokens with "

@@ -10,6 +10,7 @@ import polars as pl
 from stickytoken.errors import RunError
 from stickytoken.impacts.record import IMPACT_SCHEMA_VERSION, ImpactRecord
 from stickytoken.measurement.store import ResultFolder
+from stickytoken.validation import file_path
 
 IMPACT_FILE = "impact.json"
 # Of the folder of a measurement, inside that of the run whose tokens it measures.
@@ -158,7 +159,7 @@ def open_impact(path: str | Path) -> Impact:
     Raises:
         RunError: the folder is no impact, is damaged or is not finished.
     """
-    return Impact(Path(path).expanduser())
+    return Impact(file_path("the impact", path))
 
 
 def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from stickytoken.errors import InputError
 from stickytoken.methods import profile, std
 from stickytoken.methods.entry import MethodEntry
+from stickytoken.validation import shown
 
 if TYPE_CHECKING:
     from stickytoken.methods.job import MethodSettings
@@ -52,7 +53,7 @@ def entries() -> tuple[MethodEntry, ...]:
     return tuple(_entries.values())
 
 
-def entry_of(name: str | None, pairs_given: bool) -> MethodEntry:
+def entry_of(name: object, pairs_given: bool) -> MethodEntry:
     """The method of a name; without one, the first that takes what is given.
 
     Raises:
@@ -60,8 +61,8 @@ def entry_of(name: str | None, pairs_given: bool) -> MethodEntry:
     """
     if name is None:
         return next(entry for entry in entries() if entry.takes_pairs or not pairs_given)
-    if name not in _entries:
-        raise InputError(f"method {name!r} is unknown: use {' or '.join(_entries)}")
+    if not isinstance(name, str) or name not in _entries:
+        raise InputError(f"method {shown(name)} is unknown: use {' or '.join(_entries)}")
     return _entries[name]
 
 

@@ -25,6 +25,7 @@ from stickytoken.reports.json_report import run_document
 from stickytoken.reports.markdown_report import run_markdown
 from stickytoken.reports.page import run_page
 from stickytoken.reports.pictures import save_figures
+from stickytoken.validation import file_path, shown
 
 REPORT_FILE = "report.html"
 
@@ -63,19 +64,22 @@ def report(
         MissingExtraError: figures without the extra.
         RunError: a folder that is no run or is damaged, or a file that cannot be written.
     """
-    if format not in set(Format):
-        raise InputError(f"format {format!r} is unknown: use one of {', '.join(Format)}")
+    if str(format) not in tuple(Format):
+        raise InputError(f"format {shown(format)} is unknown: use one of {', '.join(Format)}")
     if not runs:
         raise InputError("there is no run to report: pass a run folder")
     if explanations is not None and len(runs) > 1:
         raise InputError(f"explanations are of one run, and {len(runs)} are compared: leave one out")
-    why = None if explanations is None else Path(explanations).expanduser()
-    contents = [read_content(run.path if isinstance(run, Run) else run, why) for run in runs]
-    text = _written(contents, Format(format))
-    if out is not None:
-        write_report(text, Path(out).expanduser())
-    if figures is not None:
-        save_figures(_figures(contents), Path(figures).expanduser())
+    why = None if explanations is None else file_path("explanations", explanations)
+    target = None if out is None else file_path("out", out)
+    pictures = None if figures is None else file_path("figures", figures)
+    paths = [run.path if isinstance(run, Run) else file_path("the run", run) for run in runs]
+    contents = [read_content(path, why) for path in paths]
+    text = _written(contents, Format(str(format)))
+    if target is not None:
+        write_report(text, target)
+    if pictures is not None:
+        save_figures(_figures(contents), pictures)
     return text
 
 

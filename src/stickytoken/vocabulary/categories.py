@@ -93,6 +93,10 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __repr__(self) -> str:
+        available = sum(category.available for category in self.categories)
+        return f"<Vocabulary: {len(self):,} entries, {available:,} available>"
+
     @property
     def available(self) -> list[Token]:
         """Entries that can occur in text, by ascending id."""

@@ -37,7 +37,7 @@ def vocabulary(encoder):
 
 
 def probed(encoder, vocabulary, ids, settings=profiled.SMALL, **options):
-    return probe(encoder, vocabulary, ids, sentences=profiled.corpus(), settings=settings, **options)
+    return probe(encoder, ids, sentences=profiled.corpus(), settings=settings, **options)
 
 
 @pytest.mark.parametrize("insertion", list(Insertion))
@@ -147,11 +147,11 @@ def test_what_cannot_be_probed_is_refused(encoder, vocabulary, options, message)
 
 def test_pairs_are_refused_by_the_profile_method(encoder, vocabulary, tmp_path):
     with pytest.raises(InputError, match="takes no pairs: pass sentences, or use the method std"):
-        probe(encoder, vocabulary, [RIVER], pairs=tmp_path / "pairs.csv", settings=profiled.SMALL)
+        probe(encoder, [RIVER], pairs=tmp_path / "pairs.csv", settings=profiled.SMALL)
 
 
 def test_the_default_is_the_profile_method(encoder, vocabulary):
-    (evidence,) = probe(encoder, vocabulary, [RIVER], sentences=profiled.corpus())
+    (evidence,) = probe(encoder, [RIVER], sentences=profiled.corpus())
     assert isinstance(evidence, ProfileEvidence)
     assert evidence.texts == ProfileSettings().confirming_texts
 
@@ -164,8 +164,7 @@ def test_the_curve_ends_where_the_model_reads_no_more(tmp_path):
     for length, copies in ((12, [0, 1]), (24, [0, 1, 2]), (64, [0, 1, 2, 3, 4, 6])):
         model.max_seq_length = length
         encoder = load_encoder(model)
-        known = analyze_vocabulary(encoder)
-        (evidence,) = probe(encoder, known, [RIVER], sentences=corpus, settings=settings)
+        (evidence,) = probe(encoder, [RIVER], sentences=corpus, settings=settings)
         assert evidence.curve.copies == copies
         assert len(evidence.curve.below) == len(evidence.curve.ordinary_above) == len(copies)
 

@@ -6,7 +6,7 @@ import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard, cast, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast, overload
 
 from stickytoken.encoders.lengths import require_length
 from stickytoken.encoders.loading.devices import require_cuda, require_device
@@ -32,10 +32,13 @@ from stickytoken.encoders.text_encoder import TextEncoder, TextModel
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.precision import Precision
+from stickytoken.validation import shown
 from stickytoken.vocabulary.categories import Vocabulary, categorize
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel"
 
 _DTYPES = ("float32", "float16", "bfloat16", "tf32")
 _TOKENIZER_FILES = (
@@ -255,6 +258,8 @@ def load_tokenizer(
     """
     from tokenizers import Tokenizer
 
+    if not isinstance(model, (str, Path)):
+        raise InputError(f"the model is {shown(model)}: pass the name or folder of a model")
     source = resolve_model(str(model), revision)
     if source.origin is Origin.HUB:
         with explained(source, "tokenizer"):
@@ -269,9 +274,18 @@ def load_tokenizer(
         )
 
 
-def analyze_vocabulary(encoder: Encoder | HuggingFaceTokenizer) -> Vocabulary:
-    """Categorize every vocabulary entry of an encoder or a tokenizer."""
-    return categorize(encoder if isinstance(encoder, HuggingFaceTokenizer) else encoder.tokenizer)
+def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
+    """Categorize every vocabulary entry of an encoder, a tokenizer, or a model that is named.
+
+    Raises:
+        InputError: The argument is not a model.
+        ModelError: The model cannot be found, reached or used, or has no tokenizer.
+    """
+    if isinstance(encoder, (str, Path)):
+        return categorize(load_tokenizer(encoder))
+    return categorize(
+        encoder if isinstance(encoder, HuggingFaceTokenizer) else load_encoder(encoder).tokenizer
+    )
 
 
 def _tokenizer_from_hub(name: str, revision: str | None, trust_remote_code: bool) -> Any:

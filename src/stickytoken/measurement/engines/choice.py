@@ -10,6 +10,7 @@ from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.measurement.engines.local import LocalEngine
 from stickytoken.measurement.engines.protocol import Engine
+from stickytoken.validation import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,9 @@ def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextMana
     Raises:
         InputError: there is no such engine, or it cannot use this encoder.
     """
-    if choice == "local":
+    if isinstance(choice, str) and choice == "local":
         return nullcontext(LocalEngine(encoder))
-    if choice == "ray":
+    if isinstance(choice, str) and choice == "ray":
         choice = RayCluster()
     if isinstance(choice, Engine):
         if choice.identity != encoder.identity:
@@ -51,7 +52,7 @@ def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextMana
             )
         return nullcontext(choice)
     if not isinstance(choice, RayCluster):
-        raise InputError(f"engine {choice!r} is unknown: use local, ray, a RayCluster or an engine")
+        raise InputError(f"engine {shown(choice)} is unknown: use local, ray, a RayCluster or an engine")
     from stickytoken.measurement.engines.ray_engine import ray_engine
 
     return ray_engine(encoder, choice.address, choice.workers)
