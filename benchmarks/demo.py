@@ -52,7 +52,7 @@ def serving() -> Iterator[tuple[str, float]]:
         started = time.perf_counter()
         command = [sys.executable, "-m", "stickytoken", "demo", "--port", "0", "--format", "json"]
         process = subprocess.Popen(
-            [*command, "--runs", empty],
+            [*command, "--folder", empty],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

@@ -22,7 +22,7 @@ import polars as pl
 
 from checks import Check, show, write
 from planted import PLANTED, planted_encoder
-from stickytoken.cli.progress import progress_bar
+from stickytoken.cli.output.progress import progress_bar
 from stickytoken.corpora import load_sentences
 from stickytoken.encoders import IdEncoder, analyze_vocabulary, load_encoder
 from stickytoken.explanation import ExplainSettings, Explanation, explain

@@ -34,7 +34,7 @@ from plain_evaluation import (
 )
 from planted import PLANTED, planted_encoder
 from published import MINILM_U, PUBLISHED
-from stickytoken.cli.progress import progress_bar
+from stickytoken.cli.output.progress import progress_bar
 from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.errors import RunError
 from stickytoken.impacts import Impact, ImpactSettings, Side, impact, open_impact
@@ -95,7 +95,8 @@ def parts(arguments: argparse.Namespace) -> dict[str, Part]:
     ids: list[int] = truth["token_id"].to_list()
     cranfield = data / "cranfield"
     words = (data / "trec" / "test.jsonl", data / "stsb" / "test.jsonl")
-    once = ImpactSettings(seeds=1)
+    twice = ImpactSettings(confidence=0.95)
+    once = replace(twice, seeds=1)
     planted = {"tokens": ids[:PLANTED_TOKENS], "exclude": ids, "settings": once}
     own = {"tokens": [CLS], "settings": replace(once, benign=OWN_BENIGN), "intrusion": cranfield}
     return {
@@ -104,7 +105,11 @@ def parts(arguments: argparse.Namespace) -> dict[str, Part]:
         "intrusion": Part(True, (), planted | {"tokens": ids[:INTRUDING_TOKENS], "intrusion": cranfield}),
         "queries": Part(True, (cranfield,), planted | {"settings": replace(once, side=Side.QUERY)}),
         "own": Part(False, (*words, cranfield), own),
-        "whole": Part(True, (*words, cranfield), {"tokens": ids[:WHOLE_TOKENS], "exclude": ids}),
+        "whole": Part(
+            True,
+            (*words, cranfield),
+            {"tokens": ids[:WHOLE_TOKENS], "exclude": ids, "settings": ImpactSettings(confidence=0.95)},
+        ),
     }
 
 

@@ -21,7 +21,7 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from stickytoken.cli.progress import progress_bar
+from stickytoken.cli.output.progress import progress_bar
 from stickytoken.detection import detect
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.errors import StickyTokenError

@@ -23,7 +23,7 @@ import polars as pl
 
 from checks import Check, show, write
 from published import MINILM_SCORE_THRESHOLD, MINILM_U, PUBLISHED, table
-from stickytoken.cli.progress import progress_bar
+from stickytoken.cli.output.progress import progress_bar
 from stickytoken.detection import detect, probe
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer, mean_similarity
 from stickytoken.methods.std.formulas import outlier_threshold

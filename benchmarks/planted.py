@@ -22,7 +22,7 @@ import polars as pl
 from checks import Check, show, write
 from published import PUBLISHED
 from reliability import paper_sentences
-from stickytoken.cli.progress import progress_bar
+from stickytoken.cli.output.progress import progress_bar
 from stickytoken.corpora import Sentences, load_sentences
 from stickytoken.detection import Run, detect
 from stickytoken.encoders import IdEncoder, analyze_vocabulary, load_encoder

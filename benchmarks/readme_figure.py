@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MultipleLocator
 
-from stickytoken.cli.progress import progress_bar
+from stickytoken.cli.output.progress import progress_bar
 from stickytoken.detection import Run, open_run, probe
 from stickytoken.encoders import load_encoder
 from stickytoken.methods.profile.probe import ProfileEvidence

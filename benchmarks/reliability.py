@@ -22,7 +22,7 @@ from scipy.stats import spearmanr
 
 from checks import Check, show, write
 from published import PUBLISHED, table
-from stickytoken.cli.progress import progress_bar
+from stickytoken.cli.output.progress import progress_bar
 from stickytoken.corpora import Sentences, bundled_frame
 from stickytoken.corpora.corpus import collect_sentences
 from stickytoken.detection import Run, detect

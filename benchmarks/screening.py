@@ -21,7 +21,7 @@ from scipy.stats import spearmanr
 
 from checks import Check, show, write
 from planted import PLANTED, planted_encoder
-from stickytoken.cli.progress import progress_bar
+from stickytoken.cli.output.progress import progress_bar
 from stickytoken.detection import Run, detect
 from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.methods.profile.settings import ProfileSettings

@@ -1,5 +1,6 @@
-"""python -m stickytoken."""
+"""Run the command line with `python -m stickytoken`."""
 
 from stickytoken.cli.main import main
 
-main()
+if __name__ == "__main__":
+    main()

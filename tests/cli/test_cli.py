@@ -12,8 +12,8 @@ import typer
 
 import planted
 from stickytoken import analyze_vocabulary, open_run
-from stickytoken.cli.main import app
-from stickytoken.cli.progress import progress_bar
+from stickytoken.cli.app import app
+from stickytoken.cli.output.progress import progress_bar
 from stickytoken.measurement.progress import Progress
 from stickytoken.methods.std.probe import StdEvidence
 

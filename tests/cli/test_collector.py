@@ -1,10 +1,10 @@
-"""The garbage collector rests while a command starts, and works afterwards."""
+"""The garbage collector is paused while a model is loaded, and runs again afterwards."""
 
 import gc
 
 import pytest
 
-from stickytoken.cli.collector import collector_paused
+from stickytoken.cli.loading import collector_paused
 
 
 @pytest.fixture(autouse=True)
@@ -13,7 +13,7 @@ def thawed():
     gc.unfreeze()
 
 
-def test_it_rests_inside_also_in_another_pause_and_after_an_error_works_again():
+def test_it_is_paused_inside_and_runs_again_after_a_nested_pause_or_an_error():
     assert gc.isenabled()
     with collector_paused():
         with collector_paused():

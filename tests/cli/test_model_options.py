@@ -7,21 +7,26 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from stickytoken.cli.detect import detect
-from stickytoken.cli.embed import embed
-from stickytoken.cli.evaluate import evaluate
-from stickytoken.cli.explain import LookingOptions
-from stickytoken.cli.impact_options import MeasuringOptions, TextSide
-from stickytoken.cli.main import app
-from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load, spread
-from stickytoken.cli.probe import probe
-from stickytoken.cli.tune import tune
+from stickytoken.cli.app import app
+from stickytoken.cli.command import command as command_of
+from stickytoken.cli.commands.detect import detect
+from stickytoken.cli.commands.embed import embed
+from stickytoken.cli.commands.evaluate import evaluate
+from stickytoken.cli.commands.explain import MeasuringOptions as ExplainOptions
+from stickytoken.cli.commands.probe import probe
+from stickytoken.cli.commands.tune import tune
+from stickytoken.cli.loading import load
+from stickytoken.cli.options.impact import MeasuringOptions as ImpactOptions
+from stickytoken.cli.options.impact import TextSide
+from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
+from stickytoken.cli.options.texts import Category
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings
 from stickytoken.impacts.settings import ImpactSettings, Side
 from stickytoken.methods.entry import MethodEntry, Option
 from stickytoken.methods.registry import entries, method_named, register
+from stickytoken.vocabulary import categories
 
 LOADING = {field.name for field in fields(LoadingOptions)}
 PROMPTING = {field.name for field in fields(PromptingOptions)}
@@ -40,7 +45,7 @@ def test_options_arrive_with_their_values_and_defaults():
     app = typer.Typer()
 
     @app.command()
-    @spread
+    @command_of
     def shown(model: str, *, loading: LoadingOptions, prompting: PromptingOptions, last: int = 3) -> None:
         """Say what arrived."""
         seen.append((model, loading, prompting, last))
@@ -65,7 +70,7 @@ def test_every_option_reaches_load_encoder(monkeypatch):
 
     found = {}
     monkeypatch.setattr(stickytoken.encoders, "load_encoder", lambda model, **options: found.update(options))
-    loading = LoadingOptions("cuda:1", "float16", "main", trust_remote_code=True, token_budget=9)
+    loading = LoadingOptions("main", trust_remote_code=True, device="cuda:1", dtype="float16", token_budget=9)
     prompting = PromptingOptions("ke", "query", token_prepending=True, start=2, exit=5, layer=-3)
     load("m", loading, prompting)
     given = {name: getattr(loading, name) for name in LOADING}
@@ -74,7 +79,7 @@ def test_every_option_reaches_load_encoder(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "settings"), [(LookingOptions, ExplainSettings), (MeasuringOptions, ImpactSettings)]
+    ("options", "settings"), [(ExplainOptions, ExplainSettings), (ImpactOptions, ImpactSettings)]
 )
 def test_options_of_settings_have_the_names_and_defaults_of_the_settings(options, settings):
     defaults = {field.name: field.default for field in fields(settings)}
@@ -84,6 +89,7 @@ def test_options_of_settings_have_the_names_and_defaults_of_the_settings(options
 def test_what_the_command_line_offers_is_what_the_functions_take():
     """The command line has lists of its own where those of the functions are slow to import."""
     assert list(TextSide) == list(Side)
+    assert list(Category) == [category.value for category in categories.Category]
 
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)

@@ -146,7 +146,7 @@ def test_embed_writes_every_text_in_its_order(folder, tmp_path):
         folder,
         "--input",
         tmp_path / "texts.txt",
-        "--output",
+        "--out",
         out,
         "--device",
         "cpu",
@@ -175,7 +175,7 @@ def test_embed_reads_the_column_of_a_table(bert_folder, tmp_path):
         tmp_path / "table.csv",
         "--column",
         "title",
-        "--output",
+        "--out",
         out,
         "--device",
         "cpu",
@@ -222,7 +222,7 @@ def test_a_task_that_cannot_be_read_is_one_line(write, folder, name, content, re
 def test_what_embed_cannot_read_or_write_is_one_line(write, tmp_path, folder, source, output, reason):
     write("texts.txt", "a\nb\n")
     write("nulls.jsonl", '{"text": "a"}\n{"text": null}\n')
-    result = planted.command("embed", folder, "--input", tmp_path / source, "--output", tmp_path / output)
+    result = planted.command("embed", folder, "--input", tmp_path / source, "--out", tmp_path / output)
     assert result.exit_code == 1
     assert reason in result.stderr
     assert not (tmp_path / output).exists()
@@ -233,7 +233,7 @@ def test_embed_reads_lines_as_a_file_has_them(write, tmp_path, folder):
     write("texts.txt", "\r\n".join(texts) + "\n")
     out = tmp_path / "vectors.parquet"
     options = ("--device", "cpu", "--prompt", "prompteol")
-    found = document("embed", folder, "--input", tmp_path / "texts.txt", "--output", out, *options)
+    found = document("embed", folder, "--input", tmp_path / "texts.txt", "--out", out, *options)
     assert found["texts"] == len(texts)
     assert pl.read_parquet(out)["text"].to_list() == texts
 
@@ -245,7 +245,7 @@ def test_embed_finds_out_that_nothing_can_be_written_before_it_encodes(write, tm
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    arguments = ("--input", tmp_path / "texts.txt", "--output", tmp_path / "out.parquet")
+    arguments = ("--input", tmp_path / "texts.txt", "--out", tmp_path / "out.parquet")
     # The model is not even looked for.
     planted.refused("embed", "no/such/model", *arguments, saying="cannot be written: No space left")
 
@@ -256,7 +256,7 @@ def test_an_interrupt_promises_no_more_than_is_so(write, tmp_path, monkeypatch):
 
     monkeypatch.setattr("stickytoken.evaluation.embedding.embed_file", interrupted)
     texts, output = write("texts.txt", "a b\n"), tmp_path / "vectors.parquet"
-    result = planted.command("embed", "all-MiniLM-L6-v2", "--input", texts, "--output", output)
+    result = planted.command("embed", "all-MiniLM-L6-v2", "--input", texts, "--out", output)
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", "interrupted\n")
     assert not output.exists()
 

@@ -64,7 +64,7 @@ def test_runs_that_cannot_be_opened_are_one_line(tmp_path, finished_run):
 
 
 def test_a_model_that_is_not_there_is_one_line(tmp_path, hub_cache):
-    assert "error:" in refused("--port", 0, "--model", tmp_path / "absent", "--runs", tmp_path)
+    assert "error:" in refused("--port", 0, "--model", tmp_path / "absent", "--folder", tmp_path)
 
 
 def test_it_serves_until_it_is_interrupted(tmp_path):
@@ -73,7 +73,7 @@ def test_it_serves_until_it_is_interrupted(tmp_path):
     tiny.sentence_transformer(backbone).save(str(tmp_path / "model"))
     command = [sys.executable, "-m", "stickytoken", "demo", "--port", "0", "--format", "json"]
     process = subprocess.Popen(
-        [*command, "--model", str(tmp_path / "model"), "--runs", str(tmp_path)],
+        [*command, "--model", str(tmp_path / "model"), "--folder", str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -98,8 +98,8 @@ def test_it_serves_until_it_is_interrupted(tmp_path):
         rest, complaints = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 0
+    assert process.returncode == 130
     assert rest == ""
     assert "Traceback" not in complaints
-    assert complaints.splitlines()[-2:] == ["press Ctrl-C to stop", "stopped"]
+    assert complaints.splitlines()[-2:] == ["press Ctrl-C to stop", "interrupted: the web app has stopped"]
     assert require_free(port) == port

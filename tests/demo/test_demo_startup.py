@@ -87,7 +87,7 @@ def test_nobody_waits_for_a_model_whose_loading_was_stopped(startup):
 def test_a_model_that_turns_out_to_be_broken_ends_the_command_with_one_line(bert_folder, tmp_path):
     model = Path(shutil.copytree(bert_folder, tmp_path / "model"))
     (model / "model.safetensors").write_bytes(b"no weights")
-    result = planted.command("demo", "--port", 0, "--model", model, "--runs", tmp_path)
+    result = planted.command("demo", "--port", 0, "--model", model, "--folder", tmp_path)
     assert result.exit_code == 1
     assert "serving on" in result.stdout
     assert result.stderr.splitlines()[-1].startswith("error: ")

@@ -140,7 +140,7 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(qwen, tmp_path):
     lines = [{"sentence1": text, "sentence2": text[::-1], "score": len(text)} for text in tiny.sentences(12)]
     task.write_text("\n".join(json.dumps(line) for line in lines))
     token = run.tokens["token"][0]
-    asked = ["impact", run.path, "--tokens", token, "--task", task, "--device", "cpu", "--seeds", 1]
+    asked = ["impact", run.path, "--tokens", token, "--task", task, "--device", "cpu", "--repetitions", 1]
     moved = qwen.rename(tmp_path / "moved")
     refused = planted.command(*asked, "--format", "json")
     assert refused.exit_code == 1

@@ -174,12 +174,12 @@ def arguments(bert_folder, sentence_file, folder):
 
 
 def assert_interrupted(status, stdout, stderr):
-    assert status == 1
+    assert status == 130
     assert stdout == ""
     lines = [line for line in stderr.replace("\r", "\n").splitlines() if line]
     told = [line for line in lines if line.startswith("interrupted:")]
     assert told == [lines[-1]]
-    assert "the same command continues" in told[0]
+    assert "run the same command again to continue" in told[0]
     assert "Traceback" not in stderr
     assert "Error" not in stderr
 

@@ -288,7 +288,7 @@ OPTIONS = [
     "3",
     "--steps",
     "3",
-    "--pairs",
+    "--attributed-pairs",
     "1",
     "--device",
     "cpu",

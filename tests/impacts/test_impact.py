@@ -288,7 +288,7 @@ def test_markdown_holds_hostile_names(whole):
 
 @pytest.fixture(scope="module")
 def short():
-    return ["--seeds", "1", "--resamples", "100", "--copies", "4", "--device", "cpu"]
+    return ["--repetitions", "1", "--resamples", "100", "--copies", "4", "--device", "cpu"]
 
 
 def test_a_run_is_measured_by_its_own_tokens(planted_run, tasks, tmp_path, short):

@@ -139,7 +139,7 @@ def test_few_documents_are_refused(tmp_path):
 def test_the_command_prints_the_hits(planted_folder, tmp_path):
     path = tmp_path / "documents.txt"
     path.write_text("\n".join(tiny.sentences(90)), encoding="utf-8")
-    options = ["--tokens", "!", "--intrusion", path, "--seeds", 1, "--out", tmp_path / "out"]
+    options = ["--tokens", "!", "--intrusion", path, "--repetitions", 1, "--out", tmp_path / "out"]
     result = planted.command("impact", planted_folder, *options)
     assert result.exit_code == 0, result.stderr
     assert "Queries with a random document of documents in their" in result.stdout

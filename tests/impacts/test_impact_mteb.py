@@ -179,7 +179,7 @@ def test_a_task_that_cannot_be_reached_is_named_and_the_others_run(encoder, tmp_
 
 def test_the_command_prints_what_it_has_and_fails_at_the_end(bert_folder, tmp_path):
     path = files.sts(tmp_path)
-    options = ["--tokens", "river", "--seeds", 1, "--resamples", 100, "--out", tmp_path / "out"]
+    options = ["--tokens", "river", "--repetitions", 1, "--resamples", 100, "--out", tmp_path / "out"]
     result = planted.command("impact", bert_folder, "--task", "STSBenchmark", "--task", path, *options)
     assert result.exit_code == 1
     assert "sts: copies cost spearman" in result.stdout
@@ -187,7 +187,7 @@ def test_the_command_prints_what_it_has_and_fails_at_the_end(bert_folder, tmp_pa
 
 
 def test_the_preset_without_data_names_every_task_and_fails(bert_folder, tmp_path):
-    options = ["--tokens", "river", "--seeds", 1, "--resamples", 100]
+    options = ["--tokens", "river", "--repetitions", 1, "--resamples", 100]
     said = r"no task could be run \(Banking77Classification,.*, SummEval\):.*network or a cached copy"
     out = ["--out", tmp_path / "out"]
     planted.refused("impact", bert_folder, "--preset", "paper", *options, *out, saying=said)

@@ -225,7 +225,7 @@ def test_ctrl_c_ends_the_command_its_workers_and_its_ray_and_the_run_continues_w
         time.sleep(0.001)
     os.killpg(process.pid, signal.SIGINT)
     stdout, stderr = process.communicate()
-    assert (process.returncode, stdout) == (1, "")
+    assert (process.returncode, stdout) == (130, "")
     assert planted.lines_of(stderr)[-1].startswith("interrupted:")
     assert "Traceback" not in stderr
     assert not list(folder.rglob("*.tmp"))

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from typer.main import get_command
 
 import stickytoken
-from stickytoken.cli.main import app
+from stickytoken.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(stickytoken.__file__).parent

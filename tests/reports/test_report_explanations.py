@@ -115,7 +115,7 @@ def test_explanations_of_elsewhere_are_shown_when_asked_for(explained_run, small
     assert not any(name.startswith("explain-") for name in plain.data["figures"])
     shown = Page(stickytoken.report(small_run.path, explanations=elsewhere))
     assert shown.data["figures"] == Page(stickytoken.report(explained_run)).data["figures"]
-    result = planted.command("report", small_run.path, "-f", "md", "--explain", elsewhere)
+    result = planted.command("report", small_run.path, "-f", "md", "--explanations", elsewhere)
     assert "Why tokens stick" in result.stdout
 
 
@@ -214,7 +214,7 @@ def test_explanations_that_cannot_be_shown_are_refused(explained_run, tmp_path):
         make_report(explained_run, explanations=tmp_path)
     with pytest.raises(InputError, match="explanations are of one run, and 2 are compared"):
         make_report(explained_run, explained_run, explanations=explained_run / "explain")
-    planted.refused("report", explained_run, "--explain", tmp_path, saying="holds no explanation")
+    planted.refused("report", explained_run, "--explanations", tmp_path, saying="holds no explanation")
 
 
 def test_an_unfinished_run_is_reported_without_them(run_copy):

@@ -23,7 +23,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from typer.testing import CliRunner, Result
 
 import tiny
-from stickytoken.cli.main import app
+from stickytoken.cli.app import app
 from stickytoken.corpora.corpus import Sentences, collect_sentences
 from stickytoken.detection import Run, detect
 from stickytoken.encoders import Encoder, load_encoder
@@ -221,7 +221,7 @@ def refused(*arguments: object, status: int = 1, saying: str = "") -> None:
     assert result.exit_code == status
     assert result.stdout == ""
     lines = lines_of(result.stderr)
-    errors = [line for line in lines if line.startswith("error:" if status == 1 else "Error:")]
+    errors = [line for line in lines if line.startswith("error:")]
     assert errors == [lines[-1]]
     assert "Traceback" not in result.stderr
     assert re.search(saying, errors[0]), errors[0]

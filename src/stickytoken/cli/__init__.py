@@ -1,1 +1,1 @@
-"""The command line: one thin file a command, and nothing heavy imported for --help."""
+"""The command line: one thin file per command, and no heavy import for --help."""

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from stickytoken.cli.model_options import LoadingOptions, PromptingOptions, load
+from stickytoken.cli.loading import load
+from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
 from stickytoken.errors import InputError, ModelError
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ class ExplainSettings:
     placement: Placement = Placement.SUFFIX
     carriers: int = 50
     benign: int = 16
-    confidence: float = 0.95
+    confidence: float = 0.9
     attribution: bool = True
     attribution_carriers: int = 4
     attribution_benign: int = 6

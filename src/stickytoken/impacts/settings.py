@@ -37,7 +37,7 @@ class ImpactSettings:
     benign: int = 1
     seeds: int = 2
     resamples: int = 1000
-    confidence: float = 0.95
+    confidence: float = 0.9
     seed: int = 42
 
     def __post_init__(self) -> None:

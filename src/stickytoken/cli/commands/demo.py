@@ -1,0 +1,127 @@
+"""stickytoken demo: the web app."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stickytoken.cli.command import command
+from stickytoken.cli.loading import collector_paused
+from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
+from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
+from stickytoken.cli.options.panels import MODEL, OUTPUT, TEXTS
+from stickytoken.cli.output.console import inform, print_json, print_line, status
+from stickytoken.cli.run_models import load_for, require_found
+from stickytoken.errors import InputError
+
+if TYPE_CHECKING:
+    from stickytoken.demo.context import Context
+    from stickytoken.demo.run_library import RunLibrary
+    from stickytoken.demo.server import Served
+    from stickytoken.demo.startup import Startup
+    from stickytoken.encoders import Encoder
+
+_PACKAGED_MODEL = "all-MiniLM-L6-v2"
+
+
+@command
+def demo(
+    run: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--run", help="Run folder to open. Repeatable.", show_default=False, rich_help_panel=TEXTS
+        ),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option(help="List the runs in this folder too.", rich_help_panel=TEXTS)
+    ] = Path("runs"),
+    *,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model to try tokens on. Default: that of the first --run, else all-MiniLM-L6-v2.",
+            show_default=False,
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
+    port: Annotated[
+        int, typer.Option(help="Port to serve on; 0 takes any free one.", rich_help_panel=OUTPUT)
+    ] = 7860,
+    share: Annotated[
+        bool,
+        typer.Option(
+            "--share",
+            help="Also serve on a public address, through Gradio.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    open_it: Annotated[
+        bool, typer.Option("--open", help="Open the page in a browser.", rich_help_panel=OUTPUT)
+    ] = False,
+    output_format: OutputFormat = Format.TABLE,
+    verbosity: VerbosityOptions,
+) -> None:
+    """Serve a web app on this machine, to try tokens, browse runs, explain tokens and compare models.
+
+    Example: stickytoken demo --run runs/all-MiniLM-L6-v2-profile-0123456789ab --open
+    """
+    with collector_paused():
+        from stickytoken.demo.run_library import find_runs
+        from stickytoken.demo.server import require_free
+        from stickytoken.demo.startup import Startup
+
+        require_free(port)  # before the slow work
+        library = find_runs(run or [], folder.expanduser())
+        named = library.record(library.labels[0]) if run else None
+        source = str(run[0]) if run else model or _PACKAGED_MODEL
+        of_run = model if run else None
+        startup = Startup(require_found(source, named, loading, of_run), library)
+        with status("preparing the page"):
+            served = _served(startup, port, share)
+    try:
+        _announce(served, output_format, open_it)
+        with collector_paused():
+            startup.finish(lambda: _context(load_for(source, named, loading, prompting, of_run), library))
+        served.wait()
+    finally:
+        served.close()
+
+
+def _served(startup: Startup, port: int, share: bool) -> Served:
+    """Build the page, and serve it."""
+    from stickytoken.demo.app import make_app
+    from stickytoken.demo.server import serve
+
+    return serve(make_app(startup, share), port, share)
+
+
+def _context(encoder: Encoder, library: RunLibrary) -> Context:
+    """What the tabs compute with."""
+    from stickytoken.corpora import load_sentences
+    from stickytoken.demo.context import make_context
+    from stickytoken.demo.shared_model import SharedModel
+    from stickytoken.encoders.protocol import require_ids
+
+    return make_context(SharedModel(require_ids(encoder, "demo")), library, load_sentences(None))
+
+
+def _announce(served: Served, output_format: Format, open_it: bool) -> None:
+    """Print where the page is, and open it if the user asked for that.
+
+    Raises:
+        InputError: no browser could be started.
+    """
+    if output_format is Format.JSON:
+        print_json({"url": served.url, "public_url": served.public_url})
+    else:
+        print_line(f"serving on {served.url}")
+        if served.public_url:
+            print_line(f"anyone can reach it on {served.public_url}")
+    inform("press Ctrl-C to stop")
+    if open_it and not webbrowser.open(served.url):
+        raise InputError(f"no browser could be started: open {served.url} yourself")

@@ -1,0 +1,58 @@
+"""stickytoken detect: find the sticky tokens of a model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from stickytoken.cli.command import command
+from stickytoken.cli.loading import load
+from stickytoken.cli.named_tokens import named_token_ids
+from stickytoken.cli.options.computation import EngineOptions
+from stickytoken.cli.options.method import MethodOptions, method_options
+from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
+from stickytoken.cli.options.output import Format, OutputFormat, RunFolderPath, VerbosityOptions, WriteReport
+from stickytoken.cli.options.texts import CorpusOptions, Sample, Tokens
+from stickytoken.cli.output.progress import progress_bar
+from stickytoken.cli.output.run import finish_run
+
+
+@command
+def detect(
+    model: Model,
+    *,
+    corpus: CorpusOptions,
+    tokens: Tokens = None,
+    sample: Sample = None,
+    out: RunFolderPath = None,
+    method: Annotated[MethodOptions, method_options(probe=False)],
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
+    computing: EngineOptions,
+    write_report: WriteReport = True,
+    output_format: OutputFormat = Format.TABLE,
+    verbosity: VerbosityOptions,
+) -> None:
+    """Find the sticky tokens of a model. Run the same command again to continue an interrupted run.
+
+    Example: stickytoken detect all-MiniLM-L6-v2 --sample 300
+    """
+    from stickytoken.detection import detect as run_detection
+
+    engine = computing.choice
+    settings = method.settings(corpus.pairs)
+    sentences = corpus.read()
+    encoder = load(model, loading, prompting)
+    with progress_bar() as progress:
+        run = run_detection(
+            encoder,
+            sentences=sentences,
+            pairs=corpus.pairs,
+            tokens=named_token_ids(encoder, tokens),
+            sample=sample,
+            settings=settings,
+            out=out,
+            engine=engine,
+            evidence=write_report,
+            progress=progress,
+        )
+    finish_run(run, output_format, write_report)

@@ -1,0 +1,60 @@
+"""stickytoken embed: the vectors of the texts in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stickytoken.cli.command import command
+from stickytoken.cli.loading import load
+from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
+from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
+from stickytoken.cli.options.panels import OUTPUT, TEXTS
+from stickytoken.cli.output.console import print_json, print_line
+from stickytoken.cli.output.progress import counted
+
+
+@command
+def embed(
+    model: Model,
+    source: Annotated[
+        Path,
+        typer.Option(
+            "--input",
+            help="A txt file with one text per line, or a csv, tsv, jsonl or parquet file.",
+            show_default=False,
+            rich_help_panel=TEXTS,
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="New parquet file.", show_default=False, rich_help_panel=OUTPUT)],
+    column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of --input to read. Default: found by name.",
+            show_default=False,
+            rich_help_panel=TEXTS,
+        ),
+    ] = None,
+    *,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
+    output_format: OutputFormat = Format.TABLE,
+    verbosity: VerbosityOptions,
+) -> None:
+    """Write one vector per text of a file, in the order of the file.
+
+    Example: stickytoken embed ./qwen2 --prompt prompteol --input texts.txt --out vectors.parquet
+    """
+    from stickytoken.evaluation.embedding import embed_file, require_new_file, texts_of_file
+
+    texts = texts_of_file(source, column)
+    require_new_file(out)
+    encoder = load(model, loading, prompting)
+    with counted("texts") as progress:
+        dimension = embed_file(encoder, texts, out, progress)
+    if output_format is Format.JSON:
+        print_json({"model": model, "texts": len(texts), "dimension": dimension, "output": str(out)})
+    else:
+        print_line(f"{len(texts):,} vectors of {dimension:,} components in {out}")

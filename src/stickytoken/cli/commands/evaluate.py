@@ -1,0 +1,67 @@
+"""stickytoken evaluate: clean scores of a labelled task."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from stickytoken.cli.command import command
+from stickytoken.cli.loading import load
+from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
+from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
+from stickytoken.cli.options.panels import TEXTS
+from stickytoken.cli.output.console import inform, print_json, print_table, status
+
+
+@command
+def evaluate(
+    model: Model,
+    task: Annotated[
+        str,
+        typer.Option(
+            help="Task file, BEIR folder, or name of an MTEB task.",
+            show_default=False,
+            rich_help_panel=TEXTS,
+        ),
+    ],
+    *,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
+    output_format: OutputFormat = Format.TABLE,
+    verbosity: VerbosityOptions,
+) -> None:
+    """Score a model on a labelled task, with token prepending beside the plain prompt.
+
+    Example: stickytoken evaluate ./qwen2 --prompt prompteol --token-prepending --task stsb-test.jsonl
+    """
+    from stickytoken.evaluation import compare, find_task
+
+    found, notes = find_task(task)
+    for note in notes:
+        inform(f"note: {note}")
+    encoder = load(model, loading, prompting)
+    with status(f"encoding {found.units:,} {found.unit}"):
+        comparison = compare(encoder, found)
+    if comparison.cut:
+        inform(f"note: {comparison.cut:,} texts were truncated to the length that the model reads")
+    if output_format is Format.JSON:
+        print_json(
+            {
+                "model": model,
+                "task": task,
+                "kind": found.layout,
+                "unit": found.unit,
+                "units": found.units,
+                "cut": comparison.cut,
+                "scores": [asdict(row) for row in comparison.scores],
+            }
+        )
+        return
+    columns = ("encoding", "start", "exit", "layer", *found.metrics, "seconds")
+    rows = [
+        [row.encoding, row.start, row.exit, row.layer, *map(row.scores.get, found.metrics), row.seconds]
+        for row in comparison.scores
+    ]
+    print_table(f"{model} on {task}", columns, rows)

@@ -1,0 +1,163 @@
+"""stickytoken explain: what copies of a token do inside a model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stickytoken.cli.command import command
+from stickytoken.cli.named_tokens import token_id
+from stickytoken.cli.options.measuring import AnySeed, CopiesInText, IntervalConfidence
+from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
+from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
+from stickytoken.cli.options.panels import METHOD, OUTPUT, TEXTS
+from stickytoken.cli.options.texts import Column, Ids, SentenceSource, Source, TokenArguments
+from stickytoken.cli.output.console import inform, print_json
+from stickytoken.cli.output.explanation import print_explanation
+from stickytoken.cli.output.progress import progress_bar
+from stickytoken.cli.run_models import load_for, run_in
+from stickytoken.errors import InputError
+from stickytoken.insertion import Placement
+
+if TYPE_CHECKING:
+    from stickytoken.corpora import Sentences
+    from stickytoken.detection import Run
+    from stickytoken.explanation import Explanation
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuringOptions:
+    """What an explanation measures, and how closely; the names are those of the settings."""
+
+    copies: CopiesInText = 8
+    placement: Annotated[Placement, typer.Option(help="Where the copies go.", rich_help_panel=METHOD)] = (
+        Placement.SUFFIX
+    )
+    carriers: Annotated[
+        int, typer.Option(min=1, help="Texts that the copies are put into.", rich_help_panel=METHOD)
+    ] = 50
+    benign: Annotated[
+        int, typer.Option(min=3, help="Matched benign tokens to compare with.", rich_help_panel=METHOD)
+    ] = 16
+    confidence: IntervalConfidence = 0.9
+    attribution: Annotated[
+        bool,
+        typer.Option(
+            "--attribution/--no-attribution",
+            help="Attribute similarities to tokens by integrated Jacobians, which takes half of the time.",
+            rich_help_panel=METHOD,
+        ),
+    ] = True
+    pairs: Annotated[
+        int,
+        typer.Option(
+            "--attributed-pairs", min=0, help="Pairs attributed token by token.", rich_help_panel=METHOD
+        ),
+    ] = 1
+    steps: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Points per integral, more where it changes sharply.",
+            rich_help_panel=METHOD,
+        ),
+    ] = 32
+    seed: AnySeed = 42
+
+
+@command
+def explain(
+    source: Source,
+    tokens: TokenArguments,
+    ids: Ids = False,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--text",
+            help="Put the copies into this text. Repeatable. Default: sentences of the corpus.",
+            show_default=False,
+            rich_help_panel=TEXTS,
+        ),
+    ] = None,
+    *,
+    sentences: SentenceSource = None,
+    column: Column = None,
+    model: RunsModel = None,
+    measuring: MeasuringOptions,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the tables. Default: explain in the run folder; none for a model.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    output_format: OutputFormat = Format.TABLE,
+    verbosity: VerbosityOptions,
+) -> None:
+    """Show what copies of a token do inside a model, beside matched benign tokens.
+
+    Example: stickytoken explain all-MiniLM-L6-v2 '[CLS]' --text "A man repairs a bicycle"
+    """
+    from stickytoken.explanation import ExplainSettings
+    from stickytoken.explanation import explain as run_explain
+
+    settings = ExplainSettings(**asdict(measuring))
+    numbers = [token_id(token) for token in tokens] if ids else []
+    _require_text(text)
+    corpus = _corpus(sentences, column)
+    run = run_in(source, model)
+    encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
+    with progress_bar() as progress:
+        found = run_explain(
+            encoder,
+            numbers or tokens,
+            run=run,
+            texts=text,
+            sentences=corpus,
+            settings=settings,
+            progress=progress,
+        )
+    _write(found, out, run)
+    if output_format is Format.JSON:
+        print_json(found.document())
+    else:
+        print_explanation(found)
+
+
+def _write(found: Explanation, out: Path | None, run: Run | None) -> None:
+    """Write the tables to `--out`, or into the run; an explanation of a model alone is only printed."""
+    from stickytoken.explanation.record import EXPLANATIONS_FOLDER
+
+    place = out or (run.path / EXPLANATIONS_FOLDER if run is not None else None)
+    if place is not None:
+        found.write(place)
+        inform(f"tables: {place}/<token id>/")
+    if run is not None:
+        shown = "" if out is None else f" --explanations {out}"
+        inform(f"for figures: stickytoken report {run.path}{shown}")
+
+
+def _corpus(sentences: str | None, column: str | None) -> Sentences | None:
+    """Read the corpus that the user names; None leaves the choice to the run."""
+    from stickytoken.corpora import load_sentences
+
+    if sentences is not None:
+        return load_sentences(sentences, column)
+    if column is not None:
+        raise InputError(
+            f"--column {column!r} is given without --sentences: pass --sentences too, or leave it out"
+        )
+    return None
+
+
+def _require_text(texts: list[str] | None) -> None:
+    """Refuse an empty text before a model is loaded."""
+    for text in texts or ():
+        if not text.strip():
+            raise InputError(f"--text is {text!r}: pass a text with words, or leave it out")

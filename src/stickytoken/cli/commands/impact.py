@@ -1,0 +1,85 @@
+"""stickytoken impact: what sticky tokens cost on a task."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stickytoken.cli.command import command
+from stickytoken.cli.named_tokens import named_token_ids
+from stickytoken.cli.options.impact import MeasuredOptions, MeasuringOptions
+from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
+from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
+from stickytoken.cli.options.panels import OUTPUT
+from stickytoken.cli.options.texts import Source
+from stickytoken.cli.output.console import inform
+from stickytoken.cli.output.impact import show_impact
+from stickytoken.cli.output.progress import progress_bar
+from stickytoken.cli.run_models import load_for, run_in
+from stickytoken.errors import InputError
+
+
+@command
+def impact(
+    source: Source,
+    *,
+    measured: MeasuredOptions,
+    model: RunsModel = None,
+    measuring: MeasuringOptions,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder. Default: impact-<identity> in the run folder, where report finds it; "
+            "runs/<model>-impact-<identity> for a model.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    output_format: OutputFormat = Format.TABLE,
+    verbosity: VerbosityOptions,
+) -> None:
+    """Measure what sticky tokens cost on a task. Run the same command again to continue an interrupted one.
+
+    Example: stickytoken impact all-MiniLM-L6-v2 --tokens '[CLS]' --task sts.jsonl --intrusion bundled
+    """
+    from stickytoken.impacts import ImpactSettings, Side
+    from stickytoken.impacts import impact as measure
+
+    settings = ImpactSettings(**asdict(measuring) | {"side": Side(measuring.side.value)})
+    tasks = [*(measured.task or ()), *(_paper_tasks() if measured.preset else ())]
+    run = run_in(source, model)
+    if run is None and not measured.tokens:
+        raise InputError(
+            f"{source!r} is not the folder of a finished run: name tokens with --tokens, or run "
+            "`stickytoken detect` first and pass its folder"
+        )
+    encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
+    with progress_bar() as progress:
+        found = measure(
+            encoder,
+            tasks,
+            run=run,
+            tokens=named_token_ids(encoder, measured.tokens),
+            intrusion=measured.intrusion,
+            settings=settings,
+            out=out,
+            progress=progress,
+        )
+    show_impact(found, output_format)
+    if run is not None and found.path.parent == run.path:
+        inform(f"for a report with this: stickytoken report {run.path}")
+    if found.failed:
+        raise InputError(
+            "not run: " + "; ".join(f"{name} ({reason})" for name, reason in found.failed.items())
+        )
+
+
+def _paper_tasks() -> tuple[str, ...]:
+    from stickytoken.impacts.mteb_tasks import PAPER_TASKS
+
+    return PAPER_TASKS

@@ -1,0 +1,59 @@
+"""stickytoken probe: what named tokens do to unrelated texts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from stickytoken.cli.command import command
+from stickytoken.cli.loading import load
+from stickytoken.cli.named_tokens import token_id
+from stickytoken.cli.options.method import MethodOptions, method_options
+from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
+from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
+from stickytoken.cli.options.texts import CorpusOptions, Ids, TokenArguments
+from stickytoken.cli.output.console import print_json, print_line, print_table
+from stickytoken.cli.output.progress import progress_bar
+
+
+@command
+def probe(
+    model: Model,
+    tokens: TokenArguments,
+    ids: Ids = False,
+    *,
+    corpus: CorpusOptions,
+    method: Annotated[MethodOptions, method_options(probe=True)],
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
+    output_format: OutputFormat = Format.TABLE,
+    verbosity: VerbosityOptions,
+) -> None:
+    """Show how far named tokens pull unrelated sentences together.
+
+    Example: stickytoken probe all-MiniLM-L6-v2 trajectory river the
+    """
+    from stickytoken.detection import probe as run_probe
+    from stickytoken.methods.registry import choose_method
+
+    settings = method.settings(corpus.pairs)
+    numbers = [token_id(token) for token in tokens] if ids else []
+    sentences = corpus.read()
+    encoder = load(model, loading, prompting)
+    with progress_bar() as progress:
+        evidence = run_probe(
+            encoder,
+            numbers or tokens,
+            sentences=sentences,
+            pairs=corpus.pairs,
+            settings=settings,
+            progress=progress,
+        )
+    if output_format is Format.JSON:
+        print_json([asdict(each) for each in evidence])
+        return
+    for shown in choose_method(None, settings, pairs_given=False).probe_lines(evidence):
+        if isinstance(shown, str):
+            print_line(shown)
+        else:
+            print_table(*shown)

@@ -1,0 +1,103 @@
+"""stickytoken report: what a run found, as a document."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stickytoken.cli.command import command
+from stickytoken.cli.options.output import VerbosityOptions
+from stickytoken.cli.options.panels import OUTPUT, TEXTS
+from stickytoken.cli.output.console import inform, print_line, status
+from stickytoken.errors import InputError
+
+_COMPARISON_FILE = "comparison.html"
+
+
+class ReportFormat(StrEnum):
+    """Formats of a report."""
+
+    HTML = "html"
+    MD = "md"
+    JSON = "json"
+
+
+@command
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folder; several are compared.", show_default=False)],
+    output_format: Annotated[
+        ReportFormat,
+        typer.Option(
+            "--format",
+            "-f",
+            help="html writes a file; md and json go to stdout unless --out names a file.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = ReportFormat.HTML,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File to write. Default for html: report.html in the run folder, or comparison.html here.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the figures as PNG and SVG; needs Chrome or Chromium.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    explanations: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that `explain --out` wrote to. Default: explain in the run folder.",
+            show_default=False,
+            rich_help_panel=TEXTS,
+        ),
+    ] = None,
+    open_it: Annotated[
+        bool, typer.Option("--open", help="Open the HTML file in a browser.", rich_help_panel=OUTPUT)
+    ] = False,
+    *,
+    verbosity: VerbosityOptions,
+) -> None:
+    """Write what a run found as HTML, Markdown or JSON, or compare several runs. Needs no model.
+
+    Example: stickytoken report runs/all-MiniLM-L6-v2-profile-0123456789ab --open
+    """
+    from stickytoken.reports import report as make_report
+    from stickytoken.reports.report import REPORT_FILE
+
+    html = output_format is ReportFormat.HTML
+    if open_it and not html:
+        raise InputError(
+            f"--open needs an HTML file, and --format is {output_format.value}: leave one of them out"
+        )
+    if html and out is None:
+        out = runs[0].expanduser() / REPORT_FILE if len(runs) == 1 else Path(_COMPARISON_FILE)
+    with status("writing the report"):
+        text = make_report(
+            *runs, format=output_format.value, out=out, figures=figures, explanations=explanations
+        )
+    if out is None:
+        _write(text)
+    else:
+        print_line(f"report: {out}")
+    if figures is not None:
+        inform(f"figures: {figures}")
+    if open_it and out is not None and not webbrowser.open(out.resolve().as_uri()):
+        raise InputError(f"no browser could be started: open {out} yourself")
+
+
+def _write(text: str) -> None:
+    """Write to stdout as it is, and escape characters that its encoding lacks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

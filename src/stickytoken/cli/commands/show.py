@@ -1,0 +1,117 @@
+"""stickytoken show: the tokens of a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stickytoken.cli.command import command
+from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
+from stickytoken.cli.options.panels import OUTPUT, TEXTS
+from stickytoken.cli.options.texts import InCategory
+from stickytoken.cli.output.console import print_json
+from stickytoken.cli.output.run import print_rows, show_run
+from stickytoken.errors import InputError
+
+if TYPE_CHECKING:
+    from stickytoken.detection import Run
+
+_LISTED = 50
+
+
+@command
+def show(
+    run: Annotated[Path, typer.Argument(help="Run folder.", show_default=False)],
+    token: Annotated[
+        str | None,
+        typer.Option(
+            help="Show one token, by vocabulary string or text.", show_default=False, rich_help_panel=TEXTS
+        ),
+    ] = None,
+    verdict: Annotated[
+        str | None,
+        typer.Option(
+            help="List tokens with this verdict, such as sticky or benign.",
+            show_default=False,
+            rich_help_panel=TEXTS,
+        ),
+    ] = None,
+    category: InCategory = None,
+    contains: Annotated[
+        str | None,
+        typer.Option(help="List tokens whose text contains this.", show_default=False, rich_help_panel=TEXTS),
+    ] = None,
+    validated: Annotated[
+        bool,
+        typer.Option(
+            "--validated",
+            help="List only tokens with a verdict; some methods judge only candidates.",
+            rich_help_panel=TEXTS,
+        ),
+    ] = False,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            help="Column to sort by, largest first. Default: the one that the method ranks by.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Most tokens to list. Default: 50.", show_default=False, rich_help_panel=OUTPUT
+        ),
+    ] = None,
+    output_format: OutputFormat = Format.TABLE,
+    *,
+    verbosity: VerbosityOptions,
+) -> None:
+    """Show what a run found, or list its tokens with filters, highest lift first.
+
+    Example: stickytoken show runs/all-MiniLM-L6-v2-profile-0123456789ab --verdict topical --limit 20
+    """
+    import polars as pl
+
+    from stickytoken.detection import open_run
+
+    if contains == "":
+        raise InputError("--contains is '': pass a part of a token's text, or leave it out")
+    found = open_run(run)
+    if not any((token is not None, verdict, category, contains, validated, sort, limit)):
+        show_run(found, output_format)
+        return
+    _require_of(found, verdict, validated, sort)
+    rows = found.token(token) if token is not None else found.tokens
+    if verdict:
+        rows = rows.filter(verdict=verdict)
+    if category:
+        rows = rows.filter(category=category.value)
+    if contains:
+        rows = rows.filter(pl.col("decoded").str.contains(contains, literal=True))
+    if validated:
+        rows = rows.filter(pl.col("verdict").is_not_null())
+    rows = rows.sort(sort or found.method.ranked_by, "token_id", descending=[True, False], nulls_last=True)
+    listed = rows.head(limit or _LISTED)
+    if output_format is Format.JSON:
+        print_json(found.summary() | {"tokens": listed.to_dicts()})
+        return
+    print_rows(f"{len(listed)} of {len(rows)} tokens", found, listed)
+
+
+def _require_of(run: Run, verdict: str | None, validated: bool, sort: str | None) -> None:
+    """Refuse a filter or an order that the method of a run does not have.
+
+    Raises:
+        InputError: the message names it.
+    """
+    method, whose = run.method, f"the run in {run.path} is of the method {run.record.method}"
+    sortable = [column.key for column in method.listed if run.tokens[column.key].dtype.is_numeric()]
+    if sort is not None and sort not in sortable:
+        raise InputError(f"{whose}, which cannot be sorted by {sort!r}: sort by {', '.join(sortable)}")
+    if validated and method.judges_every_token:
+        raise InputError(f"{whose}, which judges every token: leave --validated out, or list by --verdict")
+    if verdict is not None and verdict not in method.verdicts:
+        raise InputError(f"{whose}, which has no verdict {verdict!r}: list by {' or '.join(method.verdicts)}")

@@ -1,0 +1,60 @@
+"""Load the model that the options name, without the chatter of the libraries underneath."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
+from stickytoken.cli.output.console import status
+from stickytoken.cli.output.verbosity import Verbosity, current_verbosity
+
+if TYPE_CHECKING:
+    from stickytoken.encoders import Encoder
+
+
+def load(model: str, loading: LoadingOptions, prompting: PromptingOptions) -> Encoder:
+    """Load the model that the options name.
+
+    Raises:
+        ModelError: it cannot be found or used.
+        InputError: an option that it cannot meet.
+    """
+    silence_transformers()
+    options = asdict(loading) | asdict(prompting) | {"dtype": loading.dtype or "float32"}
+    with status(f"loading {model}"), collector_paused():
+        from stickytoken.encoders import load_encoder
+
+        return load_encoder(model, **options)
+
+
+def silence_transformers() -> None:
+    """Switch off the progress bars and log lines of transformers, except with `--verbose`."""
+    verbose = current_verbosity() is Verbosity.VERBOSE
+    # transformers reads the variable when it is imported, before the calls below can have an effect.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "warning" if verbose else "error")
+    from transformers.utils import logging
+
+    (logging.set_verbosity_warning if verbose else logging.set_verbosity_error)()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause the cyclic garbage collector while libraries and weights are loaded.
+
+    It would scan the many objects that loading creates again and again, for a third of the start time.
+    Nearly all of them stay, so later collections skip them too.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.freeze()
+            gc.enable()

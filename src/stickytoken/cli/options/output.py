@@ -1,0 +1,76 @@
+"""What is printed and written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from stickytoken.cli.options.panels import OUTPUT
+from stickytoken.cli.output.verbosity import Verbosity
+
+
+class Format(StrEnum):
+    """Formats of printed results."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputFormat: TypeAlias = Annotated[
+    Format,
+    typer.Option("--format", "-f", help="Print tables, or one JSON document.", rich_help_panel=OUTPUT),
+]
+Quiet: TypeAlias = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Print results and errors only.", rich_help_panel=OUTPUT),
+]
+Verbose: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Also print where the model was found, how it computes, and the log of the libraries.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+RunFolderPath: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        help="Run folder. Default: runs/<model>-<method>-<identity>.",
+        show_default=False,
+        rich_help_panel=OUTPUT,
+    ),
+]
+WriteReport: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--report/--no-report",
+        help="Write report.html into the run folder, with the curves, pairs and map that it shows.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class VerbosityOptions:
+    """How much a command says beside its results."""
+
+    quiet: Quiet = False
+    verbose: Verbose = False
+
+    @property
+    def level(self) -> Verbosity:
+        """The verbosity that the options ask for.
+
+        Raises:
+            typer.BadParameter: both options are given.
+        """
+        if self.quiet and self.verbose:
+            raise typer.BadParameter("use one of --quiet and --verbose", param_hint="--quiet")
+        if self.quiet:
+            return Verbosity.QUIET
+        return Verbosity.VERBOSE if self.verbose else Verbosity.NORMAL

@@ -1,0 +1,134 @@
+"""Tokens and texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from stickytoken.cli.options.panels import METHOD, TEXTS
+from stickytoken.errors import InputError
+
+if TYPE_CHECKING:
+    from stickytoken.corpora import Sentences
+
+_NAMED_TOKENS = (
+    "Token, by vocabulary string or text, or a file: txt with one token per line, or a table with a column "
+    "token_id or token. Repeatable."
+)
+
+
+class Category(StrEnum):
+    """Categories of vocabulary entries."""
+
+    OK = "OK"
+    OK_SPECIAL = "OK_SPECIAL"
+    MEANINGLESS = "MEANINGLESS"
+    UNREACHABLE_SPECIAL = "UNREACHABLE_SPECIAL"
+    UNDECODEABLE = "UNDECODEABLE"
+    UNREACHABLE_SINGLE_TOKEN = "UNREACHABLE_SINGLE_TOKEN"
+    UNREACHABLE_MULTI_TOKEN = "UNREACHABLE_MULTI_TOKEN"
+
+
+Source: TypeAlias = Annotated[
+    str, typer.Argument(metavar="RUN|MODEL", help="Run folder, or model as for detect.", show_default=False)
+]
+TokenArguments: TypeAlias = Annotated[
+    list[str], typer.Argument(help="Tokens, by vocabulary string or text.", show_default=False)
+]
+Ids: TypeAlias = Annotated[
+    bool, typer.Option("--ids", help="Read the arguments as token ids.", rich_help_panel=TEXTS)
+]
+SentenceSource: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--sentences",
+        help="A txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT, or paper. "
+        "Default: the bundled corpus.",
+        show_default=False,
+        rich_help_panel=TEXTS,
+    ),
+]
+Column: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of --sentences to read. Default: found by name.",
+        show_default=False,
+        rich_help_panel=TEXTS,
+    ),
+]
+PairsFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--pairs",
+        help="File of pairs (sentence1, sentence2, similarity) to use in place of sampled ones.",
+        rich_help_panel=METHOD,
+        show_default=False,
+    ),
+]
+Tokens: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        help=f"{_NAMED_TOKENS} Default: all tokens.",
+        show_default=False,
+        rich_help_panel=TEXTS,
+    ),
+]
+ImpactTokens: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tokens",
+        help=f"{_NAMED_TOKENS} Default: the sticky tokens of the run.",
+        show_default=False,
+        rich_help_panel=TEXTS,
+    ),
+]
+InCategory: TypeAlias = Annotated[
+    Category | None,
+    typer.Option(
+        "--category",
+        case_sensitive=False,
+        metavar="CATEGORY",
+        help="List tokens of one category, such as OK or UNDECODEABLE.",
+        show_default=False,
+        rich_help_panel=TEXTS,
+    ),
+]
+Sample: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Detect in a random sample of this many tokens.",
+        show_default=False,
+        rich_help_panel=TEXTS,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusOptions:
+    """What carriers, anchors and pairs are made from."""
+
+    sentences: SentenceSource = None
+    column: Column = None
+    pairs: PairsFile = None
+
+    def read(self) -> Sentences | None:
+        """Read the corpus; None where pairs take its place.
+
+        Raises:
+            InputError: it cannot be read, or a column is named for pairs.
+        """
+        from stickytoken.corpora import load_sentences
+
+        if self.pairs is None or self.sentences is not None:
+            return load_sentences(self.sentences, self.column)
+        if self.column is not None:
+            raise InputError(
+                f"--column {self.column!r} is given without --sentences: pairs have the columns sentence1, "
+                "sentence2 and similarity; leave --column out, or pass --sentences in place of --pairs"
+            )
+        return None

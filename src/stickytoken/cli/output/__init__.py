@@ -1,0 +1,1 @@
+"""What commands print: results on stdout, everything else on stderr."""

@@ -1,0 +1,82 @@
+"""Print results on stdout, everything else on stderr, token text made harmless."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stickytoken.cli.output.verbosity import Verbosity, current_verbosity
+from stickytoken.visible_text import visible
+
+
+def print_json(document: Any) -> None:
+    """Write one JSON document, in ASCII so that no token text reaches the terminal raw."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table: numbers on the right, text escaped and never read as markup."""
+    table = Table(title=Text(visible(title)), title_justify="left", header_style="bold")
+    body = [list(row) for row in rows]
+    for place, column in enumerate(columns):
+        numeric = all(isinstance(row[place], (int, float)) or row[place] is None for row in body)
+        table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
+    for row in body:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    _stdout().print(table)
+
+
+def print_line(message: str) -> None:
+    """Print one line of results on stdout, without wrapping it."""
+    _stdout().print(Text(visible(message)), soft_wrap=True)
+
+
+def print_error(message: str) -> None:
+    """Print one line on stderr, also with `--quiet`."""
+    _Console(stderr=True).print(Text(visible(" ".join(message.split()))), soft_wrap=True)
+
+
+def inform(message: str) -> None:
+    """Print one line on stderr, unless the user asked for quiet."""
+    if current_verbosity() is not Verbosity.QUIET:
+        _Console(stderr=True).print(Text(visible(message)), soft_wrap=True)
+
+
+@contextmanager
+def status(message: str) -> Iterator[None]:
+    """Show a spinner on stderr while something takes time, unless the user asked for quiet."""
+    if current_verbosity() is Verbosity.QUIET:
+        yield
+        return
+    with _Console(stderr=True).status(Text(visible(message))):
+        yield
+
+
+class _Console(Console):
+    """A console that leaves a closed pipe to the command's own handling."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704 - called while the BrokenPipeError is being handled
+
+
+def _stdout() -> Console:
+    """A console on the present stdout; wide enough for tables when it is not a terminal."""
+    console = _Console()
+    return console if console.is_terminal else _Console(width=160)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 100_000 else str(value)
+    return visible(str(value))

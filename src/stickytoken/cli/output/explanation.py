@@ -1,0 +1,106 @@
+"""How an explanation is printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stickytoken.cli.output.console import inform, print_line, print_table
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from stickytoken.explanation import Explanation
+    from stickytoken.explanation.result import TokenExplanation
+
+# What people read first; all measures are in the files and in JSON.
+_SHOWN = (
+    "lift_sentences",
+    "attention_received",
+    "carrier_cosine_drift",
+    "copies_cosine_distance",
+    "pooling_share",
+    "pooling_toward_mean",
+    "attributed_to_copies",
+    "embedding_norm",
+    "embedding_cosine_to_mean",
+    "embedding_cosine_to_unused",
+)
+_COLUMNS = ("measure", "layer", "value", "low", "high", "benign_low", "benign_high", "deviations", "outside")
+_HEADS = 5
+
+
+def print_explanation(found: Explanation) -> None:
+    """Print a verdict in words for every token, then small tables."""
+    for each in found.tokens:
+        print_line(each.verdict)
+    for each in found.tokens:
+        _print_token(found, each)
+    asked = found.settings
+    print_line(
+        f"{asked.copies} copies ({asked.placement}) in {found.carriers} texts of {found.source}; "
+        f"pooling: {found.pooling or 'unknown'}. low, high: {asked.confidence:.0%} interval of the mean over "
+        "texts; benign low, high: where one more benign token would lie, in all layers at once."
+    )
+    for note in found.notes:
+        inform(f"note: {note}")
+
+
+def _print_token(found: Explanation, token: TokenExplanation) -> None:
+    tables = found.of_token(token.token_id)
+    print_table(
+        f"{token.token!r} ({token.token_id}) beside {len(tables['benign'])} benign tokens, "
+        "at the layer where it is furthest from them",
+        [column.replace("_", " ") for column in _COLUMNS],
+        [
+            _furthest(tables["measures"], name)
+            for name in _SHOWN
+            if name in set(tables["measures"]["measure"])
+        ],
+    )
+    heads = tables["heads"].drop_nulls("head").sort("wasserstein", descending=True).head(_HEADS)
+    if not heads.is_empty():
+        columns = (
+            "layer",
+            "head",
+            "value",
+            "benign_mean",
+            "deviations",
+            "wasserstein",
+            "wasserstein_benign",
+            "kl",
+        )
+        print_table(
+            "Attention that the copies receive: heads whose distribution is furthest from the benign ones",
+            [column.replace("_", " ") for column in columns],
+            heads.select(columns).iter_rows(),
+        )
+    if not tables["pairs"].is_empty():
+        columns = (
+            "carrier",
+            "anchor",
+            "similarity_before",
+            "similarity",
+            "from_copies",
+            "from_carrier",
+            "from_reference",
+            "completeness_error",
+        )
+        print_table(
+            "Similarity as a sum over tokens",
+            [column.replace("_", " ") for column in columns],
+            tables["pairs"].select(columns).iter_rows(),
+        )
+    if not tables["neighbours"].is_empty():
+        near = ", ".join(
+            f"{name!r} {cosine:.2f}"
+            for name, cosine in tables["neighbours"].select("neighbour", "cosine").rows()
+        )
+        print_line(f"nearest embeddings: {near}")
+
+
+def _furthest(measures: pl.DataFrame, name: str) -> list[object]:
+    """The row of a measure's layer with the largest deviation."""
+    rows = measures.filter(measure=name).to_dicts()
+    row = max(rows, key=lambda each: abs(each["deviations"] or 0.0))
+    shown = {True: "yes", False: "no", None: None}
+    return [row[column] if column != "outside" else shown[row[column]] for column in _COLUMNS]

@@ -1,0 +1,106 @@
+"""How an impact measurement is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from stickytoken.cli.options.output import Format
+from stickytoken.cli.output.console import inform, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from stickytoken.impacts import Impact
+
+_EFFECTS = {
+    "task": "task",
+    "metric": "metric",
+    "clean": "clean",
+    "sticky": "sticky",
+    "benign": "benign",
+    "difference": "sticky costs more by",
+    "difference_low": "low",
+    "difference_high": "high",
+    "effect_size": "effect size",
+    "q_value": "q",
+}
+_CONDITIONS = {
+    "task": "task",
+    "kind": "kind",
+    "token": "token",
+    "score": "score",
+    "drop": "drop",
+    "drop_low": "low",
+    "drop_high": "high",
+}
+_INTRUSION = {
+    "copies": "copies",
+    "hits_sticky": "sticky",
+    "hits_benign": "benign",
+    "ratio": "ratio",
+    "ratio_low": "low",
+    "ratio_high": "high",
+    "rank_sticky": "rank, sticky",
+    "rank_benign": "rank, benign",
+}
+
+
+def show_impact(impact: Impact, output_format: Format) -> None:
+    """Write a measurement to stdout, as a document or for people."""
+    if output_format is Format.JSON:
+        print_json(impact.summary())
+    else:
+        _print(impact)
+
+
+def _print(impact: Impact) -> None:
+    effects = impact.effects
+    main = effects.filter("main")
+    for effect in main.iter_rows(named=True):
+        print_line(_sentence(effect))
+    if not effects.is_empty():
+        _table("What copies cost", _EFFECTS, effects.to_dicts())
+        conditions = impact.conditions.join(
+            main.select("task", "metric"), on=["task", "metric"], maintain_order="left"
+        )
+        _table("By token, main metrics", _CONDITIONS, conditions.to_dicts())
+    intrusion = impact.intrusion.to_dicts()
+    if intrusion:
+        title = f"Queries with a random document of {intrusion[0]['corpus']} in their top 10, by copies in it"
+        _table(title, _INTRUSION, intrusion)
+    settings = impact.record.settings
+    print_line(
+        f"{settings['copies']} copies, {settings['placement']} placement, {settings['side']} side, "
+        f"{settings['seeds']} repetitions; intervals of {settings['confidence']:.0%} over queries, pairs or "
+        "texts"
+    )
+    print_line(f"{impact.result.sequences:,} texts in {impact.result.seconds:,.0f} s; impact: {impact.path}")
+    for task in impact.result.tasks:
+        if task.cut:
+            inform(
+                f"note: {task.name}: {task.cut} of {task.texts} texts were cut so that the copies fit, "
+                "in every condition alike"
+            )
+    if intrusion and intrusion[0]["cut"]:
+        cut, documents = intrusion[0]["cut"], intrusion[0]["documents"]
+        inform(f"note: intrusion: {cut} of {documents} documents were cut so that the copies fit")
+    for note in impact.record.notes:
+        inform(f"note: {note}")
+
+
+def _sentence(effect: Mapping[str, Any]) -> str:
+    """The effect on one task in words."""
+    name, metric = effect["task"], effect["metric"]
+    if effect["difference"] is None:
+        return f"{name}: {metric} is not defined, so nothing can be said."
+    costs = f"{name}: copies cost {metric} {effect['drop_sticky']:.4f} if sticky"
+    costs += f" and {effect['drop_benign']:.4f} if benign, from {effect['clean']:.4f}"
+    low, high = effect["difference_low"], effect["difference_high"]
+    if low is None:
+        return f"{costs}."
+    if low > 0:
+        return f"{costs}: sticky ones cost more."
+    return f"{costs}: " + ("sticky ones cost less." if high < 0 else "no difference that can be told.")
+
+
+def _table(title: str, headings: Mapping[str, str], rows: list[dict[str, Any]]) -> None:
+    print_table(title, list(headings.values()), [[row[column] for column in headings] for row in rows])

@@ -1,0 +1,70 @@
+"""How a finished run is printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stickytoken.cli.options.output import Format
+from stickytoken.cli.output.console import inform, print_json, print_line, print_table, status
+from stickytoken.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from stickytoken.detection import Run
+
+_WHO = {"token_id": "id", "token": "token", "category": "category"}
+
+
+def print_rows(title: str, run: Run, rows: pl.DataFrame) -> None:
+    """Print rows of tokens.parquet: of its columns, those that people read first."""
+    headings = _WHO | {column.key: column.title for column in run.method.listed} | {"verdict": "verdict"}
+    print_table(title, list(headings.values()), rows.select(headings.keys()).iter_rows())
+
+
+def finish_run(run: Run, output_format: Format, write_report: bool) -> None:
+    """Print the results; then, if asked, write report.html into the run folder and say where.
+
+    Raises:
+        RunError: the report cannot be written; the results are in place and printed all the same.
+    """
+    try:
+        show_run(run, output_format)
+    finally:  # also where the reader of stdout has gone
+        if write_report:
+            _write_report(run)
+
+
+def _write_report(run: Run) -> None:
+    """Write the report; without the extra for it, say so and leave the run as it is."""
+    try:
+        from stickytoken.reports import report
+        from stickytoken.reports.report import REPORT_FILE
+    except MissingExtraError as error:
+        inform(f"{error}; then: stickytoken report {run.path}")
+        return
+    path = run.path / REPORT_FILE
+    with status("writing the report"):
+        report(run, out=path)
+    inform(f"report: {path}")
+
+
+def show_run(run: Run, output_format: Format) -> None:
+    """Write a run to stdout, as a document or for people."""
+    if output_format is Format.JSON:
+        print_json(run.summary())
+    else:
+        _print_run(run)
+
+
+def _print_run(run: Run) -> None:
+    """Print what was found, on what it rests, and where the run lies."""
+    first, *others = run.method.lines(run)
+    print_line(first)
+    if not run.sticky.is_empty():
+        print_rows(f"Sticky tokens of {run.record.model.name}", run, run.sticky)
+    for line in others:
+        print_line(line)
+    print_line(f"{run.result.sequences:,} texts in {run.result.seconds:,.0f} s; run: {run.path}")
+    for note in run.method.notes(run):
+        inform(f"note: {note}")
