@@ -9,13 +9,12 @@ import planted
 from stickytoken import open_run
 
 
-def chosen(*conditions, sort=None, limit=50):
-    """Ids that a filter of show must list."""
+def chosen(*conditions, sort="validation_rate", limit=50):
+    """Ids that a filter of show must list; the method std ranks by the validation rate."""
 
     def of(table):
         rows = table.filter(*conditions)
-        if sort:
-            rows = rows.sort(sort, "token_id", descending=[True, False], nulls_last=True)
+        rows = rows.sort(sort, "token_id", descending=[True, False], nulls_last=True)
         return rows["token_id"].to_list()[:limit]
 
     return of

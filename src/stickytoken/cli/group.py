@@ -43,7 +43,8 @@ class CommandGroup(TyperGroup):
         except typer.TyperException as error:
             context: typer.Context | None = getattr(error, "ctx", None)
             command = context.command_path if context is not None else "stickytoken"
-            print_error(f"error: {error.format_message().rstrip('.')} (see {command} --help)")
+            message = error.format_message().replace("Value error, ", "").rstrip(".")
+            print_error(f"error: {message} (see {command} --help)")
             status = WRONG_USAGE
         if standalone_mode:
             sys.exit(status)

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
-from stickytoken.cli.output.console import status
+from stickytoken.cli.output.console import inform, status
 from stickytoken.cli.output.verbosity import Verbosity, current_verbosity
 
 if TYPE_CHECKING:
@@ -29,7 +29,25 @@ def load(model: str, loading: LoadingOptions, prompting: PromptingOptions) -> En
     with status(f"loading {model}"), collector_paused():
         from stickytoken.encoders import load_encoder
 
-        return load_encoder(model, **options)
+        encoder = load_encoder(model, **options)
+    if current_verbosity() is Verbosity.VERBOSE:
+        _describe(encoder, model, loading)
+    return encoder
+
+
+def _describe(encoder: Encoder, model: str, loading: LoadingOptions) -> None:
+    """Print where the model was found and how it computes."""
+    from stickytoken.encoders.loading.resolution import resolve_model
+
+    source = resolve_model(model, loading.revision)
+    identity = encoder.identity
+    longest = "any length" if identity.max_length is None else f"at most {identity.max_length:,} tokens"
+    batch = "chosen by device" if loading.token_budget is None else f"{loading.token_budget:,} tokens"
+    inform(f"model: {source.location} ({source.origin}), weights {identity.weights[:12]}")
+    inform(
+        f"computes: on {encoder.device} in {identity.dtype}, inputs of {longest}, vectors of "
+        f"{identity.dimension:,} components, batch size {batch}"
+    )
 
 
 def silence_transformers() -> None:

@@ -1,0 +1,185 @@
+"""How commands end: exit statuses, and the one line on stderr."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import planted
+from stickytoken.cli import group, interrupts
+from stickytoken.errors import ModelError
+
+MAIN = "from stickytoken.cli.main import main; main()"
+
+
+def started(*arguments, code=MAIN, **options):
+    """A stickytoken process that Ctrl-C reaches, with its streams in pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+# Ctrl-C
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("typer", "show"),
+        ("stickytoken.encoders", "detect"),
+        ("torch", "detect"),
+        ("sentence_transformers", "embed"),
+        ("stickytoken.demo.server", "demo"),
+    ],
+)
+def test_ctrl_c_during_an_import_is_one_line_and_status_130(module, command, bert_folder, tmp_path):
+    """The signal arrives when a module is looked for, before it is there."""
+    (tmp_path / "texts.txt").write_text("a\n")
+    code = f"""
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+{MAIN}
+"""
+    arguments = {
+        "show": ["show", tmp_path],
+        "detect": ["detect", bert_folder, "--sample", 5, "--out", tmp_path / "run"],
+        "embed": ["embed", bert_folder, "--input", tmp_path / "texts.txt", "--out", tmp_path / "v.parquet"],
+        "demo": ["demo", "--port", 0, "--model", bert_folder],
+    }[command]
+    stdout, stderr = (process := started(*arguments, code=code)).communicate()
+    assert (process.returncode, stdout) == (130, ""), stderr
+    (line,) = planted.lines_of(stderr)
+    assert line.startswith("interrupted")
+
+
+def test_an_error_that_an_interrupt_caused_is_an_interrupt(bert_folder, tmp_path):
+    """As libraries do that are interrupted inside foreign code."""
+    code = f"""
+import os, signal, stickytoken.encoders
+def load_encoder(model, **options):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        while True: pass
+    except KeyboardInterrupt:
+        raise ImportError("numpy failed to import")
+stickytoken.encoders.load_encoder = load_encoder
+{MAIN}
+"""
+    process = started("detect", bert_folder, "--out", tmp_path / "run", code=code)
+    _, stderr = process.communicate()
+    assert process.returncode == 130
+    assert planted.lines_of(stderr)[-1].startswith("interrupted: finished shards are kept; run the same")
+    assert "Traceback" not in stderr
+
+
+def test_a_process_that_ignores_the_signal_goes_on_ignoring_it():
+    code = """
+import signal
+from stickytoken.cli.interrupts import remember_interrupts
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+remember_interrupts()
+print(signal.getsignal(signal.SIGINT).name)
+"""
+    assert started(code=code).communicate()[0] == "SIG_IGN\n"
+
+
+def test_the_commands_that_keep_something_say_so():
+    from stickytoken.cli.app import app
+
+    known = {command.callback.__name__ for command in app.registered_commands}
+    assert set(group._KEPT) <= known
+    assert not interrupts.was_interrupted()
+
+
+# Pipes
+
+
+def test_a_reader_that_closes_early_ends_a_command_quietly(planted_run):
+    """More than a pipe holds is written to one that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = ["show", planted_run, "--limit", 1000, "--format", "json"]
+    for output in (["--format", "json"], []):
+        process = subprocess.Popen(
+            [sys.executable, "-c", MAIN, *map(str, arguments[:4]), *output],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        stderr = process.communicate()[1]
+        assert (process.returncode, stderr) == (141, "")
+    os.close(writer)
+
+
+def test_a_run_whose_output_nobody_reads_still_gets_its_report(bert_folder, sentence_file, tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    options = ["--sentences", sentence_file, *planted.SMALL_OPTIONS, "--sample", 9, "--out", tmp_path / "run"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "detect", str(bert_folder), *map(str, options), "--quiet"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    stderr = process.communicate()[1]
+    assert (process.returncode, stderr) == (141, "")
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "saying"),
+    [
+        (["nonsense"], r"No such command 'nonsense' \(see stickytoken --help\)"),
+        (["show"], r"Missing argument 'run' \(see stickytoken show --help\)"),
+        (["show", "r", "--limit", "0"], r"--limit.*\(see stickytoken show --help\)"),
+        (["show", "r", "--limit", "many"], r"--limit"),
+        (["show", "r", "--category", "odd"], r"--category': 'odd' is not one of 'ok'"),
+        (["show", "r", "--colour"], r"No such option: --colour"),
+        (["tokens", "m", "-q", "-v"], r"use one of --quiet and --verbose"),
+        (["detect", "m", "--method", "guess"], r"--method"),
+        (["detect", "m", "--budget", "much"], r"--budget"),
+        (["explain", "m", "a", "--placement", "inside"], r"--placement"),
+        (["impact", "m", "--seed", "-1"], r"--seed"),
+        (["demo", "--port", "http"], r"--port"),
+        (["report"], r"Missing argument"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line_that_names_the_help(arguments, saying):
+    planted.refused(*arguments, status=2, saying=saying)
+    assert len(planted.lines_of(planted.command(*arguments).stderr)) == 1
+
+
+def test_an_error_of_several_lines_is_printed_as_one(monkeypatch, tmp_path):
+    import stickytoken.detection
+
+    def fail(_):
+        raise ModelError("first\n  second")
+
+    monkeypatch.setattr(stickytoken.detection, "open_run", fail)
+    result = planted.command("show", tmp_path, "--quiet")
+    assert (result.exit_code, result.stderr) == (1, "error: first second\n")
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch, tmp_path):
+    import stickytoken.detection
+
+    def fail(_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(stickytoken.detection, "open_run", fail)
+    assert isinstance(planted.command("show", tmp_path).exception, ZeroDivisionError)
