@@ -190,7 +190,7 @@ def test_pairs_that_cannot_be_used_are_refused(bert_folder, place, tmp_path, nam
 
 def test_a_column_for_pairs_is_refused(bert_folder, place, tmp_path):
     pairs = ["--pairs", place / "pairs-one.csv", "--column", "sentence1"]
-    saying = "column 'sentence1' is asked for without sentences: .*leave the column out"
+    saying = "--column 'sentence1' is given without --sentences: .*leave --column out"
     arguments = [*planted.SMALL_OPTIONS, "--out", tmp_path / "run"]
     planted.refused("detect", bert_folder, *pairs, *arguments, saying=saying)
     planted.refused("probe", bert_folder, "the", *pairs, *planted.PROBE_OPTIONS, saying=saying)
@@ -228,7 +228,7 @@ def test_a_token_file_that_cannot_be_used_is_refused(bert_folder, place, tmp_pat
         (["the", "unheard"], "the vocabulary has no token 'unheard'"),
         ([""], "the vocabulary has no token ''"),
         (["[unused0]"], "cannot occur in text .UNREACHABLE_SPECIAL.: probe it with ids insertion"),
-        (["five", "--ids"], "'five' is no token id: leave --ids out"),
+        (["five", "--ids"], "'five' is not a token id: pass a number, or leave --ids out"),
         (["125", "--ids"], "the vocabulary has no token id 125: it has 0 to 124"),
         (["5", "--ids"], "cannot occur in text"),
     ],
@@ -247,9 +247,9 @@ def test_a_token_that_cannot_be_probed_is_refused(bert_folder, place, arguments,
 
 
 def test_an_unknown_category_is_refused_with_the_known_ones(bert_folder, planted_run):
-    saying = "category 'odd' is unknown: use one of OK, OK_SPECIAL, MEANINGLESS"
-    planted.refused("tokens", bert_folder, "--category", "odd", saying=saying)
-    planted.refused("show", planted_run, "--category", "odd", saying=saying)
+    saying = "'--category': 'odd' is not one of 'ok', 'ok_special', 'meaningless'"
+    planted.refused("tokens", bert_folder, "--category", "odd", status=2, saying=saying)
+    planted.refused("show", planted_run, "--category", "odd", status=2, saying=saying)
 
 
 @pytest.mark.parametrize("token", ["unheard", ""])
@@ -258,7 +258,7 @@ def test_a_token_that_a_run_does_not_have_is_refused(planted_run, token):
 
 
 def test_a_text_of_nothing_is_not_looked_for(planted_run):
-    saying = "contains is '': there is nothing to look for; pass a part of a token's text"
+    saying = "--contains is '': pass a part of a token's text, or leave it out"
     planted.refused("show", planted_run, "--contains", "", saying=saying)
     planted.refused("show", planted_run, "--contains", "", "--validated", saying=saying)
 

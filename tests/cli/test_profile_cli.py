@@ -249,12 +249,14 @@ def test_pairs_belong_to_the_method_std(place, tmp_path):
 # show
 
 LISTS = {
-    "--limit 3": lambda table: table.head(3),
+    "--limit 3": lambda table: table.sort("lift", descending=True).head(3),
     "--sort lift --limit 7": lambda table: table.sort("lift", descending=True).head(7),
     "--sort validation_rate --limit 1": lambda table: table.sort("validation_rate", descending=True).head(1),
     "--verdict sticky": lambda table: table.filter(verdict="sticky"),
-    "--verdict topical": lambda table: table.filter(verdict="topical"),
-    "--verdict benign --limit 9": lambda table: table.filter(verdict="benign").head(9),
+    "--verdict topical": lambda table: table.filter(verdict="topical").sort("lift", descending=True),
+    "--verdict benign --limit 9": lambda table: (
+        table.filter(verdict="benign").sort("lift", descending=True).head(9)
+    ),
     "--token river": lambda table: table.filter(token="river"),
     "--contains in --sort lift": lambda table: table.filter(
         pl.col("decoded").str.contains("in", literal=True)

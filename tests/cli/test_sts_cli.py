@@ -257,7 +257,7 @@ def test_an_interrupt_promises_no_more_than_is_so(write, tmp_path, monkeypatch):
     monkeypatch.setattr("stickytoken.evaluation.embedding.embed_file", interrupted)
     texts, output = write("texts.txt", "a b\n"), tmp_path / "vectors.parquet"
     result = planted.command("embed", "all-MiniLM-L6-v2", "--input", texts, "--out", output)
-    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "interrupted\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
     assert not output.exists()
 
 

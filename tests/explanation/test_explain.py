@@ -321,7 +321,7 @@ def test_the_command_refuses_bad_input(bert_folder, small_run, tmp_path):
     planted.refused("explain", folder, "river", *OPTIONS, saying="--model says where it lies now")
     planted.refused("explain", bert_folder, "river", "--text", " ", saying="--text is ' '")
     planted.refused("explain", bert_folder, "river", "--model", "x", saying="is no run folder")
-    planted.refused("explain", bert_folder, "x", "--ids", saying="'x' is no token id")
+    planted.refused("explain", bert_folder, "x", "--ids", saying="'x' is not a token id")
     planted.refused("explain", bert_folder, "river", "--column", "a", saying="without sentences")
     planted.edit_record(folder, result=None)
     planted.refused("explain", folder, "river", saying="is not finished")
