@@ -12,7 +12,6 @@ import typer
 
 import planted
 from stickytoken import analyze_vocabulary, open_run
-from stickytoken.cli.app import app
 
 COMMANDS = typer.main.get_command(app).commands
 

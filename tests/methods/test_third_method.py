@@ -33,7 +33,7 @@ import toy_method
 from stickytoken.methods.registry import register
 register(toy_method.ENTRY)
 from typer.testing import CliRunner
-from stickytoken.cli.main import app
+from stickytoken.cli.app import app
 found = []
 for arguments in json.load(sys.stdin):
     result = CliRunner().invoke(app, arguments)
@@ -192,7 +192,7 @@ def commanded(run, planted_folder, sentence_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("commands")
     model, out, corpus = str(planted_folder), str(folder / "run"), ["--sentences", str(sentence_file)]
     task = str(impact_files.sts(folder))
-    few = ["--copies", "4", "--seeds", "1", "--resamples", "100"]
+    few = ["--copies", "4", "--repetitions", "1", "--resamples", "100"]
     asked = {
         "detect": [
             *("detect", model, *corpus, "--method", "toy", "--cut", "5", "--text-count", "5"),
