@@ -12,6 +12,8 @@ import typer
 
 import planted
 from stickytoken import analyze_vocabulary, open_run
+from stickytoken.cli.app import app
+from stickytoken.methods.std.probe import StdEvidence
 
 COMMANDS = typer.main.get_command(app).commands
 
