@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from stickytoken.errors import InputError
 from stickytoken.insertion import (
     Insertion,
+    Joining,
     Placement,
     Token,
     TokenizedText,
     insert_as_ids,
     insert_as_text,
+    place_as_ids,
+    place_as_text,
 )
 
 # Nothing that a carrier of these tests can hold.
@@ -233,3 +236,37 @@ def test_no_copies_make_no_probes(insert, carrier, placement):
 def test_the_names_that_users_type_are_the_documented_ones():
     assert [str(placement) for placement in Placement] == ["prefix", "suffix", "random"]
     assert [str(insertion) for insertion in Insertion] == ["text", "ids"]
+
+
+# Copies of several tokens.
+
+
+@pytest.mark.parametrize("joining", list(Joining))
+def test_copies_at_an_end_are_glued_or_words(joining):
+    between = " " if joining is Joining.WORDS else ""
+    prefixed = place_as_text(["x", "y"], "a b", Placement.PREFIX, joining=joining)
+    suffixed = place_as_text(["x", "y"], "a b", Placement.SUFFIX, joining=joining)
+    assert prefixed == between.join(["x", "y", "a b"])
+    assert suffixed == between.join(["a b", "x", "y"])
+    assert place_as_text(["x"], "", Placement.SUFFIX, joining=joining) == "x"
+
+
+@given(words=st.lists(st.sampled_from("abc"), max_size=5), copies=st.integers(1, 5), data=st.data())
+def test_words_at_random_are_the_same_however_ends_are_joined(words, copies, data):
+    text = " ".join(words)
+    path = data.draw(paths(len(words)).filter(lambda path: len(path) >= copies))
+    found = {place_as_text(["tok"] * copies, text, Placement.RANDOM, path, joining) for joining in Joining}
+    assert found == {insert_as_text(Token(7, "tok"), text, Placement.RANDOM, copies, path)[-1]}
+
+
+@pytest.mark.parametrize(
+    ("placement", "path", "expected"),
+    [
+        (Placement.PREFIX, (), (9, 7, 8, 1, 2, 3, 5)),
+        (Placement.SUFFIX, (), (9, 1, 2, 3, 7, 8, 5)),
+        (Placement.RANDOM, (1, 0), (9, 8, 1, 2, 7, 3, 5)),
+    ],
+)
+def test_ids_of_several_tokens_go_in_between_head_and_tail(placement, path, expected):
+    text = TokenizedText((9,), ((1, 2), (3,)), (5,))
+    assert place_as_ids([7, 8], text, placement, path) == expected

@@ -1,13 +1,12 @@
-"""Put copies of a token into a sentence, as text or among token ids.
+"""Put copies of tokens into a sentence, as text or among token ids.
 
-Pure: no model, no tokenizer, no random state. Random placement takes a *path*, one
-gap index a step, drawn by the caller: step k inserts one more copy into the sentence
-of step k - 1 (Chen et al. 2025).
+Pure: no model, no tokenizer, no random state. Random placement takes a *path*, one gap index per step, drawn
+by the caller: step k inserts one more copy into the sentence of step k - 1 (Chen et al. 2025).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
@@ -33,6 +32,15 @@ class Insertion(StrEnum):
     """Joined to the string, which is tokenized again: neighbouring copies may merge."""
     IDS = "ids"
     """Put among the token ids: the model sees exactly n copies."""
+
+
+class Joining(StrEnum):
+    """How copies before or behind a text are written."""
+
+    GLUED = "glued"
+    """Without a separator, as in the published runs: neighbouring copies may merge."""
+    WORDS = "words"
+    """Each as a word of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +81,7 @@ def insert_as_text(
 ) -> list[str]:
     """Return the texts with 1, 2, ..., ``counts`` copies.
 
-    Prefix and suffix copies are joined without a separator, as in the published runs;
-    a random copy becomes a word of its own.
+    Prefix and suffix copies are glued, as in the published runs; a random copy becomes a word of its own.
 
     Args:
         token: what to insert.
@@ -86,51 +93,86 @@ def insert_as_text(
     Raises:
         InputError: the path is too short or leaves the sentence.
     """
-    if placement is not Placement.RANDOM:
-        return [copies_as_text(token, text, placement, n) for n in range(1, counts + 1)]
-    texts: list[str] = []
-    for gap in _checked(path, counts):
-        words = (texts[-1] if texts else text).split()
-        words.insert(_inside(gap, len(words)), token.text)
-        texts.append(" ".join(words))
-    return texts
+    copies = [token.text] * counts
+    if placement is Placement.RANDOM:
+        return list(_texts_at_random(copies, text, path))
+    return [place_as_text(copies[:count], text, placement) for count in range(1, counts + 1)]
 
 
 def insert_as_ids(
     token: Token, text: TokenizedText, placement: Placement, counts: int, path: Sequence[int] = ()
 ) -> list[tuple[int, ...]]:
     """Return the content ids with 1, 2, ..., ``counts`` copies; see ``insert_as_text``."""
-    if placement is not Placement.RANDOM:
-        return [copies_as_ids(token, text, placement, n) for n in range(1, counts + 1)]
-    copy = (token.id,)
-    words = list(text.words)
-    probes: list[tuple[int, ...]] = []
-    for gap in _checked(path, counts):
-        words.insert(_inside(gap, len(words)), copy)
-        probes.append(replace(text, words=tuple(words)).ids)
-    return probes
+    copies = [token.id] * counts
+    if placement is Placement.RANDOM:
+        return list(_ids_at_random(copies, text, path))
+    return [place_as_ids(copies[:count], text, placement) for count in range(1, counts + 1)]
 
 
 def copies_as_text(
     token: Token, text: str, placement: Placement, copies: int, path: Sequence[int] = ()
 ) -> str:
     """Return the text with exactly ``copies`` copies; see ``insert_as_text``."""
-    if placement is Placement.PREFIX:
-        return token.text * copies + text
-    if placement is Placement.SUFFIX:
-        return text + token.text * copies
-    return insert_as_text(token, text, placement, copies, path)[-1]
+    return place_as_text([token.text] * copies, text, placement, path)
 
 
 def copies_as_ids(
     token: Token, text: TokenizedText, placement: Placement, copies: int, path: Sequence[int] = ()
 ) -> tuple[int, ...]:
     """Return the content ids with exactly ``copies`` copies; see ``insert_as_text``."""
-    if placement is Placement.PREFIX:
-        return replace(text, words=((token.id,) * copies, *text.words)).ids
-    if placement is Placement.SUFFIX:
-        return replace(text, words=(*text.words, (token.id,) * copies)).ids
-    return insert_as_ids(token, text, placement, copies, path)[-1]
+    return place_as_ids([token.id] * copies, text, placement, path)
+
+
+def place_as_text(
+    copies: Sequence[str],
+    text: str,
+    placement: Placement,
+    path: Sequence[int] = (),
+    joining: Joining = Joining.GLUED,
+) -> str:
+    """Return the text with one copy of each of several tokens.
+
+    Args:
+        copies: texts of the tokens in order; equal ones are copies of one token.
+        text: the carrier.
+        placement: where.
+        path: for random placement, the gap of each copy.
+        joining: how copies at either end are written; a random copy is always a word of its own.
+
+    Raises:
+        InputError: the path is too short or leaves the sentence.
+    """
+    if placement is Placement.RANDOM:
+        return [text, *_texts_at_random(copies, text, path)][-1]
+    parts = [*copies, text] if placement is Placement.PREFIX else [text, *copies]
+    return (" " if joining is Joining.WORDS else "").join(part for part in parts if part)
+
+
+def place_as_ids(
+    copies: Sequence[int], text: TokenizedText, placement: Placement, path: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Return the content ids with one copy of each of several tokens; see ``place_as_text``."""
+    if placement is Placement.RANDOM:
+        return [text.ids, *_ids_at_random(copies, text, path)][-1]
+    words = (tuple(copies), *text.words) if placement is Placement.PREFIX else (*text.words, tuple(copies))
+    return replace(text, words=words).ids
+
+
+def _texts_at_random(copies: Sequence[str], text: str, path: Sequence[int]) -> Iterator[str]:
+    for copy, gap in zip(copies, _checked(path, len(copies)), strict=True):
+        words = text.split()
+        words.insert(_inside(gap, len(words)), copy)
+        text = " ".join(words)
+        yield text
+
+
+def _ids_at_random(
+    copies: Sequence[int], text: TokenizedText, path: Sequence[int]
+) -> Iterator[tuple[int, ...]]:
+    words = list(text.words)
+    for copy, gap in zip(copies, _checked(path, len(copies)), strict=True):
+        words.insert(_inside(gap, len(words)), (copy,))
+        yield replace(text, words=tuple(words)).ids
 
 
 def _checked(path: Sequence[int], counts: int) -> Sequence[int]:

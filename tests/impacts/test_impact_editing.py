@@ -10,44 +10,17 @@ import tiny
 from stickytoken import open_run
 from stickytoken.errors import InputError
 from stickytoken.impacts.carriers import Carrier, Treatment, content_limit, cut_ids, needed_room, prepare
-from stickytoken.impacts.conditions import Condition, Kind, make_conditions
-from stickytoken.impacts.editing import gaps, insert_ids, insert_words, turns
+from stickytoken.impacts.conditions import Condition, Kind, gaps, make_conditions, turns
 from stickytoken.impacts.tokens import match_benign, named_tokens, worst_tokens
 from stickytoken.insertion import (
     Insertion,
     Placement,
     Token,
     TokenizedText,
-    copies_as_ids,
-    copies_as_text,
 )
 from stickytoken.vocabulary.categories import categorize
 
-TEXT = TokenizedText((9,), ((1, 2), (3,), (4, 5, 6)))
-TOKEN = Token(7, "tok")
 PLACEMENTS = list(Placement)
-
-
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@given(copies=st.integers(1, 6), seed=st.integers(0, 99))
-def test_equal_tokens_go_in_as_copies_do(placement, copies, seed):
-    path = gaps(seed, "some text", len(TEXT.words), copies)
-    found = insert_ids([7] * copies, TEXT, placement, path)
-    assert found == copies_as_ids(TOKEN, TEXT, placement, copies, path)
-
-
-@given(words=st.lists(st.sampled_from("abc"), min_size=1, max_size=5), copies=st.integers(1, 6))
-def test_words_go_in_at_random_as_copies_do(words, copies):
-    text = " ".join(words)
-    path = gaps(0, text, len(words), copies)
-    found = insert_words(["tok"] * copies, text, Placement.RANDOM, path)
-    assert found == copies_as_text(TOKEN, text, Placement.RANDOM, copies, path)
-
-
-def test_words_at_an_end_stay_words():
-    assert insert_words(["x", "y"], "a b", Placement.PREFIX, ()) == "x y a b"
-    assert insert_words(["x", "y"], "a b", Placement.SUFFIX, ()) == "a b x y"
-    assert insert_words(["x"], "", Placement.SUFFIX, ()) == "x"
 
 
 def test_places_are_a_function_of_the_seed_and_the_text():

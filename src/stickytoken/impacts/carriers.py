@@ -9,10 +9,18 @@ from functools import partial
 
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
-from stickytoken.impacts.conditions import Condition
-from stickytoken.impacts.editing import gaps, insert_ids, insert_words, turns
+from stickytoken.impacts.conditions import Condition, gaps, turns
 from stickytoken.impacts.settings import ImpactSettings
-from stickytoken.insertion import Insertion, Placement, Probe, Token, TokenizedText
+from stickytoken.insertion import (
+    Insertion,
+    Joining,
+    Placement,
+    Probe,
+    Token,
+    TokenizedText,
+    place_as_ids,
+    place_as_text,
+)
 
 _WORD = re.compile(r"\S+")
 
@@ -106,9 +114,10 @@ class Treatment:
         if self.insertion is Insertion.TEXT:
             words = len(carrier.text.split())
             path = self._path(carrier, condition, words, len(tokens))
-            return insert_words([token.text.strip() for token in tokens], carrier.text, self.placement, path)
+            texts = [token.text.strip() for token in tokens]
+            return place_as_text(texts, carrier.text, self.placement, path, Joining.WORDS)
         path = self._path(carrier, condition, len(carrier.content.words), len(tokens))
-        return insert_ids([token.id for token in tokens], carrier.content, self.placement, path)
+        return place_as_ids([token.id for token in tokens], carrier.content, self.placement, path)
 
     def clean(self, carrier: Carrier) -> Probe:
         """What the encoder reads without copies."""

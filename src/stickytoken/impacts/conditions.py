@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
+
+import numpy as np
 
 from stickytoken.insertion import Token
 
@@ -66,3 +69,25 @@ def grouped(conditions: Sequence[Condition]) -> list[list[Condition]]:
     return [
         list(repetitions) for _, repetitions in groupby(conditions, lambda each: (each.kind, each.tokens))
     ]
+
+
+def gaps(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
+    """Draw the gap of each copy for random placement; step k has ``words + k`` words to go between.
+
+    It is a function of the seed and the text, so that all conditions treat a text alike, whatever the order
+    of computation.
+    """
+    generator = _generator(seed, text, "gaps")
+    return tuple(int(generator.integers(words + step + 1)) for step in range(copies))
+
+
+def turns(seed: int, text: str, kinds: int, copies: int) -> tuple[int, ...]:
+    """Draw which of ``kinds`` tokens each copy of a mixture is; counts differ by at most one. See `gaps`."""
+    generator = _generator(seed, text, "turns")
+    kind = generator.permutation(kinds)
+    return tuple(int(kind[step]) for step in generator.permutation(copies) % kinds)
+
+
+def _generator(seed: int, text: str, purpose: str) -> np.random.Generator:
+    digest = hashlib.sha256(f"{purpose}\0{text}".encode("utf-8", "surrogatepass")).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
