@@ -8,10 +8,6 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics.pairwise import cosine_similarity
 
-import tiny
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
-from stickytoken.errors import InputError
-from stickytoken.explanation.benign import match_benign
 from stickytoken.explanation.comparison import compare, distribution_distances
 from stickytoken.explanation.embeddings import EmbeddingMatrix, share_below
 from stickytoken.explanation.observing import distances_to_benign
@@ -21,12 +17,6 @@ from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.explanation.tables import AREA_OF, frame, head_rows, measure_rows
 from stickytoken.explanation.verdict import _CALLED, findings, verdict
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
-from stickytoken.vocabulary.categories import categorize
-
-
-@pytest.fixture(scope="module")
-def vocabulary():
-    return categorize(HuggingFaceTokenizer(tiny.wordpiece_tokenizer()))
 
 
 def generator(seed=0):
@@ -141,39 +131,6 @@ def test_copies_are_where_they_are_said_to_be(words, head, placement, copies):
 
 
 # Benign tokens.
-
-
-def test_benign_tokens_are_like_the_token(vocabulary):
-    token_id = vocabulary.tokens.index("garden")
-    match = match_benign(vocabulary, token_id, {token_id + 1}, 8, 42)
-    assert match.same_category
-    assert len(match.tokens) == 8
-    ids = [token.id for token in match.tokens]
-    assert token_id not in ids
-    assert token_id + 1 not in ids
-    names = [vocabulary.tokens[vocabulary.ids.index(k)] for k in ids]
-    assert not any(name.startswith("##") for name in names)
-    assert all(len(name) > 1 for name in names)
-    assert match == match_benign(vocabulary, token_id, {token_id + 1}, 8, 42)
-    assert match != match_benign(vocabulary, token_id, {token_id + 1}, 8, 43)
-    tail = match_benign(vocabulary, vocabulary.tokens.index("##ing"), (), 6, 0)
-    kinds = {vocabulary.tokens[vocabulary.ids.index(token.id)][:2] for token in tail.tokens}
-    same = vocabulary.categories[vocabulary.tokens.index("##ing")].available
-    assert not same or kinds == {"##"}
-
-
-def test_a_token_alone_in_its_category_is_compared_with_others(vocabulary):
-    special = [k for k, c in zip(vocabulary.ids, vocabulary.categories, strict=True) if c == "OK_SPECIAL"]
-    assert special
-    match = match_benign(vocabulary, special[0], special, 5, 0)
-    assert not match.same_category
-    assert len(match.tokens) == 5
-
-
-def test_no_benign_token_is_an_error(vocabulary):
-    everything = set(vocabulary.ids)
-    with pytest.raises(InputError, match=r"'garden'. has 0 benign tokens to compare with, 3 are needed"):
-        match_benign(vocabulary, vocabulary.tokens.index("garden"), everything, 5, 0)
 
 
 # The embedding matrix.

@@ -11,7 +11,7 @@ from stickytoken import open_run
 from stickytoken.errors import InputError
 from stickytoken.impacts.carriers import Carrier, Treatment, content_limit, cut_ids, needed_room, prepare
 from stickytoken.impacts.conditions import Condition, Kind, gaps, make_conditions, turns
-from stickytoken.impacts.tokens import match_benign, named_tokens, worst_tokens
+from stickytoken.impacts.tokens import named_tokens, worst_tokens
 from stickytoken.insertion import (
     Insertion,
     Placement,
@@ -129,43 +129,11 @@ def vocabulary():
     return categorize(files.planted_encoder().tokenizer)
 
 
-def test_matches_are_of_the_same_kind_and_length_and_not_flagged(vocabulary):
-    ids = {token.text: token.id for token in vocabulary.available}
-    categories = dict(zip(vocabulary.ids, vocabulary.categories, strict=True))
-    sticky = named_tokens(vocabulary, [ids["river"], ids["!"]])
-    flagged = {ids["stone"], ids["?"]}
-    found = match_benign(vocabulary, sticky, flagged, 3, 0)
-    assert len({token.id for token in found}) == 6
-    assert not {token.id for token in found} & {*flagged, *(token.id for token in sticky)}
-    for place, token in enumerate(found):
-        own = sticky[place % 2]
-        assert categories[token.id] is categories[own.id]
-        assert token.text.isalpha() == own.text.isalpha()
-        assert len(token.text) == len(own.text)
-    assert found == match_benign(vocabulary, sticky, flagged, 3, 0)
-    assert found != match_benign(vocabulary, sticky, flagged, 3, 1)
-    # A further token changes no earlier one's first match.
-    more = match_benign(vocabulary, [*sticky, *named_tokens(vocabulary, [ids["song"]])], flagged, 1, 0)
-    assert more[:2] == match_benign(vocabulary, sticky, flagged, 1, 0)
-
-
-def test_no_token_is_the_match_of_two(vocabulary):
-    """Sticky tokens alike draw from the same few."""
-    alike = [token for token in vocabulary.available if token.text.isalpha() and len(token.text) == 5]
-    sticky = alike[:3]
-    for seed in range(3):
-        found = match_benign(vocabulary, sticky, set(), 4, seed)
-        assert len({token.id for token in found}) == len(found) == 12
-
-
 def test_tokens_that_cannot_be_measured_are_refused(vocabulary):
     with pytest.raises(InputError, match="token id 999999 cannot occur in text"):
         named_tokens(vocabulary, [999999])
     with pytest.raises(InputError, match="no token is named"):
         named_tokens(vocabulary, [])
-    everything = vocabulary.available
-    with pytest.raises(InputError, match="too few tokens that are not flagged"):
-        match_benign(vocabulary, everything[:2], {token.id for token in everything}, 1, 0)
 
 
 def test_the_worst_tokens_of_a_run_come_first(planted_run):

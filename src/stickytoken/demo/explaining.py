@@ -9,12 +9,12 @@ from stickytoken.demo.inputs import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS, ch
 from stickytoken.demo.shared_model import SharedModel
 from stickytoken.detection.run import Run
 from stickytoken.explanation import ExplainSettings, Explanation, explain
-from stickytoken.explanation.settings import LEAST_BENIGN
 from stickytoken.insertion import Token
 from stickytoken.measurement.progress import Progress
 from stickytoken.reports.explained import explanation_figures
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
 from stickytoken.visible_text import visible
+from stickytoken.vocabulary.benign import LEAST_BENIGN
 
 _PAIRS_ATTRIBUTED = 2
 _DIRECTIONS = 256

@@ -13,9 +13,9 @@ from stickytoken.detection.schema import RunRecord
 from stickytoken.detection.token_evidence import Reopened, reopen
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
-from stickytoken.explanation.benign import match_benign
 from stickytoken.explanation.said_by_run import flagged_tokens
 from stickytoken.insertion import Token
+from stickytoken.vocabulary.benign import match_benign
 from stickytoken.vocabulary.categories import Vocabulary, categorize
 
 _RUNS_KEPT = 4

@@ -10,7 +10,6 @@ import numpy as np
 
 from stickytoken.detection.run import Run
 from stickytoken.explanation.attributing import Attributed
-from stickytoken.explanation.benign import BenignMatch
 from stickytoken.explanation.embeddings import EmbeddingMatrix, share_below
 from stickytoken.explanation.material import Material
 from stickytoken.explanation.measuring import Measured
@@ -32,6 +31,7 @@ from stickytoken.explanation.tables import (
     pair_tables,
 )
 from stickytoken.explanation.verdict import findings, verdict
+from stickytoken.vocabulary.benign import BenignMatch
 from stickytoken.vocabulary.categories import Vocabulary
 
 if TYPE_CHECKING:

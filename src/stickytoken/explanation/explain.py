@@ -18,7 +18,6 @@ from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, ModelError
 from stickytoken.explanation.assembling import Job, assemble
 from stickytoken.explanation.attributing import attribute
-from stickytoken.explanation.benign import match_benign
 from stickytoken.explanation.embeddings import EmbeddingMatrix
 from stickytoken.explanation.material import gather
 from stickytoken.explanation.measuring import Measured, mean_direction, measure
@@ -28,6 +27,7 @@ from stickytoken.explanation.said_by_run import flagged_tokens
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.validation import file_path, list_of, or_default, require_callable
+from stickytoken.vocabulary.benign import match_benign
 from stickytoken.vocabulary.categories import Vocabulary, categorize
 
 _DIRECTION_KEY = 1

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from stickytoken.insertion import Placement
 from stickytoken.validation import proportion, set_whole_numbers
-
-LEAST_BENIGN = 3
+from stickytoken.vocabulary.benign import LEAST_BENIGN
 
 
 @dataclass(frozen=True, slots=True)

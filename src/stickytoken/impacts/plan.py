@@ -20,10 +20,11 @@ from stickytoken.impacts.intrusion import SearchCorpus, load_search_corpus
 from stickytoken.impacts.mteb_tasks import MtebTask, find_mteb_task
 from stickytoken.impacts.record import TokenRecord
 from stickytoken.impacts.settings import ImpactSettings
-from stickytoken.impacts.tokens import match_benign, named_tokens, worst_tokens
+from stickytoken.impacts.tokens import named_tokens, worst_tokens
 from stickytoken.insertion import Token
 from stickytoken.tasks import Task, load_task
 from stickytoken.validation import list_of
+from stickytoken.vocabulary.benign import match_apart
 from stickytoken.vocabulary.categories import Vocabulary, categorize
 
 if TYPE_CHECKING:
@@ -129,7 +130,10 @@ def make_plan(
         flagged.update(token_ids(vocabulary, excluded))
     if run is None:
         notes.append("no run says which tokens are sticky: a benign token may be one")
-    benign = match_benign(vocabulary, sticky, flagged, settings.benign, settings.seed)
+    unread = {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
+    benign = match_apart(
+        vocabulary, [token.id for token in sticky], flagged | unread, settings.benign, settings.seed
+    )
     corpus = load_search_corpus(intrusion, settings.seed) if intrusion is not None else None
     names = dict(zip(vocabulary.ids, vocabulary.tokens, strict=True))
     folder = None if run is None else run.path

@@ -25,9 +25,9 @@ from stickytoken.demo.startup import Startup
 from stickytoken.demo.tabs.events import ON_MODEL, ON_STARTUP, on_first_opening
 from stickytoken.demo.tabs.try_tab import NAMING, PLACES
 from stickytoken.explanation import Explanation
-from stickytoken.explanation.settings import LEAST_BENIGN
 from stickytoken.insertion import Placement
 from stickytoken.measurement.progress import Progress, ProgressCallback, ignore_progress
+from stickytoken.vocabulary.benign import LEAST_BENIGN
 
 _COPIES, _CARRIERS, _BENIGN = 8, 8, 8
 
