@@ -14,7 +14,7 @@ from stickytoken.detection import detect
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import EncodingError, InputError, RunError
 from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement.engines.local import LocalEngine
+from stickytoken.measurement.engines.local import LocalEngine, TokenWork
 from stickytoken.measurement.engines.protocol import Engine
 from stickytoken.measurement.engines.ray_engine import ray_engine
 from stickytoken.measurement.progress import ignore_progress
@@ -137,7 +137,7 @@ def test_every_shard_comes_back_once_with_its_rows(engine, encoder):
     shards = [
         Shard(k, tuple(tokens[start:stop])) for k, (start, stop) in enumerate([(0, 40), (40, 41), (41, 60)])
     ]
-    found = {each.shard.index: each for each in engine.compute(stage, shards)}
+    found = {each.shard.index: each for each in engine.compute(TokenWork(stage), shards)}
     assert sorted(found) == [0, 1, 2]
     for shard in shards:
         each = found[shard.index]
@@ -158,10 +158,10 @@ def test_an_encoder_s_error_arrives_as_it_was_raised_and_the_engine_goes_on(engi
     with pytest.raises(
         EncodingError, match="has token id 1000000, but the model embeds only ids below"
     ) as caught:
-        list(engine.compute(stage, [stranger]))
+        list(engine.compute(TokenWork(stage), [stranger]))
     assert type(caught.value) is EncodingError
     assert "\n" not in str(caught.value)
-    (found,) = engine.compute(stage, [Shard(0, tuple(tokens[:2]))])
+    (found,) = engine.compute(TokenWork(stage), [Shard(0, tuple(tokens[:2]))])
     assert len(found.rows) == 2
 
 

@@ -22,6 +22,7 @@ from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Token
 from stickytoken.measurement.engines import ray_engine as module
 from stickytoken.measurement.engines.choice import RayCluster
+from stickytoken.measurement.engines.local import TokenWork
 from stickytoken.measurement.engines.ray_cluster import connected, nodes_of
 from stickytoken.measurement.engines.ray_engine import differing_parts, ray_engine
 from stickytoken.measurement.engines.ray_worker import ShardWorker
@@ -102,10 +103,10 @@ def test_a_shard_that_ends_every_worker_is_an_error_that_names_it(pair_of_worker
     shards = [Shard(place, (Token(place, "x"),)) for place in range(8)]
     found = []
     with pytest.raises(RunError, match=r"^shard 3 of deadly ended its worker 2 times \(ActorDiedError\)"):
-        found.extend(each.shard.index for each in pair_of_workers.compute(DeadlyStage(3), shards))
+        found.extend(each.shard.index for each in pair_of_workers.compute(TokenWork(DeadlyStage(3)), shards))
     assert 3 not in found
     # The others go on, and a worker that died is made good.
-    rest = pair_of_workers.compute(DeadlyStage(-1), shards)
+    rest = pair_of_workers.compute(TokenWork(DeadlyStage(-1)), shards)
     assert sorted(each.shard.index for each in rest) == list(range(8))
 
 
@@ -119,7 +120,7 @@ class DefectiveStage(DeadlyStage):
 
 def test_a_defect_in_a_worker_keeps_its_traceback(pair_of_workers):
     with pytest.raises(ZeroDivisionError, match="a defect") as caught:
-        list(pair_of_workers.compute(DefectiveStage(0), [Shard(0, (Token(0, "x"),))]))
+        list(pair_of_workers.compute(TokenWork(DefectiveStage(0)), [Shard(0, (Token(0, "x"),))]))
     assert "in measure" in str(caught.value)
 
 

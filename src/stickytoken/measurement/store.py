@@ -37,6 +37,10 @@ class ShardCost(NamedTuple):
     seconds: float
     sequences: int
 
+    def plus(self, other: ShardCost) -> ShardCost:
+        """Add what something else took."""
+        return ShardCost(self.seconds + other.seconds, self.sequences + other.sequences)
+
 
 class ResultFolder:
     """Reads and writes the files of one run.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, reads_ids, require_ids
 from stickytoken.insertion import Probe, Token
-from stickytoken.measurement.engines.protocol import ComputedShard
+from stickytoken.measurement.engines.protocol import ComputedShard, P, S, Work
 from stickytoken.measurement.stage import Shard, Stage
 from stickytoken.measurement.store import ShardCost
 from stickytoken.precision import Precision
@@ -35,24 +35,22 @@ class LocalEngine:
         """Of the model that it computes with."""
         return self._encoder.identity
 
-    def compute(self, stage: Stage, shards: Sequence[Shard]) -> Iterator[ComputedShard]:
+    def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
         """Give the shards in order; see `Engine.compute`.
 
-        The probes of the next shard are made and tokenized while the model computes.
+        The next shard is prepared while the model computes.
         """
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="probes") as ahead:
-            upcoming = deque(self._submitted(ahead, stage, shards[:1]))
+            upcoming = deque(self._submitted(ahead, work, shards[:1]))
             for place, shard in enumerate(shards):
-                upcoming.extend(self._submitted(ahead, stage, shards[place + 1 : place + 2]))
+                upcoming.extend(self._submitted(ahead, work, shards[place + 1 : place + 2]))
                 started = time.perf_counter()
                 prepared = upcoming.popleft().result()
-                rows, sequences = measure_shard(stage, prepared, self._encoder)
+                rows, sequences = work.compute(prepared, self._encoder)
                 yield ComputedShard(shard, rows, ShardCost(time.perf_counter() - started, sequences))
 
-    def _submitted(
-        self, ahead: Executor, stage: Stage, shards: Sequence[Shard]
-    ) -> list[Future[PreparedShard]]:
-        return [ahead.submit(prepare_shard, stage, shard, self._encoder) for shard in shards]
+    def _submitted(self, ahead: Executor, work: Work[S, P], shards: Sequence[S]) -> list[Future[P]]:
+        return [ahead.submit(work.prepare, shard, self._encoder) for shard in shards]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +64,30 @@ class PreparedShard:
 
     tokens: Sequence[tuple[Token, slice]]
     probes: Sequence[Probe]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenWork:
+    """A stage over tokens, as engines execute it.
+
+    Attributes:
+        stage: probes and measurement.
+    """
+
+    stage: Stage
+
+    @property
+    def name(self) -> str:
+        """Name of the stage."""
+        return self.stage.name
+
+    def prepare(self, shard: Shard, encoder: Encoder) -> PreparedShard:
+        """Make and tokenize the probes."""
+        return prepare_shard(self.stage, shard, encoder)
+
+    def compute(self, prepared: PreparedShard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
+        """Encode the probes and measure token by token."""
+        return measure_shard(self.stage, prepared, encoder)
 
 
 def compute_shard(stage: Stage, shard: Shard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:

@@ -14,11 +14,10 @@ from typing import Any
 from stickytoken.encoders.loading.spec import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import InputError, RunError, StickyTokenError
-from stickytoken.measurement.engines.protocol import ComputedShard
+from stickytoken.measurement.engines.protocol import ComputedShard, P, S, Work
 from stickytoken.measurement.engines.ray_cluster import Share, connected, divide, nodes_of
 from stickytoken.measurement.engines.ray_worker import ShardWorker, WorkerReport
 from stickytoken.measurement.identity import differences
-from stickytoken.measurement.stage import Shard, Stage
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ class _Worker:
     actor: Any
     loading: Any
     ready: bool = False
-    given: dict[Any, Shard] = field(default_factory=dict)
+    given: dict[Any, Any] = field(default_factory=dict)
 
 
 @contextmanager
@@ -94,10 +93,10 @@ class RayEngine:
         self._keys = itertools.count()
         self._workers = [self._started() for _ in range(share.workers)]
 
-    def compute(self, stage: Stage, shards: Sequence[Shard]) -> Iterator[ComputedShard]:
+    def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
         """Give the shards as workers finish them; see `Engine.compute`."""
         try:
-            yield from self._computed(stage, shards)
+            yield from self._computed(work, shards)
         finally:
             # Whoever stopped listening must not be told of it in the next stage.
             for worker in self._workers:
@@ -105,8 +104,8 @@ class RayEngine:
                     self._ray.cancel(reference)
                 worker.given.clear()
 
-    def _computed(self, stage: Stage, shards: Sequence[Shard]) -> Iterator[ComputedShard]:
-        key, reference = next(self._keys), [self._ray.put(stage)]
+    def _computed(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
+        key, reference = next(self._keys), [self._ray.put(work)]
         queue, attempts = deque(shards), Counter[int]()
         while queue or any(worker.given for worker in self._workers):
             for worker in self._workers:
@@ -119,7 +118,7 @@ class RayEngine:
             except self._ray.exceptions.RayTaskError as error:
                 raise _as_raised(error) from None
             except self._ray.exceptions.RayError as error:
-                queue.extendleft(reversed(self._replace(worker, stage, attempts, error)))
+                queue.extendleft(reversed(self._replace(worker, work.name, attempts, error)))
                 continue
             if worker.ready:
                 worker.given.pop(done)
@@ -196,9 +195,7 @@ class RayEngine:
         self.reports.append(report)
         self._failed_starts = 0
 
-    def _replace(
-        self, worker: _Worker, stage: Stage, attempts: Counter[int], error: Exception
-    ) -> list[Shard]:
+    def _replace(self, worker: _Worker, stage: str, attempts: Counter[int], error: Exception) -> list[Any]:
         """Start another worker for a lost one; give back what it left undone, in order.
 
         Raises:
@@ -210,7 +207,7 @@ class RayEngine:
             attempts[lost[0].index] += 1
             if attempts[lost[0].index] >= _ATTEMPTS:
                 raise RunError(
-                    f"shard {lost[0].index} of {stage.name} ended its worker {_ATTEMPTS} times ({reason}): "
+                    f"shard {lost[0].index} of {stage} ended its worker {_ATTEMPTS} times ({reason}): "
                     "most likely workers have too little memory; use fewer workers or a smaller token budget"
                 )
         else:
@@ -223,9 +220,7 @@ class RayEngine:
         _LOG.warning(
             "a Ray worker was lost (%s): starting another, %s",
             reason,
-            f"{len(lost)} shards of {stage.name} are computed again"
-            if lost
-            else "nothing was being computed",
+            f"{len(lost)} shards of {stage} are computed again" if lost else "nothing was being computed",
         )
         self._workers[self._workers.index(worker)] = self._started()
         return lost

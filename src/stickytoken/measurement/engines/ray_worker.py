@@ -14,9 +14,7 @@ from stickytoken.encoders.loading.load import load_from_spec
 from stickytoken.encoders.loading.spec import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import RunError, StickyTokenError
-from stickytoken.measurement.engines.local import compute_shard
-from stickytoken.measurement.engines.protocol import ComputedShard
-from stickytoken.measurement.stage import Shard, Stage
+from stickytoken.measurement.engines.protocol import ComputedShard, Work
 from stickytoken.measurement.store import ShardCost
 
 
@@ -55,7 +53,7 @@ class ShardWorker:
         self._device = device
         self._cores = cores
         self._encoder: Encoder | None = None
-        self._stage: tuple[int, Stage] | None = None
+        self._work: tuple[int, Work[Any, Any]] | None = None
 
     def load(self) -> WorkerReport:
         """Load the encoder.
@@ -81,21 +79,21 @@ class ShardWorker:
             device=self._encoder.device,
         )
 
-    def compute(self, key: int, stage: Sequence[Any], shard: Shard) -> ComputedShard:
+    def compute(self, key: int, work: Sequence[Any], shard: Any) -> ComputedShard[Any]:
         """Compute a shard; `load` was called before.
 
         Args:
-            key: tells one stage from another.
-            stage: a reference to the stage; Ray resolves arguments, but nothing inside them, so that
-                it is fetched once and not for every shard.
+            key: tells one work from another.
+            work: a reference to the work; Ray resolves arguments, but nothing inside them, so that it is
+                fetched once and not for every shard.
             shard: what to compute.
         """
         if self._encoder is None:
             raise RunError("a worker was given work before its model: this is a defect")
-        if self._stage is None or self._stage[0] != key:
+        if self._work is None or self._work[0] != key:
             import ray
 
-            self._stage = (key, ray.get(stage[0]))
-        started = time.perf_counter()
-        rows, sequences = compute_shard(self._stage[1], shard, self._encoder)
+            self._work = (key, ray.get(work[0]))
+        found, started = self._work[1], time.perf_counter()
+        rows, sequences = found.compute(found.prepare(shard, self._encoder), self._encoder)
         return ComputedShard(shard, rows, ShardCost(time.perf_counter() - started, sequences))
