@@ -50,7 +50,8 @@ def whole(planted_encoder, sticky, tasks, tmp_path_factory):
 
 
 def test_a_planted_token_costs_more_than_a_benign_one(planted_encoder, sticky, tasks, tmp_path):
-    found = impact(planted_encoder, tasks, tokens=[sticky], settings=files.FEW, out=tmp_path / "out")
+    settings = replace(files.FEW, benign=3)
+    found = impact(planted_encoder, tasks, tokens=[sticky], settings=settings, out=tmp_path / "out")
     effects = {row["task"]: row for row in found.effects.filter("main").to_dicts()}
     assert set(effects) == {"sts", "groups", "beir"}
     assert effects["sts"]["difference_low"] > 0

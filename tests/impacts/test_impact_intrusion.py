@@ -11,10 +11,20 @@ import tiny
 from stickytoken.errors import InputError
 from stickytoken.impacts import impact
 from stickytoken.impacts.carriers import Treatment
+from stickytoken.impacts.compute import Group
 from stickytoken.impacts.conditions import Condition, Kind
-from stickytoken.impacts.intrusion import COPIES, TOP, IntrusionRunner, SearchCorpus, load_search_corpus
+from stickytoken.impacts.intrusion import (
+    COPIES,
+    TOP,
+    IntrusionWork,
+    SearchCorpus,
+    load_search_corpus,
+    plan_intrusion,
+)
 from stickytoken.impacts.intrusion_rows import copies_needed, intrusion_summary
+from stickytoken.impacts.vectors import clean_vectors
 from stickytoken.insertion import Token
+from stickytoken.measurement.engines.local import LocalEngine
 
 SETTINGS = replace(files.FEW, seeds=1)
 
@@ -36,20 +46,23 @@ def token(encoder, text):
 
 def test_ranks_are_those_of_a_slow_plain_search(encoder, corpus, tmp_path):
     sticky = token(encoder, planted.PLANTED)
-    runner = IntrusionRunner(encoder, SETTINGS, corpus, [sticky], tmp_path / "vectors.npz")
+    plan = plan_intrusion("intrusion", encoder, SETTINGS, corpus, [sticky])
     condition = Condition(Kind.STICKY, (sticky,), 0, SETTINGS.seed)
-    (found,), encoded = runner.outcomes(condition)
+    clean, cost = clean_vectors(plan.clean, tmp_path / "vectors.npz", LocalEngine(encoder), shard_probes=30)
+    assert cost.sequences == len(set(plan.clean)) == len(clean.vectors)
+    rows, encoded = IntrusionWork(plan, clean).compute(Group(0, (condition,)), encoder)
+    found = np.array([[row[column] for column in plan.columns] for row in rows])
     assert encoded > 0
     queries = encoder.encode(corpus.queries).astype(np.float64)
     documents = encoder.encode(corpus.documents).astype(np.float64)
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
     documents /= np.linalg.norm(documents, axis=1, keepdims=True)
     places = corpus.targets(SETTINGS.seed)
-    assert len(places) == len(set(places)) == runner.units == 50
+    assert len(places) == len(set(places)) == len(plan.targets) == 50
     for unit in (0, 17, 49):
         for step, copies in enumerate(COPIES):
             treatment = replace(Treatment.of(SETTINGS), copies=copies)
-            probe = treatment.probe(runner.targets[unit], condition)
+            probe = treatment.probe(plan.targets[unit], condition)
             vector = encoder.encode_ids([probe])[0].astype(np.float64)
             pushed = documents.copy()
             pushed[places[unit]] = vector / np.linalg.norm(vector)

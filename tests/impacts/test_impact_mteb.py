@@ -13,8 +13,8 @@ from stickytoken.errors import InputError
 from stickytoken.impacts import ImpactSettings, Side, impact
 from stickytoken.impacts.conditions import Condition, Kind
 from stickytoken.impacts.mteb_encoder import EditingEncoder
-from stickytoken.impacts.mteb_tasks import PAPER_TASKS, MtebTask, evaluate, find_mteb_task
 from stickytoken.insertion import Placement, Token
+from stickytoken.tasks.mteb import PAPER_TASKS, MtebTask, evaluate, find_mteb_task
 
 mteb = pytest.importorskip("mteb")
 from datasets import Dataset, DatasetDict  # noqa: E402

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from stickytoken.encoders.protocol import Encoder, reads_ids
 from stickytoken.errors import InputError
 from stickytoken.impacts.carriers import prepare
-from stickytoken.impacts.mteb_tasks import MtebTask, evaluate, find_mteb_task, load_data
 from stickytoken.insertion import Insertion
 from stickytoken.tasks.files import load_task
+from stickytoken.tasks.mteb import MtebTask, evaluate, find_mteb_task, load_data
 from stickytoken.tasks.pairs import SimilarityTask
 from stickytoken.tasks.protocol import Task
 

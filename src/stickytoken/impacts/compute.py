@@ -1,32 +1,31 @@
-"""Encode a task under every condition, a shard for the repetitions of a token."""
+"""Encode a task under every condition, one shard for the repetitions of a token."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import IdEncoder
+from stickytoken.encoders.protocol import Encoder, IdEncoder
 from stickytoken.impacts.carriers import Carrier, Treatment, needed_room, prepare
 from stickytoken.impacts.conditions import Condition, grouped
 from stickytoken.impacts.settings import ImpactSettings
-from stickytoken.impacts.vectors import VectorStore
+from stickytoken.impacts.vectors import CleanVectors, EditedVectors, clean_vectors
 from stickytoken.insertion import Probe
-from stickytoken.measurement.progress import Progress, ProgressCallback
+from stickytoken.measurement.engines.protocol import Engine, Work
+from stickytoken.measurement.engines.stages import Rows, run_work
+from stickytoken.measurement.progress import ProgressCallback
 from stickytoken.measurement.store import ResultFolder, ShardCost
 from stickytoken.tasks.protocol import Outcomes, Scored, Task
 
-_UNIT = "unit"
+UNIT = "unit"
 _VECTORS = "vectors-"
-
-GroupOutcomes: TypeAlias = tuple[list[Outcomes], int]
-"""Outcomes of each repetition, and how many texts were encoded for them."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +47,135 @@ class TaskOutcomes:
     texts: int
 
 
+@dataclass(frozen=True)
+class Group:
+    """A shard: all repetitions of a token.
+
+    They share texts, so that a session that began in their middle would form other batches than one that
+    computed all of them.
+
+    Attributes:
+        index: of the group.
+        conditions: the repetitions.
+    """
+
+    index: int
+    conditions: tuple[Condition, ...]
+
+
+class GroupRunner:
+    """Computes groups of conditions into a folder; what is committed is not computed again.
+
+    Args:
+        engine: computes shards.
+        folder: where they are committed; the caller holds its lock.
+        progress: told after every shard.
+    """
+
+    def __init__(self, engine: Engine, folder: ResultFolder, progress: ProgressCallback) -> None:
+        self._engine = engine
+        self._folder = folder
+        self._progress = progress
+        self._shards: dict[str, int] = {}
+
+    def name_of(self, task: str) -> str:
+        """Return the name of a task's shards."""
+        return shard_stage(task)
+
+    def clean(self, name: str, probes: Sequence[Probe]) -> tuple[CleanVectors, ShardCost]:
+        """Return the vectors of inputs without copies, and what they took."""
+        return clean_vectors(probes, self._folder.path / f"{_VECTORS}{name}.npz", self._engine)
+
+    def run(
+        self,
+        name: str,
+        make_work: Callable[[], tuple[Work[Group, Any], ShardCost]],
+        units: int,
+        conditions: Sequence[Condition],
+        title: str,
+    ) -> pl.DataFrame:
+        """Return the rows of all conditions, those of a condition together.
+
+        Args:
+            name: of the shards.
+            make_work: makes the work if anything is missing, and says what that took.
+            units: rows of one condition.
+            conditions: all of them.
+            title: for people.
+        """
+        groups = [Group(index, tuple(group)) for index, group in enumerate(grouped(conditions))]
+        rows: Rows[Group] = Rows(lambda group: [*range(units)] * len(group.conditions), UNIT, lambda _: 1)
+
+        found = run_work(name, make_work, groups, rows, self._engine, self._folder, self._progress, title)
+        self._shards[name] = len(groups)
+        return pl.concat(found)
+
+    @staticmethod
+    def outcomes(frame: pl.DataFrame, columns: Sequence[str], units: int) -> NDArray[np.float64]:
+        """Return rows as an array of shape (conditions, units, columns)."""
+        values = frame.select(columns).to_numpy().astype(np.float64)
+        return values.reshape(-1, units, len(columns))
+
+    @property
+    def cost(self) -> ShardCost:
+        """What everything that was run took, in whatever session."""
+        return self._folder.total_cost(self._shards)
+
+
+@dataclass(frozen=True)
+class TaskWork:
+    """Outcomes of a task under the conditions of each group.
+
+    Attributes:
+        name: of its shards.
+        task: the task.
+        carriers: its texts by role.
+        edited: roles that get copies.
+        treatment: how copies go in.
+        clean: vectors of texts without copies.
+    """
+
+    name: str
+    task: Task
+    carriers: Mapping[str, Sequence[Carrier]]
+    edited: frozenset[str]
+    treatment: Treatment
+    clean: CleanVectors
+
+    def prepare(self, shard: Group, encoder: Encoder) -> Group:
+        """Do nothing ahead: the texts of one condition at a time bound the memory."""
+        del encoder
+        return shard
+
+    def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
+        """Encode the edited texts and measure what comes of them."""
+        vectors, rows = EditedVectors(encoder, self.clean), []
+        for condition in prepared.conditions:
+            by_role = {role: vectors.of(self._probes(role, condition)) for role in self.carriers}
+            rows += as_rows(self.task.columns, self.task.outcomes(by_role, condition.seed))
+        return rows, vectors.encoded
+
+    def _probes(self, role: str, condition: Condition) -> list[Probe]:
+        if role not in self.edited or not condition.tokens:
+            return [self.treatment.clean(carrier) for carrier in self.carriers[role]]
+        return [self.treatment.probe(carrier, condition) for carrier in self.carriers[role]]
+
+
+def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
+    """Return outcomes as rows of a shard, one per unit."""
+    return [
+        {UNIT: unit, **dict(zip(columns, row, strict=True))} for unit, row in enumerate(outcomes.tolist())
+    ]
+
+
 class TaskRunner:
-    """Computes tasks into a folder; what is committed is not computed again.
+    """Computes tasks under all conditions.
 
     Args:
         encoder: the model.
         settings: of the measurement.
         conditions: all of them, those of a token together.
-        folder: where shards are committed; the caller holds its lock.
-        progress: told after every shard.
+        runner: computes groups.
     """
 
     def __init__(
@@ -64,21 +183,19 @@ class TaskRunner:
         encoder: IdEncoder,
         settings: ImpactSettings,
         conditions: Sequence[Condition],
-        folder: ResultFolder,
-        progress: ProgressCallback,
+        runner: GroupRunner,
     ) -> None:
         self._encoder = encoder
         self._settings = settings
         self._conditions = conditions
-        self._folder = folder
-        self._progress = progress
+        self._runner = runner
         tokens = {token for condition in conditions for token in condition.tokens}
         self._room = needed_room(
             encoder, sorted(tokens, key=lambda token: token.id), settings.copies, settings.insertion
         )
 
     def run(self, task: Task) -> TaskOutcomes:
-        """All conditions of a task.
+        """Compute all conditions of a task.
 
         Raises:
             InputError: copies leave no room for a text.
@@ -91,35 +208,16 @@ class TaskRunner:
             )
             for role, texts in task.texts.items()
         }
-        treatment, stage = Treatment.of(self._settings), shard_stage(task.name)
-        clean = {role: [treatment.clean(carrier) for carrier in texts] for role, texts in carriers.items()}
-        store = VectorStore(
-            self._encoder,
-            (probe for role in clean.values() for probe in role),
-            vectors_file(self._folder, stage),
-        )
+        treatment, name = Treatment.of(self._settings), self._runner.name_of(task.name)
 
-        def probes(role: str, condition: Condition) -> list[Probe]:
-            if role not in edited or not condition.tokens:
-                return clean[role]
-            return [treatment.probe(carrier, condition) for carrier in carriers[role]]
+        def make_work() -> tuple[TaskWork, ShardCost]:
+            probes = [treatment.clean(carrier) for texts in carriers.values() for carrier in texts]
+            clean, spent = self._runner.clean(name, probes)
+            return TaskWork(name, task, carriers, edited, treatment, clean), spent
 
-        def outcomes(group: Sequence[Condition]) -> GroupOutcomes:
-            before, found = store.edited, []
-            store.begin(group[0].tokens)
-            for condition in group:
-                vectors = {role: store.of(probes(role, condition)) for role in carriers}
-                found.append(task.outcomes(vectors, condition.seed))
-            return found, store.edited - before + (0 if group[0].tokens else store.clean)
-
-        found = run_groups(
-            Stage(stage, task.name, task.columns, task.units),
-            self._conditions,
-            outcomes,
-            self._folder,
-            self._progress,
-        )
-        return TaskOutcomes(task, found, **_counts(carriers, edited))
+        frame = self._runner.run(name, make_work, task.units, self._conditions, task.name)
+        outcomes = self._runner.outcomes(frame, task.columns, task.units)
+        return TaskOutcomes(task, outcomes, **_counts(carriers, edited))
 
 
 def _counts(carriers: Mapping[str, Sequence[Carrier]], edited: frozenset[str]) -> dict[str, int]:
@@ -131,78 +229,12 @@ def _counts(carriers: Mapping[str, Sequence[Carrier]], edited: frozenset[str]) -
     }
 
 
-@dataclass(frozen=True)
-class Stage:
-    """What is computed in shards.
-
-    Attributes:
-        key: of its files.
-        name: for people.
-        columns: of its outcomes.
-        units: of its outcomes.
-    """
-
-    key: str
-    name: str
-    columns: Sequence[str]
-    units: int
-
-
-def run_groups(
-    stage: Stage,
-    conditions: Sequence[Condition],
-    outcomes: Callable[[Sequence[Condition]], GroupOutcomes],
-    folder: ResultFolder,
-    progress: ProgressCallback,
-) -> NDArray[np.float64]:
-    """Outcomes under all conditions, shape (conditions, units, columns).
-
-    A shard holds all repetitions of a token: they share texts, so that a session that began in
-    their middle would form other batches than one that computed all of them.
-
-    Args:
-        stage: what is computed.
-        conditions: all of them.
-        outcomes: computes the repetitions of one token.
-        folder: where shards are committed.
-        progress: told after every shard.
-    """
-    groups = grouped(conditions)
-    found: list[NDArray[np.float64]] = []
-    computed = sequences = 0
-    progress(Progress(stage.name, 0, len(groups)))
-    for index, group in enumerate(groups):
-        units = list(range(stage.units)) * len(group)
-        frame = folder.read_shard(stage.key, index, units, _UNIT)
-        if frame is not None:
-            values = frame.select(stage.columns).to_numpy().astype(np.float64)
-        else:
-            started = time.perf_counter()
-            each, encoded = outcomes(group)
-            values = np.concatenate(each)
-            rows = [
-                {_UNIT: unit, **dict(zip(stage.columns, row, strict=True))}
-                for unit, row in zip(units, values.tolist(), strict=True)
-            ]
-            folder.write_shard(stage.key, index, rows, ShardCost(time.perf_counter() - started, encoded))
-            computed += 1
-            sequences += encoded
-        found.append(values.reshape(len(group), stage.units, len(stage.columns)))
-        progress(Progress(stage.name, index + 1, len(groups), computed, sequences))
-    return np.concatenate(found)
-
-
 def shard_stage(name: str) -> str:
-    """The key of a task's files."""
+    """Return the name of a task's shards."""
     return "task-" + re.sub(r"[^A-Za-z0-9._]+", "-", name)
 
 
-def vectors_file(folder: ResultFolder, stage: str) -> Path:
-    """Where a stage commits vectors of texts without copies."""
-    return folder.path / f"{_VECTORS}{stage}.npz"
-
-
-def remove_vectors(folder: ResultFolder) -> None:
+def remove_vectors(folder: Path) -> None:
     """Delete the vectors of a finished measurement: its shards hold all that comes of them."""
-    for path in folder.path.glob(f"{_VECTORS}*.npz"):
+    for path in folder.glob(f"{_VECTORS}*.npz"):
         path.unlink(missing_ok=True)

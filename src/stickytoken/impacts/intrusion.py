@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.corpora import bundled_frame, load_sentences
-from stickytoken.encoders.protocol import IdEncoder
+from stickytoken.encoders.protocol import Encoder, IdEncoder
 from stickytoken.errors import InputError
-from stickytoken.impacts.carriers import Treatment, needed_room, prepare
-from stickytoken.impacts.compute import GroupOutcomes
-from stickytoken.impacts.conditions import Condition
+from stickytoken.impacts.carriers import Carrier, Treatment, needed_room, prepare
+from stickytoken.impacts.compute import Group, as_rows
 from stickytoken.impacts.settings import ImpactSettings
-from stickytoken.impacts.vectors import VectorStore
-from stickytoken.insertion import Token
+from stickytoken.impacts.vectors import CleanVectors, EditedVectors
+from stickytoken.insertion import Probe, Token
 from stickytoken.tasks.beir import CORPUS, QUERIES, read_documents, read_queries
 from stickytoken.tasks.protocol import fingerprint, unit_vectors
 
@@ -100,38 +100,25 @@ def _large_enough(corpus: SearchCorpus) -> SearchCorpus:
     return corpus
 
 
-class IntrusionRunner:
-    """Measures one token after another on a search corpus.
+@dataclass(frozen=True)
+class Intrusion:
+    """Documents that get copies, and what they are searched among.
 
-    Args:
-        encoder: the model.
-        settings: of the measurement; of its copies, `COPIES` take the place.
-        corpus: documents and queries.
-        tokens: all tokens that will be measured.
-        file: where vectors of texts without copies are committed.
+    Attributes:
+        name: of its shards.
+        places: of the documents that get copies.
+        targets: these documents.
+        treatment: how copies go in; of its copies, `COPIES` take the place.
+        queries: what the encoder reads of the queries.
+        documents: what it reads of all documents.
     """
 
-    def __init__(
-        self,
-        encoder: IdEncoder,
-        settings: ImpactSettings,
-        corpus: SearchCorpus,
-        tokens: Sequence[Token],
-        file: Path,
-    ) -> None:
-        self._places = corpus.targets(settings.seed)
-        name, insertion = corpus.name, settings.insertion
-        room = needed_room(encoder, tokens, COPIES[-1], insertion)
-        self.targets = prepare(
-            encoder, [corpus.documents[place] for place in self._places], room, insertion, name
-        )
-        self._treatment = treatment = Treatment.of(settings)
-        self._documents, self._queries = (
-            [treatment.clean(carrier) for carrier in prepare(encoder, texts, 0, insertion, name)]
-            for texts in (corpus.documents, corpus.queries)
-        )
-        unchanged = [treatment.clean(carrier) for carrier in self.targets]
-        self._store = VectorStore(encoder, [*self._queries, *self._documents, *unchanged], file)
+    name: str
+    places: tuple[int, ...]
+    targets: tuple[Carrier, ...]
+    treatment: Treatment
+    queries: tuple[Probe, ...]
+    documents: tuple[Probe, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -139,39 +126,81 @@ class IntrusionRunner:
         return tuple(f"{kind}_{copies}" for kind in ("hits", "rank") for copies in COPIES)
 
     @property
-    def units(self) -> int:
-        """Number of documents that get copies."""
-        return len(self.targets)
+    def clean(self) -> list[Probe]:
+        """All inputs without copies."""
+        return [*self.queries, *self.documents, *(self.treatment.clean(target) for target in self.targets)]
 
     @property
     def cut(self) -> int:
         """Documents that were cut to make room for the copies."""
         return sum(carrier.cut for carrier in self.targets)
 
-    def outcomes(self, condition: Condition) -> GroupOutcomes:
-        """For each document and number of copies: queries with it in their top 10, and its median rank."""
-        before = self._store.edited
-        self._store.begin(condition.tokens)
-        probes = [
-            replace(self._treatment, copies=copies).probe(target, condition)
-            for target in self.targets
-            for copies in COPIES
-        ]
-        ranks = self._ranks(unit_vectors(self._store.of(probes)))
-        hits = (ranks <= TOP).sum(axis=0).reshape(self.units, len(COPIES))
-        middle = np.median(ranks, axis=0).reshape(self.units, len(COPIES))
-        return [np.hstack([hits, middle]).astype(np.float64)], self._store.edited - before
+
+def plan_intrusion(
+    name: str, encoder: IdEncoder, settings: ImpactSettings, corpus: SearchCorpus, tokens: Sequence[Token]
+) -> Intrusion:
+    """Choose the documents that get copies, and cut them so that the copies fit.
+
+    Args:
+        name: of the shards.
+        encoder: the model.
+        settings: of the measurement.
+        corpus: documents and queries.
+        tokens: all tokens that will be measured.
+    """
+    treatment, insertion = Treatment.of(settings), settings.insertion
+    places = corpus.targets(settings.seed)
+    room = needed_room(encoder, tokens, COPIES[-1], insertion)
+    targets = prepare(encoder, [corpus.documents[place] for place in places], room, insertion, corpus.name)
+    documents, queries = (
+        tuple(treatment.clean(carrier) for carrier in prepare(encoder, texts, 0, insertion, corpus.name))
+        for texts in (corpus.documents, corpus.queries)
+    )
+    return Intrusion(name, tuple(places), tuple(targets), treatment, queries, documents)
+
+
+@dataclass(frozen=True)
+class IntrusionWork:
+    """Ranks of documents with copies, one token after another.
+
+    Attributes:
+        plan: documents and queries.
+        clean: vectors of all inputs without copies.
+    """
+
+    plan: Intrusion
+    clean: CleanVectors
 
     @property
-    def clean(self) -> int:
-        """Texts without copies."""
-        return self._store.clean
+    def name(self) -> str:
+        """Name of the shards."""
+        return self.plan.name
+
+    def prepare(self, shard: Group, encoder: Encoder) -> Group:
+        """Do nothing ahead: a shard has few texts."""
+        del encoder
+        return shard
+
+    def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
+        """For each document and number of copies: queries with it in their top 10, and its median rank."""
+        (condition,) = prepared.conditions
+        vectors = EditedVectors(encoder, self.clean)
+        probes = [
+            replace(self.plan.treatment, copies=copies).probe(target, condition)
+            for target in self.plan.targets
+            for copies in COPIES
+        ]
+        ranks = self._ranks(unit_vectors(vectors.of(probes)))
+        shape = len(self.plan.targets), len(COPIES)
+        hits = (ranks <= TOP).sum(axis=0).reshape(shape)
+        middle = np.median(ranks, axis=0).reshape(shape)
+        return as_rows(self.plan.columns, np.hstack([hits, middle]).astype(np.float64)), vectors.encoded
 
     def _ranks(self, vectors: NDArray[np.float64]) -> NDArray[np.intp]:
         """Rank of each vector among the other documents, shape (queries, vectors); ties go first."""
         queries, similarities, in_order = self._searched
         found = queries @ vectors.T
-        own = np.repeat(self._places, len(COPIES))
+        own = np.repeat(self.plan.places, len(COPIES))
         above = np.stack(
             [
                 len(row) - np.searchsorted(row, each, side="right")
@@ -183,8 +212,10 @@ class IntrusionRunner:
     @cached_property
     def _searched(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Query vectors, their similarities to all documents, and these in order."""
+        places = self.clean.places
         queries, documents = (
-            unit_vectors(self._store.of(probes)) for probes in (self._queries, self._documents)
+            unit_vectors(self.clean.vectors[[places[probe] for probe in probes]])
+            for probes in (self.plan.queries, self.plan.documents)
         )
         similarities = queries @ documents.T
         return queries, similarities, np.sort(similarities, axis=1)

@@ -13,33 +13,25 @@ from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.selection import TokenSource
 from stickytoken.encoders.loading.load import AnyModel, load_encoder
 from stickytoken.encoders.protocol import require_ids
-from stickytoken.errors import InputError, RunError
+from stickytoken.errors import InputError
 from stickytoken.hashing import digest
-from stickytoken.impacts.compute import (
-    GroupOutcomes,
-    Stage,
-    TaskOutcomes,
-    TaskRunner,
-    remove_vectors,
-    run_groups,
-    shard_stage,
-    vectors_file,
-)
-from stickytoken.impacts.conditions import Condition, grouped
+from stickytoken.impacts.compute import GroupRunner, TaskOutcomes, TaskRunner, remove_vectors, shard_stage
 from stickytoken.impacts.effects import TaskEffects, with_q_values
-from stickytoken.impacts.intrusion import IntrusionRunner
+from stickytoken.impacts.intrusion import IntrusionWork, plan_intrusion
 from stickytoken.impacts.intrusion_rows import copies_needed, intrusion_rows, intrusion_summary
 from stickytoken.impacts.markdown import impact_markdown
-from stickytoken.impacts.mteb_tasks import MtebTask, UnreachableTaskError, run_mteb
+from stickytoken.impacts.mteb_work import run_mteb
 from stickytoken.impacts.plan import ImpactPlan, TaskSource, make_plan
 from stickytoken.impacts.record import ImpactRecord, ImpactResultRecord, TaskRecord
-from stickytoken.impacts.results import IMPACT, IMPACT_FILE, TABLES, Impact, open_impact
+from stickytoken.impacts.results import IMPACT, IMPACTS, TABLES, Impact, open_impact
 from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.measurement.default_folder import default_folder, folder_name
+from stickytoken.measurement.engines.choice import EngineChoice, chosen_engine
 from stickytoken.measurement.environment import hardware, now, package_versions
-from stickytoken.measurement.identity import differences
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
-from stickytoken.measurement.store import ResultFolder
+from stickytoken.measurement.resume import Resumed, resumed
+from stickytoken.measurement.store import ResultFolder, ShardCost
+from stickytoken.tasks.mteb import MtebTask, UnreachableTaskError
 from stickytoken.validation import file_path, list_of, or_default, require_callable
 
 
@@ -53,6 +45,7 @@ def impact(
     intrusion: str | Path | None = None,
     settings: ImpactSettings | None = None,
     out: str | Path | None = None,
+    engine: EngineChoice = "local",
     progress: ProgressCallback = ignore_progress,
 ) -> Impact:
     """Measure what tokens cost. The same call continues a measurement that was cut off.
@@ -72,6 +65,8 @@ def impact(
         settings: None is the defaults.
         out: the folder; None is ``impact-<identity>`` in the run's folder, where the run's report finds it,
             or ``runs/<model>-impact-<identity>`` without a run.
+        engine: where to compute, as `detect` takes it. It changes no number beyond rounding, and a
+            measurement can be continued with another.
         progress: told of every step.
 
     Returns:
@@ -105,41 +100,19 @@ def impact(
         started=now(),
     )
     path = _default_path(plan, record) if out is None else out
-    return _execute(plan, record, ResultFolder(path), progress)
+    folder = ResultFolder(path)
+    with resumed(folder, IMPACTS, record) as held:
+        if not held.finished:
+            held.begin(held.record.model_copy(update={"result": None}))
+            with chosen_engine(engine, plan.encoder) as opened:
+                _compute(plan, held, GroupRunner(opened, folder, progress))
+        return open_impact(path)
 
 
-def _execute(
-    plan: ImpactPlan, record: ImpactRecord, folder: ResultFolder, progress: ProgressCallback
-) -> Impact:
-    ours = (folder.path / IMPACT_FILE).is_file()
-    if not ours and (folder.holds_run() or folder.holds_other_files()):
-        raise RunError(f"{folder.path} holds files but no impact: choose an empty or a new folder")
-    with folder.locked():
-        earlier = folder.read_record(IMPACT_FILE, ImpactRecord)
-        if earlier is not None:
-            if earlier.identity != record.identity:
-                parts = (
-                    ", ".join(differences(record.identity_parts, earlier.identity_parts)) or "its identity"
-                )
-                raise RunError(
-                    f"{folder.path} holds another impact (it differs in {parts}): choose another folder"
-                )
-            finished = earlier.result is not None and not earlier.result.failed
-            if finished and all((folder.path / name).is_file() for name in TABLES):
-                return open_impact(folder.path)
-        record = earlier or record
-        folder.write_record(IMPACT_FILE, record.model_copy(update={"result": None}))
-        _compute(plan, record, folder, progress)
-    return open_impact(folder.path)
-
-
-def _compute(
-    plan: ImpactPlan, record: ImpactRecord, folder: ResultFolder, progress: ProgressCallback
-) -> None:
-    found, failed = _run_tasks(plan, folder, progress)
-    conditions = plan.conditions
-    intrusion, curves, stages = _run_intrusion(plan, folder, progress)
-    effects = [TaskEffects(each, conditions, plan.settings, plan.names) for each in found]
+def _compute(plan: ImpactPlan, held: Resumed[ImpactRecord], runner: GroupRunner) -> None:
+    found, failed = _run_tasks(plan, runner)
+    intrusion, curves = _run_intrusion(plan, runner)
+    effects = [TaskEffects(each, plan.conditions, plan.settings, plan.names) for each in found]
     rows = {
         "effects": with_q_values([row for each in effects for row in each.effect_rows()]),
         "conditions": [row for each in effects for row in each.condition_rows()],
@@ -148,31 +121,27 @@ def _compute(
         "intrusion_curves": curves,
     }
     for name, table in TABLES.items():
-        folder.write_table(name, pl.DataFrame(rows[Path(name).stem], schema=table))
-    groups = len(grouped(conditions))
-    cost = folder.total_cost({shard_stage(each.task.name): groups for each in found} | stages)
+        held.folder.write_table(name, pl.DataFrame(rows[Path(name).stem], schema=table))
     result = ImpactResultRecord(
-        sequences=cost.sequences,
-        seconds=round(cost.seconds, 1),
+        sequences=runner.cost.sequences,
+        seconds=round(runner.cost.seconds, 1),
         failed=failed,
         tasks=[_task_record(each) for each in found],
     )
-    record = record.model_copy(update={"result": result})
-    folder.write_text("impact.md", impact_markdown(record, rows))
-    folder.write_record(IMPACT_FILE, record)
-    remove_vectors(folder)
+    record = held.record.model_copy(update={"result": result})
+    held.folder.write_text("impact.md", impact_markdown(record, rows))
+    held.finish(record)
+    remove_vectors(held.folder.path)
 
 
-def _run_tasks(
-    plan: ImpactPlan, folder: ResultFolder, progress: ProgressCallback
-) -> tuple[list[TaskOutcomes], dict[str, str]]:
-    runner = TaskRunner(plan.encoder, plan.settings, plan.conditions, folder, progress)
+def _run_tasks(plan: ImpactPlan, groups: GroupRunner) -> tuple[list[TaskOutcomes], dict[str, str]]:
+    runner = TaskRunner(plan.encoder, plan.settings, plan.conditions, groups)
     found: list[TaskOutcomes] = []
     failed: dict[str, str] = {}
     for task in plan.tasks:
         try:
             if isinstance(task, MtebTask):
-                found.append(run_mteb(task, plan.encoder, plan.settings, plan.conditions, folder, progress))
+                found.append(run_mteb(task, plan.encoder, plan.settings, plan.conditions, groups))
             else:
                 found.append(runner.run(task))
         except UnreachableTaskError as error:
@@ -183,30 +152,36 @@ def _run_tasks(
 
 
 def _run_intrusion(
-    plan: ImpactPlan, folder: ResultFolder, progress: ProgressCallback
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, int]]:
-    """Rows of both tables, and the number of shards by stage."""
+    plan: ImpactPlan, groups: GroupRunner
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the rows of both tables."""
     if plan.corpus is None:
-        return [], [], {}
+        return [], []
+    corpus = plan.corpus.name
     conditions = [each for each in plan.conditions if len(each.tokens) == 1 and each.repetition == 0]
-    key = f"intrusion-{shard_stage(plan.corpus.name)}"
-    tokens = [*plan.sticky, *plan.benign]
-    runner = IntrusionRunner(plan.encoder, plan.settings, plan.corpus, tokens, vectors_file(folder, key))
+    intrusion = plan_intrusion(
+        f"intrusion-{shard_stage(corpus)}",
+        plan.encoder,
+        plan.settings,
+        plan.corpus,
+        [*plan.sticky, *plan.benign],
+    )
 
-    def outcomes(group: Sequence[Condition]) -> GroupOutcomes:
-        found, encoded = runner.outcomes(group[0])
-        return found, encoded + (runner.clean if group[0] == conditions[0] else 0)
+    def make_work() -> tuple[IntrusionWork, ShardCost]:
+        clean, spent = groups.clean(intrusion.name, intrusion.clean)
+        return IntrusionWork(intrusion, clean), spent
 
-    stage = Stage(key, f"intrusion into {plan.corpus.name}", runner.columns, runner.units)
-    found = run_groups(stage, conditions, outcomes, folder, progress)
+    units = len(intrusion.targets)
+    frame = groups.run(intrusion.name, make_work, units, conditions, f"intrusion into {corpus}")
+    found = groups.outcomes(frame, intrusion.columns, units)
     needed = dict(zip([each.tokens[0].id for each in conditions], copies_needed(found), strict=True))
     curves = intrusion_rows(found, conditions, plan.names)
     for row in curves:
-        row |= {"corpus": plan.corpus.name, "copies_needed": needed[row["token_id"]]}
-    summary = intrusion_summary(found, conditions, plan.settings, plan.corpus.name)
+        row |= {"corpus": corpus, "copies_needed": needed[row["token_id"]]}
+    summary = intrusion_summary(found, conditions, plan.settings, corpus)
     for row in summary:
-        row["cut"] = runner.cut
-    return summary, curves, {key: len(conditions)}
+        row["cut"] = intrusion.cut
+    return summary, curves
 
 
 def _task_record(found: TaskOutcomes) -> TaskRecord:

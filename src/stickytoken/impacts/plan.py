@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -17,12 +17,13 @@ from stickytoken.errors import InputError
 from stickytoken.impacts.compute import shard_stage
 from stickytoken.impacts.conditions import Condition, Kind, make_conditions
 from stickytoken.impacts.intrusion import SearchCorpus, load_search_corpus
-from stickytoken.impacts.mteb_tasks import MtebTask, find_mteb_task
 from stickytoken.impacts.record import TokenRecord
 from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.impacts.tokens import named_tokens, worst_tokens
 from stickytoken.insertion import Token
+from stickytoken.measurement.identity import identity_of
 from stickytoken.tasks import Task, load_task
+from stickytoken.tasks.mteb import MtebTask, find_mteb_task
 from stickytoken.validation import list_of
 from stickytoken.vocabulary.benign import match_apart
 from stickytoken.vocabulary.categories import Vocabulary, categorize
@@ -68,18 +69,18 @@ class ImpactPlan:
         """Of all tasks."""
         return make_conditions(self.sticky, self.benign, self.settings.seed, self.settings.seeds)
 
-    @property
+    @cached_property
     def parts(self) -> dict[str, Any]:
         """Everything that can change the numbers, as JSON values."""
-        return {
-            "version": _IDENTITY_VERSION,
-            "encoder": asdict(self.encoder.identity),
-            "settings": json.loads(json.dumps(asdict(self.settings))),
-            "tasks": {task.name: task.fingerprint for task in self.tasks},
-            "intrusion": self.corpus.fingerprint if self.corpus else None,
-            "sticky": [token.id for token in self.sticky],
-            "benign": [token.id for token in self.benign],
-        }
+        return identity_of(
+            _IDENTITY_VERSION,
+            self.encoder.identity,
+            self.settings,
+            tasks={task.name: task.fingerprint for task in self.tasks},
+            intrusion=self.corpus.fingerprint if self.corpus else None,
+            sticky=[token.id for token in self.sticky],
+            benign=[token.id for token in self.benign],
+        )
 
     def token_records(self) -> list[TokenRecord]:
         """The tokens, each benign one with the token that it is compared with."""

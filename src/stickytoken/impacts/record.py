@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from stickytoken.measurement.records import Record
+from stickytoken.measurement.records import MeasurementRecord, Record
 
 IMPACT_SCHEMA_VERSION = 1
 
@@ -43,12 +43,10 @@ class ImpactResultRecord(Record):
     tasks: list[TaskRecord]
 
 
-class ImpactRecord(Record):
+class ImpactRecord(MeasurementRecord):
     """impact.json: identity, settings as resolved, versions, hardware, outcome."""
 
     schema_version: int = IMPACT_SCHEMA_VERSION
-    identity: str
-    identity_parts: dict[str, Any]
     model: str
     device: str
     settings: dict[str, Any]

@@ -9,12 +9,12 @@ import polars as pl
 
 from stickytoken.errors import RunError
 from stickytoken.impacts.record import IMPACT_SCHEMA_VERSION, ImpactRecord
+from stickytoken.measurement.resume import Kind
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.validation import file_path
 
 IMPACT_FILE = "impact.json"
-# Of the folder of a measurement, inside that of the run whose tokens it measures.
-# What folders of measurements begin with.
+# What the names of folders of measurements begin with.
 IMPACT = "impact"
 _TEXT, _WHOLE, _NUMBER = pl.String, pl.Int64, pl.Float64
 # What is in each table; a column keeps its type where a table is empty.
@@ -77,14 +77,9 @@ class Impact:
 
     def __init__(self, path: Path) -> None:
         folder = ResultFolder(path)
-        record = folder.read_record(IMPACT_FILE, ImpactRecord) if folder.exists() else None
+        record = _read_record(folder) if folder.exists() else None
         if record is None:
             raise RunError(f"no impact in {str(path)!r}: it has no {IMPACT_FILE}")
-        if record.schema_version > IMPACT_SCHEMA_VERSION:
-            raise RunError(
-                f"{path / IMPACT_FILE} has schema version {record.schema_version}, this stickytoken reads up "
-                f"to {IMPACT_SCHEMA_VERSION}: upgrade it"
-            )
         if record.result is None:
             raise RunError(f"the impact in {path} is not finished: run the same command again to continue it")
         self.path = path
@@ -151,6 +146,25 @@ class Impact:
             "sequences": self.result.sequences,
             "seconds": self.result.seconds,
         }
+
+
+def _read_record(folder: ResultFolder) -> ImpactRecord | None:
+    record = folder.read_record(IMPACT_FILE, ImpactRecord)
+    if record is not None and record.schema_version > IMPACT_SCHEMA_VERSION:
+        raise RunError(
+            f"{folder.path / IMPACT_FILE} has schema version {record.schema_version}, this stickytoken reads "
+            f"up to {IMPACT_SCHEMA_VERSION}: upgrade it"
+        )
+    return record
+
+
+def _is_finished(record: ImpactRecord, folder: ResultFolder) -> bool:
+    """Tasks that could not be run are tried again."""
+    finished = record.result is not None and not record.result.failed
+    return finished and all((folder.path / name).is_file() for name in TABLES)
+
+
+IMPACTS = Kind("impact", IMPACT_FILE, _read_record, _is_finished)
 
 
 def open_impact(path: str | Path) -> Impact:

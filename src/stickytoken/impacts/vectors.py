@@ -4,57 +4,67 @@ from __future__ import annotations
 
 import hashlib
 import io
+import time
 import zipfile
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import IdEncoder
+from stickytoken.encoders.protocol import Encoder
 from stickytoken.insertion import Probe
 from stickytoken.measurement.atomic import write_atomically
 from stickytoken.measurement.engines.local import encode_probes, tokenized_probes
+from stickytoken.measurement.engines.protocol import Engine
+from stickytoken.measurement.store import ShardCost
+
+NO_COST = ShardCost(0, 0)
+# Inputs without copies that an engine encodes at a time.
+SHARD_PROBES = 8192
 
 
-class VectorStore:
-    """Encodes what was not encoded before.
+@dataclass(frozen=True)
+class CleanVectors:
+    """Vectors of all inputs without copies, which every condition shares.
 
-    Inputs without copies are shared by all conditions. They are encoded together and committed to
-    a file, so that a later session reads them: it encodes nothing twice, and its batches are those
-    of the session that was cut off. Inputs with copies are kept until the next token, since only
-    repetitions of the same token share them.
+    Attributes:
+        probes: distinct inputs.
+        vectors: shape (n, d).
+    """
+
+    probes: tuple[Probe, ...]
+    vectors: NDArray[np.float32]
+
+    @cached_property
+    def places(self) -> dict[Probe, int]:
+        """Row of each input."""
+        return {probe: place for place, probe in enumerate(self.probes)}
+
+
+class EditedVectors:
+    """Encodes what the repetitions of one token read, and nothing twice.
 
     Args:
         encoder: the model.
-        clean: all inputs without copies.
-        file: where their vectors are committed.
+        clean: inputs without copies.
     """
 
-    def __init__(self, encoder: IdEncoder, clean: Iterable[Probe], file: Path) -> None:
+    def __init__(self, encoder: Encoder, clean: CleanVectors) -> None:
         self._encoder = encoder
-        self._clean_probes = list(dict.fromkeys(clean))
-        self._file = file
-        self._clean: dict[Probe, NDArray[np.float32]] = {}
-        self._recent: dict[Probe, NDArray[np.float32]] = {}
-        self._token: object = None
-        self.edited = 0
-        """Inputs with copies that were encoded."""
+        self._clean = clean
+        self._edited: dict[Probe, NDArray[np.float32]] = {}
 
     @property
-    def clean(self) -> int:
-        """Number of distinct inputs without copies."""
-        return len(self._clean_probes)
-
-    def begin(self, token: object) -> None:
-        """Say whose copies come next; those of another token are forgotten."""
-        if token != self._token:
-            self._recent = {}
-            self._token = token
+    def encoded(self) -> int:
+        """Number of inputs with copies that were encoded."""
+        return len(self._edited)
 
     def of(self, probes: Sequence[Probe]) -> NDArray[np.float32]:
-        """Vectors of inputs in order, shape (n, d).
+        """Return the vectors of inputs in order, shape (n, d).
 
         Args:
             probes: all texts, or all id tuples.
@@ -62,41 +72,79 @@ class VectorStore:
         Raises:
             EncodingError: one has no usable vector.
         """
-        self._require_clean()
-        missing = [
-            each for each in dict.fromkeys(probes) if each not in self._clean and each not in self._recent
-        ]
+        clean = self._clean.places
+        missing = [each for each in dict.fromkeys(probes) if each not in clean and each not in self._edited]
         if missing:
-            self._recent.update(zip(missing, self._encoded(missing), strict=True))
-            self.edited += len(missing)
-        return np.stack([self._clean[each] if each in self._clean else self._recent[each] for each in probes])
-
-    def _encoded(self, probes: Sequence[Probe]) -> NDArray[np.float32]:
-        return encode_probes(self._encoder, tokenized_probes(self._encoder, probes))
-
-    def _require_clean(self) -> None:
-        if self._clean or not self._clean_probes:
-            return
-        key = hashlib.sha256(repr(self._clean_probes).encode("utf-8", "surrogatepass")).hexdigest()
-        vectors = _read(self._file, key)
-        if vectors is None:
-            vectors = self._encoded(self._clean_probes)
-            _write(self._file, key, vectors)
-        self._clean = dict(zip(self._clean_probes, vectors, strict=True))
+            vectors = encode_probes(self._encoder, tokenized_probes(self._encoder, missing))
+            self._edited.update(zip(missing, vectors, strict=True))
+        return np.stack(
+            [self._clean.vectors[clean[each]] if each in clean else self._edited[each] for each in probes]
+        )
 
 
-def _read(file: Path, key: str) -> NDArray[np.float32] | None:
+@dataclass(frozen=True)
+class _ProbeShard:
+    index: int
+    probes: tuple[Probe, ...]
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    """Encode inputs as they are."""
+
+    name: str
+
+    def prepare(self, shard: _ProbeShard, encoder: Encoder) -> Sequence[Probe]:
+        """Tokenize the inputs that are texts."""
+        return tokenized_probes(encoder, shard.probes)
+
+    def compute(self, prepared: Sequence[Probe], encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
+        """Encode: one row with all vectors."""
+        return [{"vectors": encode_probes(encoder, prepared)}], len(prepared)
+
+
+def clean_vectors(
+    probes: Iterable[Probe], file: Path, engine: Engine, shard_probes: int = SHARD_PROBES
+) -> tuple[CleanVectors, ShardCost]:
+    """Encode inputs without copies, or read what an earlier session committed.
+
+    A later session encodes nothing twice, and its batches are those of the session that was cut off.
+
+    Args:
+        probes: all texts, or all id tuples; repeated ones count once.
+        file: where the vectors are committed.
+        engine: computes them.
+        shard_probes: inputs that the engine takes at a time.
+
+    Returns:
+        The vectors, and what they took, in whatever session.
+    """
+    distinct = tuple(dict.fromkeys(probes))
+    key = hashlib.sha256(repr(list(distinct)).encode("utf-8", "surrogatepass")).hexdigest()
+    found = _read(file, key)
+    if found is None:
+        started = time.perf_counter()
+        starts = range(0, len(distinct), shard_probes)
+        shards = [_ProbeShard(k, distinct[start : start + shard_probes]) for k, start in enumerate(starts)]
+        computed = {each.shard.index: each.rows for each in engine.compute(_Encoding(file.stem), shards)}
+        vectors = np.concatenate([computed[shard.index][0]["vectors"] for shard in shards])
+        found = vectors, time.perf_counter() - started
+        _write(file, key, *found)
+    return CleanVectors(distinct, found[0]), ShardCost(found[1], len(distinct))
+
+
+def _read(file: Path, key: str) -> tuple[NDArray[np.float32], float] | None:
     """Committed vectors; None where there are none, of these inputs and undamaged."""
     try:
         with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as content:
             vectors: NDArray[np.float32] = content["vectors"]  # read to its end, so its checksum is checked
-            return vectors if str(content["key"]) == key else None
+            return (vectors, float(content["seconds"])) if str(content["key"]) == key else None
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
         return None
 
 
-def _write(file: Path, key: str, vectors: NDArray[np.float32]) -> None:
+def _write(file: Path, key: str, vectors: NDArray[np.float32], seconds: float) -> None:
     def write(stream: BinaryIO) -> None:
-        np.savez(stream, vectors=vectors, key=np.array(key))
+        np.savez(stream, vectors=vectors, seconds=np.array(seconds), key=np.array(key))
 
     write_atomically(file, write)

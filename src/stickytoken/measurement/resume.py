@@ -93,7 +93,7 @@ def resumed(folder: ResultFolder, kind: Kind[R], record: R) -> Iterator[Resumed[
         RunError: the folder holds something else, another measurement or a damaged record, is in use by
             another process, or cannot be written.
     """
-    if folder.holds_other_files(kind.file):
+    if folder.holds_other_files(kind.file) or _claimed(folder, kind) not in (None, kind.name):
         raise RunError(f"{folder.path} holds files but no {kind.name}: choose an empty or a new folder")
     with folder.locked():
         earlier = kind.read(folder) if (folder.path / kind.file).is_file() else None
@@ -102,14 +102,17 @@ def resumed(folder: ResultFolder, kind: Kind[R], record: R) -> Iterator[Resumed[
         elif not (folder.path / kind.file).is_file():
             claim = folder.read_record(IDENTITY_FILE, IdentityRecord)
             if claim is not None:
-                if claim.kind != kind.name:
-                    raise RunError(
-                        f"{folder.path} holds files of a {claim.kind} but no {kind.name}: "
-                        "choose an empty or a new folder"
-                    )
                 _require_same(folder, kind, claim, record)
         finished = earlier is not None and kind.finished(earlier, folder)
         yield Resumed(folder, earlier or record, finished, kind)
+
+
+def _claimed(folder: ResultFolder, kind: Kind[R]) -> str | None:
+    """The kind of measurement that a folder without a record belongs to, if it says so."""
+    if (folder.path / kind.file).is_file():
+        return kind.name
+    claim = folder.read_record(IDENTITY_FILE, IdentityRecord)
+    return None if claim is None else claim.kind
 
 
 def _require_same(

@@ -80,6 +80,6 @@ def impact(
 
 
 def _paper_tasks() -> tuple[str, ...]:
-    from stickytoken.impacts.mteb_tasks import PAPER_TASKS
+    from stickytoken.tasks.mteb import PAPER_TASKS
 
     return PAPER_TASKS

@@ -1,9 +1,8 @@
-"""Tasks of MTEB, by name or as objects, under every condition."""
+"""Tasks of MTEB, by name or as objects."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -11,16 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError, require_package
-from stickytoken.impacts.carriers import needed_room
-from stickytoken.impacts.compute import GroupOutcomes, Stage, TaskOutcomes, run_groups, shard_stage
-from stickytoken.impacts.conditions import Condition
-from stickytoken.impacts.mteb_encoder import EditingEncoder
-from stickytoken.impacts.settings import ImpactSettings
-from stickytoken.insertion import Insertion, Placement
-from stickytoken.measurement.progress import ProgressCallback
-from stickytoken.measurement.store import ResultFolder
 from stickytoken.tasks.files import LAYOUTS
 from stickytoken.tasks.protocol import fingerprint
 
@@ -47,12 +37,12 @@ _SHOWN_REASON = 300
 
 
 class UnreachableTaskError(InputError):
-    """A task of MTEB whose data cannot be had."""
+    """A task of MTEB whose data cannot be loaded."""
 
 
 @dataclass(frozen=True)
 class MtebTask:
-    """A task of MTEB. It gives one number a condition, so its intervals stay empty.
+    """A task of MTEB. It gives one number per condition, so its intervals stay empty.
 
     Attributes:
         task: MTEB's own object.
@@ -85,7 +75,7 @@ class MtebTask:
 
 
 def find_mteb_task(source: Any) -> MtebTask:
-    """A task by its name, or as MTEB gives it.
+    """Find a task by its name, or take one that MTEB gave.
 
     Raises:
         MissingExtraError: MTEB is not installed.
@@ -106,51 +96,8 @@ def find_mteb_task(source: Any) -> MtebTask:
         ) from error
 
 
-def run_mteb(
-    task: MtebTask,
-    encoder: IdEncoder,
-    settings: ImpactSettings,
-    conditions: Sequence[Condition],
-    folder: ResultFolder,
-    progress: ProgressCallback,
-) -> TaskOutcomes:
-    """The main score of a task under all conditions.
-
-    Raises:
-        UnreachableTaskError: its data cannot be loaded.
-    """
-    tokens = sorted({token for each in conditions for token in each.tokens}, key=lambda token: token.id)
-    room = needed_room(encoder, tokens, settings.copies, Insertion.TEXT)
-    counts = {"cut": 0, "texts": 0}
-
-    def outcomes(group: Sequence[Condition]) -> GroupOutcomes:
-        load_data(task)
-        values: list[NDArray[np.float64]] = []
-        scores: dict[int | None, float] = {}
-        encoded_texts = 0
-        for condition in group:
-            # Repetitions that edit texts alike are evaluated once.
-            edit = condition.seed if _is_random(condition, settings) else None
-            if edit not in scores:
-                model = EditingEncoder(encoder, condition, settings, room)
-                scores[edit] = evaluate(model, task)
-                encoded_texts += model.encoded
-                counts.update(cut=model.cut, texts=model.encoded)
-            values.append(np.array([[scores[edit]]]))
-        return values, encoded_texts
-
-    stage = Stage(shard_stage(task.name), task.name, task.columns, task.units)
-    found = run_groups(stage, conditions, outcomes, folder, progress)
-    return TaskOutcomes(task, found, edited=counts["texts"], cut=counts["cut"], texts=counts["texts"])
-
-
-def _is_random(condition: Condition, settings: ImpactSettings) -> bool:
-    """Whether a seed changes how a condition edits a text."""
-    return condition.mixture or (bool(condition.tokens) and settings.placement is Placement.RANDOM)
-
-
 def evaluate(model: Any, task: MtebTask) -> float:
-    """The main score that `mteb.evaluate` gives; its results are not read from or kept in MTEB's cache."""
+    """Return the main score that `mteb.evaluate` gives, without MTEB's cache of results."""
     import mteb
 
     options: Any = {"batch_size": 32, "show_progress_bar": False}
@@ -162,7 +109,7 @@ def evaluate(model: Any, task: MtebTask) -> float:
 
 
 def load_data(task: MtebTask) -> None:
-    """Have the data of a task at hand.
+    """Load the data of a task, unless it is there.
 
     Raises:
         UnreachableTaskError: it cannot be loaded.
