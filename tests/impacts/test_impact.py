@@ -264,7 +264,7 @@ def test_a_run_of_another_model_is_refused(encoder, tasks, planted_run):
         ({"confidence": 1.0}, "confidence is 1.0"),
         ({"seed": -1}, "seed is -1"),
         ({"copies": 2.5}, "copies is 2.5"),
-        ({"benign": "2"}, "benign is 2"),
+        ({"benign": "2"}, "benign is '2'"),
         ({"confidence": None}, "confidence is None"),
     ],
 )

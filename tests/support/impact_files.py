@@ -132,6 +132,10 @@ class Counting:
     def __getattr__(self, name: str) -> object:
         return getattr(self._encoder, name)
 
+    def at(self, precision):
+        """Itself in its own precision."""
+        return self if precision is None else self._encoder.at(precision)
+
     def encode(self, texts):
         """As the encoder does."""
         self.seen += texts

@@ -10,6 +10,7 @@ import typer
 
 from stickytoken.cli.command import command
 from stickytoken.cli.named_tokens import named_token_ids
+from stickytoken.cli.options.computation import EngineOptions
 from stickytoken.cli.options.impact import MeasuredOptions, MeasuringOptions
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
@@ -31,6 +32,7 @@ def impact(
     measuring: MeasuringOptions,
     loading: LoadingOptions,
     prompting: PromptingOptions,
+    computing: EngineOptions,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -51,6 +53,7 @@ def impact(
     from stickytoken.impacts import impact as measure
 
     settings = ImpactSettings(**asdict(measuring) | {"side": Side(measuring.side.value)})
+    engine = computing.choice
     tasks = [*(measured.task or ()), *(_paper_tasks() if measured.preset else ())]
     run = run_in(source, model)
     if run is None and not measured.tokens:
@@ -68,6 +71,7 @@ def impact(
             intrusion=measured.intrusion,
             settings=settings,
             out=out,
+            engine=engine,
             progress=progress,
         )
     show_impact(found, output_format)
