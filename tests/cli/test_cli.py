@@ -136,8 +136,8 @@ def test_tokens_lists_the_entries_of_a_category(bert_folder, encoder):
 def test_tokens_counts_every_category_in_its_table(bert_folder):
     result = planted.command("tokens", bert_folder)
     assert result.exit_code == 0
-    assert re.search(r"OK +│ +91 +│ 72\.8%", result.stdout)
-    assert re.search(r"MEANINGLESS +│ +0 +│ 0\.0%", result.stdout)
+    assert re.search(r"OK +91 +72\.8%", result.stdout)
+    assert re.search(r"MEANINGLESS +0 +0\.0%", result.stdout)
     assert "95 of 125 tokens can appear in text." in result.stdout
 
 
@@ -273,7 +273,7 @@ def test_probe_prints_rates_by_placement(planted_folder, sentence_file):
         "probe", planted_folder, "!", "--sentences", sentence_file, *planted.PROBE_OPTIONS
     )
     assert result.exit_code == 0
-    row = next(line for line in result.stdout.splitlines() if "│ ! " in line)
+    row = next(line for line in result.stdout.splitlines() if " ! " in line)
     assert row.count("1.0000") >= 3
     assert "6 pairs below the model's mean similarity" in result.stdout
 

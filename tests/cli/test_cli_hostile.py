@@ -38,7 +38,7 @@ def test_hostile_vocabulary_is_printed_escaped_by_tokens(hostile_tokenizer):
     assert result.exit_code == 0
     assert_harmless(result.stdout)
     for shown in HOSTILE.values():
-        assert result.stdout.count(f"│ {shown} ") == 2, shown
+        assert len(re.findall(rf"(?<!\S){re.escape(shown)}(?!\S)", result.stdout)) == 2, shown
     found = planted.document(
         planted.command("tokens", hostile_tokenizer, "--category", "OK", "--limit", "99", "-f", "json")
     )
@@ -51,7 +51,7 @@ def test_hostile_tokens_of_a_run_are_printed_escaped_by_show(hostile_run, filter
     assert result.exit_code == 0
     assert_harmless(result.stdout)
     for shown in HOSTILE.values():
-        assert f"│ {shown} " in result.stdout, shown
+        assert f" {shown} " in result.stdout, shown
     found = planted.document(planted.command("show", hostile_run, *filters, "--format", "json"))
     assert {row["token"] for row in found["tokens" if filters else "sticky"]} == set(HOSTILE)
 
@@ -85,7 +85,7 @@ def test_hostile_arguments_are_escaped_in_errors(planted_folder, sentence_file, 
         assert result.exit_code == 1
         *_, error = planted.lines_of(result.stderr)
         assert error.startswith("error: ")
-        assert "[31m[bold]" in error
+        assert r"ld]\u202e" in error
         assert_harmless(error)
 
 

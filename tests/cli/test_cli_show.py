@@ -82,7 +82,7 @@ def test_show_without_filters_prints_what_detect_printed(planted_run, planted_fo
     assert len(found.sticky) == found.result.sticky == 3
     finding = "3 sticky tokens among 95 validated candidates.\n"
     assert shown.stdout.startswith(f"{finding}Sticky tokens of {planted_folder}")
-    assert re.search(r"│ +34 │ ! +│ OK +│", shown.stdout)
+    assert re.search(r"^ *34 +! .* sticky *$", shown.stdout, re.MULTILINE)
 
 
 def test_show_prints_a_dash_for_what_was_not_computed(partly_validated):
@@ -91,6 +91,6 @@ def test_show_prints_a_dash_for_what_was_not_computed(partly_validated):
     row = next(
         line
         for line in planted.command("show", partly_validated, "--token", token).stdout.splitlines()
-        if f"│ {token} " in line
+        if f" {token} " in line
     )
-    assert [cell.strip() for cell in row.strip("│").split("│")][-3:] == ["-", "-", "-"]
+    assert row.split()[-3:] == ["-", "-", "-"]

@@ -90,7 +90,7 @@ def test_detect_says_first_whether_there_is_a_problem(place, run, options, tmp_p
         f"by {moved:.1f} standard deviations of the model's similarities more than an ordinary token does."
     )
     assert second.strip() == f"Sticky tokens of {place / 'planted'}"
-    assert re.search(r"│ +34 │ ! +│ OK +│( +[\d.]+ │){5} severe +│ sticky +│", shown.stdout)
+    assert re.search(r"34 +! +( +[\d.]+){4} +severe +sticky", shown.stdout)
     assert f"method profile, all {profiled.AVAILABLE} of {profiled.AVAILABLE} available" in shown.stdout
     assert f"{found.result.texts_per_token:g} texts per token" in shown.stdout
     assert "note:" not in shown.stderr
@@ -284,10 +284,9 @@ def test_show_lists_what_its_filters_choose(topical_run, arguments):
     table = planted.command("show", topical_run, *arguments.split())
     assert table.exit_code == 0
     assert re.search(rf"^{len(wanted)} of \d+ tokens *$", table.stdout, re.MULTILINE)
-    header = next(line for line in table.stdout.splitlines() if line.startswith("┃"))
-    assert [cell.strip() for cell in header.strip("┃").split("┃")] == [
-        "id", "token", "category", "lift", "low", "high", "universality", "validation rate", "severity",
-        "verdict",
+    header = next(line for line in table.stdout.splitlines() if "severity" in line)
+    assert re.split(" {2,}", header.strip()) == [
+        "id", "token", "lift", "low", "high", "universality", "severity", "verdict",
     ]  # fmt: skip
 
 
@@ -328,7 +327,7 @@ def test_hostile_tokens_are_printed_escaped(run, tmp_path, filters):
         assert result.exit_code == 0
         assert_harmless(result.stdout)
     for shown in HOSTILE.values():
-        assert f"│ {shown} " in result.stdout, shown
+        assert f" {shown} " in result.stdout, shown
 
 
 # probe
@@ -352,11 +351,11 @@ def test_probe_gives_one_document(place, options):
 def test_probe_prints_the_evidence_and_both_curves(place, run, options):
     result = planted.command("probe", place / "planted", "!", "river", *options)
     assert result.exit_code == 0
-    assert re.search(r"│ 34 │ ! +│ OK +│( +[\d.]+ │){4} severe +│ sticky +│", result.stdout)
+    assert re.search(r"34 +! +OK( +[\d.]+){4} +severe +sticky", result.stdout)
     for side in ("below", "above"):
         assert f"Similarity of pairs {side} the mean similarity, by number of copies" in result.stdout
     for name in ("!", "river", r"\(ordinary tokens\)"):
-        assert len(re.findall(rf"^│ {name} +│( +-?\d\.\d{{4}} │){{7}}$", result.stdout, re.MULTILINE)) == 2
+        assert len(re.findall(rf"^{name}( +-?\d\.\d{{4}}){{7}} *$", result.stdout, re.MULTILINE)) == 2
     u = open_run(run).plan.mean_similarity
     assert result.stdout.endswith(f"the model's mean similarity is {u:.4f}.\n")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,7 +20,7 @@ from stickytoken.demo.exploring import Filters, computed_evidence, filtered, hea
 from stickytoken.demo.run_library import find_runs
 from stickytoken.demo.shared_model import SharedModel
 from stickytoken.detection import probe
-from stickytoken.encoders import analyze_vocabulary, load_encoder
+from stickytoken.encoders import load_encoder
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import ExplainSettings
 from stickytoken.methods.entry import MethodEntry
@@ -111,7 +112,6 @@ def test_a_probe_gives_what_the_run_stores(toy_encoder, run):
     worst = run.sticky.row(0, named=True)
     (found,) = probe(
         toy_encoder,
-        analyze_vocabulary(toy_encoder),
         [worst["token_id"]],
         method="toy",
         sentences=planted.small_corpus(),
@@ -247,7 +247,7 @@ def test_every_command_works_with_it(commanded):
 
 
 def test_help_and_errors_know_it(commanded):
-    shown = " ".join(commanded["help"][1].split())
+    shown = " ".join(re.sub(r"[│╭╮╰╯─]", " ", commanded["help"][1]).split())
     assert "profile|std|toy" in shown
     assert "toy: a toy." in shown
     assert "Copies behind each text. Default: 4 (toy)." in shown

@@ -93,7 +93,8 @@ def show(
         rows = rows.filter(pl.col("decoded").str.contains(contains, literal=True))
     if validated:
         rows = rows.filter(pl.col("verdict").is_not_null())
-    rows = rows.sort(sort or found.method.ranked_by, "token_id", descending=[True, False], nulls_last=True)
+    order = sort or found.method.ranked_by.key
+    rows = rows.sort(order, "token_id", descending=[True, False], nulls_last=True)
     listed = rows.head(limit or _LISTED)
     if output_format is Format.JSON:
         print_json(found.summary() | {"tokens": listed.to_dicts()})
@@ -108,7 +109,8 @@ def _require_of(run: Run, verdict: str | None, validated: bool, sort: str | None
         InputError: the message names it.
     """
     method, whose = run.method, f"the run in {run.path} is of the method {run.record.method}"
-    sortable = [column.key for column in method.listed if run.tokens[column.key].dtype.is_numeric()]
+    columns = dict.fromkeys([*(column.key for column in method.listed), *run.tokens.columns])
+    sortable = [name for name in columns if name != "token_id" and run.tokens[name].dtype.is_numeric()]
     if sort is not None and sort not in sortable:
         raise InputError(f"{whose}, which cannot be sorted by {sort!r}: sort by {', '.join(sortable)}")
     if validated and method.judges_every_token:

@@ -16,9 +16,9 @@ from stickytoken.cli.output.console import print_json, print_line, print_table, 
 
 _MEANING = {
     "OK": "text can produce it",
-    "OK_SPECIAL": "a special token that text can produce",
+    "OK_SPECIAL": "special, and text can produce it",
     "MEANINGLESS": "decodes to white space",
-    "UNREACHABLE_SPECIAL": "a special token that text cannot produce",
+    "UNREACHABLE_SPECIAL": "special, and text cannot produce it",
     "UNDECODEABLE": "not valid UTF-8 by itself",
     "UNREACHABLE_SINGLE_TOKEN": "its text encodes to another token",
     "UNREACHABLE_MULTI_TOKEN": "its text encodes to several tokens",

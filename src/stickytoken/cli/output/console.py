@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -21,16 +22,33 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table: numbers on the right, text escaped and never read as markup."""
-    table = Table(title=Text(visible(title)), title_justify="left", header_style="bold")
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    digits: Sequence[int | None] | None = None,
+) -> None:
+    """Print a table: numbers on the right, text escaped and never read as markup.
+
+    Args:
+        title: above the table.
+        columns: headings.
+        rows: one value per column.
+        digits: digits after the decimal point of each column; None leaves them to the size of the number.
+    """
+    # Narrow, so that most tables fit 80 characters.
+    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     body = [list(row) for row in rows]
+    places = [None] * len(columns) if digits is None else digits
     for place, column in enumerate(columns):
         numeric = all(isinstance(row[place], (int, float)) or row[place] is None for row in body)
         table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
     for row in body:
-        table.add_row(*(Text(_cell(value)) for value in row))
-    _stdout().print(table)
+        table.add_row(*(Text(_cell(value, digit)) for value, digit in zip(row, places, strict=True)))
+    console = _stdout()
+    console.print(Text(visible(title), style="italic"), soft_wrap=True)
+    console.print(table)
+    console.print()
 
 
 def print_line(message: str) -> None:
@@ -72,10 +90,12 @@ def _stdout() -> Console:
     return console if console.is_terminal else _Console(width=160)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, digits: int | None) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
+        if digits is not None:
+            return f"{value:,.{digits}f}"
         return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}"
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 100_000 else str(value)

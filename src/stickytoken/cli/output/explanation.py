@@ -103,4 +103,5 @@ def _furthest(measures: pl.DataFrame, name: str) -> list[object]:
     rows = measures.filter(measure=name).to_dicts()
     row = max(rows, key=lambda each: abs(each["deviations"] or 0.0))
     shown = {True: "yes", False: "no", None: None}
-    return [row[column] if column != "outside" else shown[row[column]] for column in _COLUMNS]
+    row |= {"measure": row["measure"].replace("_", " "), "outside": shown[row["outside"]]}
+    return [row[column] for column in _COLUMNS]

@@ -7,19 +7,31 @@ from typing import TYPE_CHECKING
 from stickytoken.cli.options.output import Format
 from stickytoken.cli.output.console import inform, print_json, print_line, print_table, status
 from stickytoken.errors import MissingExtraError
+from stickytoken.methods.descriptions import Column
 
 if TYPE_CHECKING:
     import polars as pl
 
     from stickytoken.detection import Run
 
-_WHO = {"token_id": "id", "token": "token", "category": "category"}
+_ID, _TOKEN = Column("token_id", "id"), Column("token", "token")
+_CATEGORY, _VERDICT = Column("category", "category"), Column("verdict", "verdict")
+_ORDINARY = "OK"
 
 
 def print_rows(title: str, run: Run, rows: pl.DataFrame) -> None:
-    """Print rows of tokens.parquet: of its columns, those that people read first."""
-    headings = _WHO | {column.key: column.title for column in run.method.listed} | {"verdict": "verdict"}
-    print_table(title, list(headings.values()), rows.select(headings.keys()).iter_rows())
+    """Print rows of tokens.parquet: of its columns, those that people read first.
+
+    The category is among them where a token has another one than nearly all have.
+    """
+    special = not rows.is_empty() and not (rows["category"] == _ORDINARY).all()
+    columns = (_ID, _TOKEN, *((_CATEGORY,) if special else ()), *run.method.listed, _VERDICT)
+    print_table(
+        title,
+        [column.title for column in columns],
+        rows.select(column.key for column in columns).iter_rows(),
+        [column.digits for column in columns],
+    )
 
 
 def finish_run(run: Run, output_format: Format, write_report: bool) -> None:

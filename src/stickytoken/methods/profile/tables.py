@@ -14,7 +14,7 @@ _INTERVAL = (_LIFT, Column("lift_low", "low", 4), Column("lift_high", "high", 4)
 _SEVERITY = Column("severity", "severity")
 _UNIVERSALITY = Column("universality", "universality", 2)
 _RATE = Column("validation_rate", "validation rate", 2)
-LISTED = (*_INTERVAL, _UNIVERSALITY, _RATE, _SEVERITY)
+LISTED = (*_INTERVAL, _UNIVERSALITY, _SEVERITY)
 REPORTED = (
     _SEVERITY,
     Column("sd", "sd", 2),
