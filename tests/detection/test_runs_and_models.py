@@ -48,7 +48,7 @@ def test_another_model_is_refused_by_what_differs(small_run, encoder):
 def test_a_run_that_does_not_say_which_model_it_looked_at_is_refused(small_run, encoder, parts):
     record = small_run.record.model_copy(update={"identity_parts": parts})
     assert model_difference(record, encoder) is None
-    with pytest.raises(RunError, match="does not say which model it looked at: run the detection again"):
+    with pytest.raises(RunError, match="does not record its model: run the detection again"):
         require_same_model(SimpleNamespace(record=record, path=small_run.path), encoder)
 
 

@@ -1,4 +1,4 @@
-"""Coordinate a detection: identify, plan, compute, decide, commit."""
+"""Detect sticky tokens: identify the run, plan, compute, decide, commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tokens lie among the others: how near to the vocabulary's mean, and in which direction from it."""
+"""Map tokens by their closeness to the vocabulary's mean and their direction from it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from stickytoken.encoders.protocol import Encoder, reads_ids
 from stickytoken.insertion import Token
 
 MAP_SCHEMA = {"token_id": pl.Int64, "to_mean": pl.Float64, "component": pl.Float64, "drawn": pl.Boolean}
-# Tokens that are drawn at random: enough to see the shape of a vocabulary, however large it is.
+# Number of random tokens: enough to show the shape of a vocabulary of any size.
 DRAWN_TOKENS = 3000
 _LEAST_DRAWN = 3
 _DRAW = 11
 
 
 class EmbeddingMap(NamedTuple):
-    """Unit vectors in two dimensions.
+    """The vocabulary in two dimensions.
 
     Attributes:
         points: token_id; to_mean, the cosine to the mean of the drawn tokens; component, the first
@@ -36,17 +36,17 @@ class EmbeddingMap(NamedTuple):
 def embedding_map(
     encoder: Encoder, vocabulary: Sequence[Token], shown: Sequence[Token], seed: int
 ) -> EmbeddingMap:
-    """Encode every token as an input of its own, and lay them out.
+    """Encode tokens as inputs of their own, and place them on two axes.
 
-    The first axis is the direction that sticky tokens pull to. The second one is where the vocabulary
-    varies most beside it, so that the map shows how near to the mean a token is among its likes.
-    Mean and component come from random tokens alone, so that the shown ones do not bend them.
+    The first axis is the direction that sticky tokens pull to, the second the direction orthogonal to
+    it in which the vocabulary varies most. Both come from random tokens alone, so that the tokens to
+    show do not affect them.
 
     Args:
         encoder: the model.
-        vocabulary: the tokens to draw from.
+        vocabulary: tokens to draw from.
         shown: tokens that must be on the map.
-        seed: of the draw.
+        seed: seed of the draw.
     """
     drawn = np.random.default_rng([seed, _DRAW]).permutation(len(vocabulary))[:DRAWN_TOKENS]
     chosen = {vocabulary[k].id for k in drawn}

@@ -1,7 +1,6 @@
-"""What a reader sees of a run beside its numbers: symptom curves, real pairs, a map of the vocabulary.
+"""Evidence that a run keeps for its reports: symptom curves, real pairs, a map of the vocabulary.
 
-It is computed while the model is at hand and kept in the run folder, so that reports need none. No
-verdict rests on it.
+It is computed while the model is loaded, so that reports need no model. No verdict rests on it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from stickytoken.methods.shown_pairs import EvidenceStage
 EVIDENCE_FILE = "evidence.parquet"
 MAP_FILE = "map.parquet"
 EVIDENCE_RECORD_FILE = "evidence.json"
-# The worst tokens get a curve and pairs; a clean model gets those of its highest lifts.
+# Number of tokens with a curve and pairs: the sticky ones, or else those ranked highest.
 _MOST_SHOWN = 12
 _LEAST_SHOWN = 4
 ORDINARY_TOKENS = 8
@@ -60,9 +59,9 @@ class RunEvidence:
 
     Attributes:
         record: how it was made.
-        tokens: one row a token with a curve: copies, below and above are mean similarities by number
-            of copies (empty where no pair lies on that side); pairs are null where none lies below.
-        points: the map, one row a token.
+        tokens: one row per token with a curve; below and above are mean similarities by number of
+            copies, empty if no pair lies on that side; pairs are null if none lies below.
+        points: the map, one row per token.
     """
 
     record: EvidenceRecord
@@ -78,15 +77,15 @@ def write_evidence(
     folder: RunFolder,
     progress: ProgressCallback,
 ) -> None:
-    """Compute the evidence of a finished run and commit it; the record goes last.
+    """Compute the evidence of a finished run and commit it, the record last.
 
     Args:
-        job: what the run was computed from.
+        job: job of the run.
         tokens: tokens.parquet.
-        ranked_by: column whose largest values are the worst.
+        ranked_by: column with the largest value for the worst token.
         panel: carriers against anchors.
-        folder: the caller holds its lock.
-        progress: told of every step.
+        folder: run folder; the caller holds its lock.
+        progress: called after every step.
     """
     started = time.perf_counter()
     available = {token.id: token for token in job.vocabulary.available}
@@ -119,21 +118,21 @@ def measured_evidence(
     panel: EvidencePanel,
     progress: ProgressCallback = ignore_progress,
 ) -> pl.DataFrame:
-    """evidence.parquet of some tokens, and of ordinary ones behind them."""
+    """Compute evidence.parquet for some tokens, followed by ordinary ones."""
     rows = _measured(panel.stage, [*tokens, *ordinary], job, progress)
     return _frame(rows, panel, {token.id for token in ordinary})
 
 
 def has_evidence(folder: RunFolder) -> bool:
-    """Whether all of the evidence was committed."""
+    """Check whether all of the evidence was committed."""
     return all((folder.path / name).is_file() for name in (EVIDENCE_RECORD_FILE, EVIDENCE_FILE, MAP_FILE))
 
 
 def read_evidence(folder: RunFolder) -> RunEvidence | None:
-    """The evidence of a run; None where none was kept, or not all of it.
+    """Read the evidence of a run; None if it is missing or incomplete.
 
     Raises:
-        RunError: a file of it is damaged.
+        RunError: a file is damaged.
     """
     record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord) if has_evidence(folder) else None
     if record is None:
@@ -146,7 +145,7 @@ def read_evidence(folder: RunFolder) -> RunEvidence | None:
 
 
 def tokens_to_show(tokens: pl.DataFrame, ranked_by: str) -> list[int]:
-    """Sticky tokens, worst first; where they are few, those that come next."""
+    """Choose the sticky tokens, worst first; if they are few, also those that come next."""
     ranked = tokens.filter(pl.col(ranked_by).is_not_null()).sort(
         pl.col("verdict") == "sticky", ranked_by, "token_id", descending=[True, True, False], nulls_last=True
     )
@@ -157,7 +156,7 @@ def tokens_to_show(tokens: pl.DataFrame, ranked_by: str) -> list[int]:
 def ordinary_tokens(
     vocabulary: Sequence[Token], tokens: pl.DataFrame, shown: Sequence[Token], seed: int
 ) -> list[Token]:
-    """A few random tokens that nothing speaks against, as a control."""
+    """Draw a few random tokens that are not flagged, as a control."""
     excluded = {*flagged_ids(tokens), *(token.id for token in shown)}
     order = np.random.default_rng([seed, _ORDINARY]).permutation(len(vocabulary))
     drawn = (vocabulary[k] for k in order if vocabulary[k].id not in excluded)
@@ -169,7 +168,7 @@ def _measured(
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     progress(Progress(stage.name, 0, len(tokens)))
-    # All of them at once make the fullest batches, but a few at a time bound the memory.
+    # One shard for all would fill batches best; small ones bound the memory.
     size = ORDINARY_TOKENS
     for start in range(0, len(tokens), size):
         found, _ = compute_shard(stage, Shard(start, tuple(tokens[start : start + size])), job.encoder)

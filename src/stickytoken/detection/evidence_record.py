@@ -1,4 +1,4 @@
-"""evidence.json: how the pictures of a run were made."""
+"""evidence.json: how the evidence of a run was made."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from stickytoken.measurement.records import Record
 
 
 class EvidenceRecord(Record):
-    """What evidence.parquet and map.parquet rest on."""
+    """How evidence.parquet and map.parquet were made."""
 
-    carriers: list[str] = Field(description="texts that copies went into, behind their last word")
-    anchors: int = Field(description="texts that they were compared with")
+    carriers: list[str] = Field(description="texts with the copies behind their last word")
+    anchors: int = Field(description="number of texts that they were compared with")
     placement: Placement = Placement.SUFFIX
-    pair_copies: int = Field(description="copies in the pairs that are shown")
+    pair_copies: int = Field(description="number of copies in the pairs")
     map_explained: float | None = Field(
-        description="share of the variance beside the mean that the second axis of the map holds"
+        description="share of the variance orthogonal to the mean that the second axis holds"
     )
-    sequences: int = Field(description="texts that were encoded for it")
+    sequences: int = Field(description="number of encoded texts")
     seconds: float

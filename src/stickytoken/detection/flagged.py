@@ -1,23 +1,24 @@
-"""Tokens that a run flags: what may not serve as an ordinary token."""
+"""Tokens that a run flags, which may not serve as ordinary ones."""
 
 from __future__ import annotations
 
 import polars as pl
 
-# Verdicts of flagged tokens; the method std knows the first alone.
-FLAGGED = ("sticky", "topical")
+from stickytoken.methods.verdicts import Verdict
+
+FLAGGED = (Verdict.STICKY.value, Verdict.TOPICAL.value)
 
 
 def is_flagged() -> pl.Expr:
-    """Whether a row of `tokens.parquet` is sticky or topical; a token without a verdict is not."""
+    """Select the sticky and topical rows of `tokens.parquet`; a token without a verdict is neither."""
     return pl.col("verdict").is_in(FLAGGED).fill_null(value=False)
 
 
 def flagged_ids(tokens: pl.DataFrame) -> list[int]:
-    """Ids of the flagged tokens, in the order of the rows.
+    """List the ids of the flagged tokens in the order of the rows.
 
     Args:
-        tokens: columns `token_id` and `verdict`, as `tokens.parquet` has them.
+        tokens: with the columns `token_id` and `verdict` of `tokens.parquet`.
     """
     ids: list[int] = tokens.filter(is_flagged())["token_id"].to_list()
     return ids

@@ -1,4 +1,4 @@
-"""The identity of a run: a hash of everything that can change its numbers, nothing else."""
+"""The identity of a run: a hash of everything that can change its numbers, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from stickytoken.hashing import digest
 from stickytoken.insertion import Token
 from stickytoken.measurement.identity import identity_of
 
-# Raise it when the same inputs would give other numbers than before.
+# Increase it when the same inputs give other numbers than before.
 IDENTITY_VERSION = 2
 
 
 def identity_parts(
     encoder: EncoderIdentity, method: str, settings: Any, corpus: str, tokens: Sequence[Token] | None
 ) -> dict[str, Any]:
-    """Everything that can change the numbers of a run, as JSON values.
+    """Collect everything that can change the numbers of a run, as JSON values.
 
     Args:
         encoder: the model.
-        method: the detection method.
-        settings: its settings, a dataclass.
+        method: name of the method.
+        settings: settings of the method, a dataclass.
         corpus: fingerprint of the sentences or pairs.
-        tokens: the tokens that are looked at; None is all available ones.
+        tokens: the tokens to measure; None is all available ones.
     """
     return identity_of(
         IDENTITY_VERSION,

@@ -1,4 +1,4 @@
-"""Whether a model is the one that a run looked at."""
+"""Compare a model with the model of a run."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from stickytoken.measurement.identity import differences
 
 
 def model_difference(record: RunRecord, encoder: Encoder) -> list[str] | None:
-    """What sets an encoder apart from that of a run.
+    """Name the parts of `EncoderIdentity` in which an encoder differs from that of a run.
 
     Returns:
-        Names of the parts of `EncoderIdentity` that differ, none where it is the same model; None where the
-        run does not say which model it looked at.
+        The names; empty for the same model, None if the run does not record its model.
     """
     recorded = record.identity_parts.get("encoder")
     return differences(asdict(encoder.identity), recorded) if isinstance(recorded, dict) else None
 
 
 def require_same_model(run: Run, encoder: Encoder) -> None:
-    """Refuse a model that is not the one of a run.
+    """Refuse a model that is not the model of a run.
 
     Raises:
-        RunError: names what differs, or says that the run does not name its model.
+        RunError: the model differs, or the run does not record its model.
     """
     different = model_difference(run.record, encoder)
     if different is None:
-        raise RunError(f"{run.path} does not say which model it looked at: run the detection again")
+        raise RunError(f"{run.path} does not record its model: run the detection again")
     if different:
         raise RunError(
             f"the run in {run.path} is of another model than {encoder.name!r} (they differ in "

@@ -1,4 +1,4 @@
-"""What a run folder's JSON files hold."""
+"""The JSON files of a run folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA_VERSION = 2
 
 
 class LoadingRecord(Record):
-    """How a model was loaded, as far as it can change vectors; arguments of `load_encoder`."""
+    """Arguments of `load_encoder` that can change vectors."""
 
     dtype: str = "float32"
     revision: str | None = None
@@ -41,14 +41,14 @@ class ModelRecord(Record):
     vocabulary: int = Field(description="entries of the tokenizer")
     available: int = Field(description="entries that can occur in text")
     device: str
-    parameters: int | None = Field(description="number of parameters, where the encoder knows it")
+    parameters: int | None = Field(description="number of parameters, if known")
     loading: LoadingRecord | None = Field(
-        default=None, description="null where the encoder was made of a model object"
+        default=None, description="null if the encoder was made from a model object"
     )
 
 
 class CorpusRecord(Record):
-    """Where sentences or pairs came from."""
+    """Source of the sentences or pairs."""
 
     source: str
     sentences: int | None = Field(description="distinct sentences; null for a pair file")
@@ -72,7 +72,7 @@ class RunRecord(MeasurementRecord):
     method: str
     model: ModelRecord
     corpus: CorpusRecord
-    tokens: int = Field(description="tokens that the run looks at")
+    tokens: int = Field(description="number of tokens to measure")
     settings: dict[str, Any]
     versions: dict[str, str]
     hardware: dict[str, str]

@@ -1,10 +1,10 @@
-"""Evidence of tokens that a finished run kept none of, computed with its model; nothing is written."""
+"""Compute evidence for further tokens of a finished run; nothing is written."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -23,12 +23,12 @@ from stickytoken.vocabulary.categories import Vocabulary
 
 @dataclass(frozen=True)
 class Reopened:
-    """A finished run with its model, ready to show what further tokens do.
+    """A finished run with its model, ready to measure further tokens.
 
     Attributes:
         run: the run.
-        job: what it was computed from; its corpus is empty, for its plan holds all texts.
-        panel: carriers against anchors, encoded once.
+        job: job of the run; its corpus is empty, because the plan holds all texts.
+        panel: carriers and anchors, encoded once.
     """
 
     run: Run
@@ -41,23 +41,15 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
 
     Args:
         run: a finished run.
-        encoder: its model.
-        vocabulary: of the model.
+        encoder: model of the run.
+        vocabulary: vocabulary of the model.
 
     Raises:
-        RunError: the run is of another model, or its settings cannot be read.
+        RunError: the run is of another model, or its settings cannot be used.
     """
     require_same_model(run, encoder)
-    kind = run.method.settings
-    known = {field.name for field in fields(kind)}
-    # Weights and constants of scores are no part of evidence.
-    plain = {
-        name: value
-        for name, value in run.record.settings.items()
-        if name in known and not isinstance(value, dict)
-    }
     try:
-        settings = kind(**plain)
+        settings = run.settings.restored()
     except (TypeError, InputError) as error:
         raise RunError(f"the settings in {run.path} cannot be used: {error}") from error
     job = Job(encoder, settings, Sentences((), "the plan of the run"), vocabulary, [], True, False)
@@ -65,12 +57,12 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
 
 
 def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> RunEvidence:
-    """Curves and pairs of some tokens, as `detect` computes them for the worst ones; without a map.
+    """Compute curves and pairs as `detect` does for the worst tokens; without a map.
 
     Args:
         opened: the run.
-        token_ids: available tokens.
-        with_ordinary: also the ordinary tokens that stand beside them.
+        token_ids: ids of available tokens.
+        with_ordinary: whether to measure ordinary tokens as well.
 
     Raises:
         InputError: a token cannot occur in text.

@@ -23,8 +23,8 @@ class EvidencePanel:
     """Carriers against anchors.
 
     Attributes:
-        carriers: their texts.
-        sentences: texts of the anchors that can be shown, the first ones of the panel.
+        carriers: texts of the carriers.
+        sentences: texts of the first anchors, those that can be shown.
         stage: measures a token on them.
     """
 
@@ -58,12 +58,12 @@ def evidence_panel(
 def fitting_copies(
     encoder: Encoder, carrier: Sequence[int], pieces: int, counts: Sequence[int] = SYMPTOM_COPIES
 ) -> tuple[int, ...]:
-    """Numbers of copies that leave the carrier whole.
+    """Choose numbers of copies that still fit into the model with the carrier.
 
     Args:
         encoder: the model.
-        carrier: content ids.
-        pieces: tokens that a copy may take, a guess from above; one copy is always tried.
-        counts: to choose from.
+        carrier: content ids of the carrier.
+        pieces: upper bound on the tokens that a copy takes.
+        counts: numbers to choose from. 1 is chosen if none fits.
     """
     return tuple(n for n in counts if encoder.fits((*carrier, *(0,) * (n * pieces)))) or (1,)

@@ -1,4 +1,4 @@
-"""What a detection computes with, whatever the method."""
+"""What every method computes from, and how it runs its stages."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Job(Generic[Settings_co]):
 
     Attributes:
         encoder: the model.
-        settings: of the method.
-        corpus: sentences, or pairs.
-        vocabulary: of the model.
-        tokens: that the run looks at, by ascending id.
-        restricted: whether these are not all available tokens.
-        sampled: whether nobody named them, so that they are all or a random sample.
+        settings: settings of the method.
+        corpus: sentences or pairs.
+        vocabulary: vocabulary of the model.
+        tokens: tokens to measure; a run has them by ascending id.
+        restricted: whether some available tokens are left out.
+        sampled: whether the tokens are all available ones or a random sample, not named by a user.
     """
 
     encoder: Encoder
@@ -78,10 +78,10 @@ class Job(Generic[Settings_co]):
 
 
 class StageRunner(Protocol):
-    """Runs a stage over tokens and returns one row a token."""
+    """Runs a stage over tokens."""
 
     def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
-        """Rows in the order of the tokens."""
+        """Return one row per token, in the order of the tokens."""
         ...
 
 
@@ -109,12 +109,12 @@ class FolderRunner:
         self._shards: dict[str, int] = {}
 
     def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
-        """Rows in the order of the tokens; what is committed is not computed again."""
+        """Return one row per token, in their order; committed shards are not computed again."""
         shards: list[Shard] = cut_into_shards(tokens, stage.probes_per_token, self._shard_probes)
         self._shards[stage.name] = len(shards)
         return run_stage(stage, shards, self._engine, self._folder, self.progress)
 
     @property
     def cost(self) -> ShardCost:
-        """What all stages that were run took, in whatever session."""
+        """What all stages took so far, earlier sessions included."""
         return self._folder.total_cost(self._shards)

@@ -1,4 +1,4 @@
-"""What is ordinary: an empirical null for the effects of a vocabulary. Pure."""
+"""An empirical null: how the effects of ordinary tokens are distributed. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import scipy  # its parts are loaded when they are used
 
 from stickytoken.methods.statistics import Estimates, Vector
 
-# Quantiles that the null is fitted to: tails to two on either side, the width to an upper one that is
-# close to the tail that is tested, with room for sticky tokens beyond it.
+# Quantiles that the null is fitted to: the tails to two on either side, the width to an upper one close to
+# the tail that is tested, which leaves room for sticky tokens beyond it.
 _BODY, _TAIL, _WIDTH = 0.9, 0.98, 0.95
-# Tails heavier than normal, and skewness, are taken where they are this many standard errors away.
+# Heavier tails or skewness must be this many standard errors away from normal to count.
 _CHANCE = 2.0
 _LEAST_FREEDOM, _NORMAL_FREEDOM = 2.0, 1e6
 _LARGEST_SKEWNESS = 1.0
-# How much vocabularies differ in it.
+# Standard deviation of the skewness between vocabularies.
 _SKEWNESS_SPREAD = 0.3
 _NODES = 32
 
@@ -30,19 +30,19 @@ class Shape:
     Attributes:
         freedom: degrees of freedom of Student's t; infinite is normal.
         skewness: g of Tukey's distribution of (exp(g Z) - 1) / g, Z standard normal (Hoaglin 1985);
-            0 is normal. It counts only where the freedom is infinite.
+            0 is normal. It is used only if the freedom is infinite.
     """
 
     freedom: float = math.inf
     skewness: float = 0.0
 
     def exceedance(self, distance: Vector, spread: float, error: Vector) -> Vector:
-        """Upper tail probability of an effect plus normal noise, by Gauss-Hermite quadrature.
+        """Compute the upper tail probability of effect plus normal noise, by Gauss-Hermite quadrature.
 
         Args:
-            distance: from the median.
-            spread: of the effects.
-            error: of the noise.
+            distance: distances from the median.
+            spread: standard deviation of the effects.
+            error: standard deviations of the noise.
         """
         if spread == 0 or (math.isinf(self.freedom) and self.skewness == 0):
             scale = np.sqrt(spread**2 + error**2)
@@ -55,23 +55,23 @@ class Shape:
         return np.asarray(self._survival(standard) @ (weights / weights.sum()), dtype=np.float64)
 
     def spread(self, distance: float, level: float, noise: float) -> float:
-        """The spread at which a quantile of effects and noise lies ``distance`` above their median."""
+        """Find the spread at which a quantile of effects and noise lies ``distance`` above their median."""
         if distance <= noise * scipy.stats.norm.ppf(level):
             return 0.0
 
         def excess(spread: float) -> float:
             return self.beyond(distance + self.median(spread, noise), spread, noise) - (1 - level)
 
-        # Heavy tails reach far at a small spread, and a quantile of the body at a larger one.
+        # A quantile in a heavy tail needs a small spread, one in the body a larger one.
         return float(scipy.optimize.brentq(excess, 0.0, 10 * distance))
 
     def halfway(self, other: Shape) -> Shape:
-        """The shape between two: averages of skewness and of 1 / freedom."""
+        """Average two shapes: the skewness, and 1 / freedom."""
         heaviness = (1 / self.freedom + 1 / other.freedom) / 2
         return Shape(1 / heaviness if heaviness else math.inf, (self.skewness + other.skewness) / 2)
 
     def median(self, spread: float, noise: float) -> float:
-        """Median of effects and noise together: noise draws that of skewed effects to their mean."""
+        """Compute the median of effects and noise; noise moves the median of skewed effects to their mean."""
         if math.isfinite(self.freedom) or self.skewness == 0 or spread == 0:
             return 0.0
         reach = spread + noise
@@ -80,12 +80,12 @@ class Shape:
         )
 
     def beyond(self, distance: float, spread: float, noise: float) -> float:
-        """`exceedance` of one distance."""
+        """Compute `exceedance` for one distance."""
         return float(self.exceedance(np.array([distance]), spread, np.array([noise]))[0])
 
     def _survival(self, standard: Vector) -> Vector:
         if math.isinf(self.freedom):
-            # Below its lower end the distribution has nothing: log(0) is minus infinity there.
+            # Below the lower end of the distribution log(0) is minus infinity, which gives probability 1.
             inside = np.maximum(0.0, 1 + standard * math.expm1(self.skewness * _at_width()) / _at_width())
             with np.errstate(divide="ignore"):
                 return np.asarray(scipy.stats.norm.sf(np.log(inside) / self.skewness), dtype=np.float64)
@@ -95,12 +95,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Null:
-    """The vocabulary's own distribution of effects: what an ordinary token does (Efron 2004).
+    """The distribution of effects over the ordinary tokens of a vocabulary (Efron 2004).
 
     Attributes:
-        center: median effect.
-        spread: standard deviation of the effects above the median, their noise taken out.
-        shape: of the effects.
+        center: the median effect.
+        spread: standard deviation of the effects above the median, without their noise.
+        shape: shape of the effects.
     """
 
     center: float
@@ -109,17 +109,17 @@ class Null:
 
     @classmethod
     def fit(cls, values: Vector, variance: float, of_part: Shape | None = None) -> Null:
-        """Fit the width above the median, heavy tails to both sides, skewness to the right.
+        """Fit the width above the median, heavy tails on both sides and skewness to the right.
 
-        Sticky tokens lie in the upper tail, and many of them look like a heavy one; a long lower
-        tail may be skewness. Tails count as heavy as on the side where they are lighter. The
-        width may differ between the sides, and is taken from the side that is tested. Where the
-        body reaches further up than down, the upper tail is expected to go on like that.
+        Sticky tokens lie in the upper tail, and many of them look like a heavy tail; a long lower
+        tail may be skewness. So the lighter of the two tails decides how heavy they are. The
+        width may differ between the sides and is taken from the side that is tested. If the
+        body reaches further up than down, the upper tail is expected to do the same.
 
         Args:
             values: noisy effects of unselected tokens, shape (tokens,).
-            variance: of their noise.
-            of_part: the shape of a part of the effects, where they are a sum: the body of a sum
+            variance: variance of their noise.
+            of_part: if the effects are a sum, the shape of one part of it: the body of a sum
                 looks more normal than its tails are.
         """
         levels = (1 - _TAIL, 1 - _WIDTH, 1 - _BODY, 0.5, _BODY, _WIDTH, _TAIL)
@@ -139,24 +139,24 @@ class Null:
         return cls(center - shape.median(spread, noise), spread, shape)
 
     def scaled(self, factor: float) -> Null:
-        """The same distribution on another scale."""
+        """Scale the distribution."""
         return Null(self.center * factor, self.spread * factor, self.shape)
 
     def exceedance(self, estimates: Estimates) -> Vector:
-        """P-values: how often an ordinary token, measured with the same error, comes out as high."""
+        """Compute p-values: how often an ordinary token, measured with the same error, comes out as high."""
         return self.shape.exceedance(estimates.value - self.center, self.spread, estimates.error)
 
 
 @cache
 def _at_width() -> float:
-    """The standard normal quantile at the level that the width is taken from."""
+    """Compute the standard normal quantile at the level of the width."""
     return float(scipy.stats.norm.ppf(_WIDTH))
 
 
 def _freedom(body: float, tail: float, noise: float, size: int) -> float:
-    """Degrees of freedom at which effects and noise together reach both quantiles.
+    """Find the degrees of freedom at which effects and noise together reach both quantiles.
 
-    Infinite where the tail is that of a normal distribution, or heavier by chance.
+    Infinite if the tail is that of a normal distribution, or heavier by chance only.
     """
 
     def excess(freedom: float) -> float:
@@ -174,10 +174,10 @@ def _freedom(body: float, tail: float, noise: float, size: int) -> float:
 
 
 def _skewness(below: float, above: float, noise: float, size: int) -> float:
-    """Skewness to the right at which effects and noise together reach the quantiles on both sides.
+    """Find the skewness at which effects and noise together reach the quantiles on both sides.
 
-    Zero where the lower side reaches as far, or less far by chance; pulled to zero by its error,
-    which is large where tokens are few.
+    Zero if the lower side reaches as far, or less far by chance only; pulled to zero by its error,
+    which is large if tokens are few.
     """
 
     def excess(skewness: float) -> float:

@@ -1,4 +1,4 @@
-"""Anchors in groups, and what a carrier with copies in it does to its similarity to them."""
+"""Anchors in groups, and how copies in a carrier change its similarity to them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Vector = NDArray[np.float64]
 
 
 class Response(NamedTuple):
-    """What copies did to the similarities of K carriers.
+    """How copies changed the similarities of K carriers to the anchors.
 
     Attributes:
         lifts: mean change over the pairs below the mean similarity, shape (K,).
-        sentence_lifts: the same over anchors that are sentences, shape (K,).
-        groups: the same by group of anchors, NaN where no pair lies below, shape (K, G).
+        sentence_lifts: the same over the anchors that are sentences, shape (K,).
+        groups: the same by group of anchors, NaN if no pair of the group lies below, shape (K, G).
         rising: share of the pairs below that rise, shape (K,).
-        slope: of the similarity after on the one before, over all pairs, shape (K,).
-        intercept: of the same line, shape (K,).
+        slope: slope of the similarity after on the similarity before, over all pairs, shape (K,).
+        intercept: intercept of the same line, shape (K,).
     """
 
     lifts: Vector
@@ -35,13 +35,13 @@ class Response(NamedTuple):
 
 @dataclass(frozen=True)
 class AnchorPanel:
-    """Anchors with equal weight inside a group.
+    """Anchors; those of one group weigh the same.
 
     Attributes:
         vectors: unit vectors, shape (A, d).
         groups: group of each anchor, 0 to G - 1, shape (A,).
-        group_weights: summing to 1, shape (G,).
-        sentence_groups: how many of the groups, the first ones, are of sentences.
+        group_weights: weights that sum to 1, shape (G,).
+        sentence_groups: the first so many groups hold sentences.
     """
 
     vectors: NDArray[np.float32]
@@ -63,11 +63,11 @@ class AnchorPanel:
 
     @cached_property
     def membership(self) -> NDArray[np.float32]:
-        """One where an anchor belongs to a group, shape (A, G)."""
+        """1 if an anchor belongs to a group, else 0; shape (A, G)."""
         return np.eye(len(self.group_weights), dtype=np.float32)[self.groups]
 
     def against(self, carriers: NDArray[np.float32], mean_similarity: float) -> CarrierPanel:
-        """Compare carriers without copies with all anchors.
+        """Compare carriers, still without copies, with all anchors.
 
         Args:
             carriers: unit vectors, shape (K, d).
@@ -79,7 +79,7 @@ class AnchorPanel:
 
 @dataclass(frozen=True)
 class CarrierPanel:
-    """Carriers before any copy.
+    """Carriers without copies against the anchors.
 
     Attributes:
         panel: the anchors.
@@ -97,12 +97,12 @@ class CarrierPanel:
 
     @cached_property
     def _pair_weights(self) -> Vector:
-        """Weights of the pairs below, a row a carrier summing to 1; shape (K, A)."""
+        """Weights of the pairs below; each carrier's row sums to 1; shape (K, A)."""
         return self._weights_of(self.panel.group_weights)
 
     @cached_property
     def _sentence_pair_weights(self) -> Vector:
-        """The same over sentences alone."""
+        """The same over the sentences alone."""
         first = np.arange(len(self.panel.group_weights)) < self.panel.sentence_groups
         return self._weights_of(np.where(first, self.panel.group_weights, 0.0))
 
@@ -115,17 +115,17 @@ class CarrierPanel:
 
     @cached_property
     def _deviations(self) -> tuple[Vector, Vector]:
-        """Similarities before as deviations, and their weighted variance."""
+        """Similarities before as deviations from their mean, and the weighted variance."""
         weights = self.panel.weights
         deviations = self.before - (self.before @ weights)[:, None]
         return deviations, deviations**2 @ weights
 
     def first(self, count: int) -> CarrierPanel:
-        """The first carriers alone."""
+        """Keep the first carriers only."""
         return CarrierPanel(self.panel, self.before[:count], self.below[:count])
 
     def response(self, vectors: NDArray[np.float32]) -> Response:
-        """Measure carriers with copies in.
+        """Measure the carriers with copies in them.
 
         Args:
             vectors: unit vectors, shape (K, d), in the order of the carriers.
@@ -159,7 +159,7 @@ def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def group_weights(sentence_groups: int, vocabulary_groups: int, vocabulary_share: float) -> Vector:
-    """Sentence groups share one part of the weight equally, vocabulary groups the other."""
+    """Weigh groups: those of sentences share one part equally, those of the vocabulary the other."""
     share = vocabulary_share if vocabulary_groups else 0.0
     return np.concatenate(
         [
@@ -170,12 +170,12 @@ def group_weights(sentence_groups: int, vocabulary_groups: int, vocabulary_share
 
 
 def balanced(groups: Sequence[str], count: int, seed: int) -> list[int]:
-    """Draw indices in turn from every group, so that none has two more than another while it lasts.
+    """Draw indices from all groups in turn, so that the groups stay level until they run out.
 
     Args:
-        groups: group of each item.
-        count: items to draw; all if there are fewer.
-        seed: of the order in and between groups.
+        groups: the group of each item.
+        count: number of items to draw; all if there are fewer.
+        seed: seed of the order within and between groups.
     """
     generator = np.random.default_rng(seed)
     queues: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Which texts a token is probed with: every carrier, placement and number of copies."""
+"""The texts that probe a token: every carrier, placement and number of copies."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Path: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ProbeGrid:
-    """Carriers x placements x counts, for any token.
+    """All combinations of carriers, placements and numbers of copies.
 
     Attributes:
         carriers: texts (text insertion) or tokenized texts (ids insertion).
-        placements: where copies go.
-        counts: probes hold 1, 2, ..., counts copies.
-        paths: for random placement, one path a carrier.
+        placements: where the copies go.
+        counts: probes hold 1 to this many copies.
+        paths: for random placement, one path per carrier.
     """
 
     carriers: tuple[Carrier, ...]
@@ -42,11 +42,11 @@ class ProbeGrid:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(carriers, placements, counts)."""
+        """Number of carriers, placements and copy counts."""
         return len(self.carriers), len(self.placements), self.counts
 
     def probes(self, token: Token) -> list[Probe]:
-        """All probes of one token, counts fastest, carriers slowest."""
+        """Return all probes of one token; counts vary fastest, carriers slowest."""
         paths = self.paths.of(token) if Placement.RANDOM in self.placements else ()
         return [
             probe
@@ -56,7 +56,7 @@ class ProbeGrid:
         ]
 
     def alone(self, token: Token) -> Probe:
-        """The token by itself, behind the prompt."""
+        """Return the token by itself, behind the prompt."""
         carrier = self.carriers[0]
         return token.text if isinstance(carrier, str) else (*carrier.head, token.id, *carrier.tail)
 
@@ -67,22 +67,22 @@ class ProbeGrid:
 
 
 def word_count(carrier: Carrier) -> int:
-    """Number of whitespace-separated words."""
+    """Count the words that whitespace separates."""
     return len(carrier.split()) if isinstance(carrier, str) else len(carrier.words)
 
 
 @dataclass(frozen=True)
 class KeyedPaths:
-    """Paths of random placement from a generator keyed by (seed, key, token, carrier).
+    """Random placement, drawn from a generator keyed by (seed, key, token, carrier).
 
-    What is drawn for one token depends on nothing but that token.
+    The paths of a token do not depend on the other tokens.
 
     Attributes:
-        seed: the run's seed.
-        key: keeps stages of one run apart.
-        words: words of each carrier.
-        counts: steps.
-        insertion: among ids a copy is one word, whatever its text.
+        seed: seed of the run.
+        key: keeps the stages of a run apart.
+        words: number of words in each carrier.
+        counts: number of steps.
+        insertion: with ids, a copy counts as one word, whatever its text.
     """
 
     seed: int
@@ -92,7 +92,7 @@ class KeyedPaths:
     insertion: Insertion = Insertion.TEXT
 
     def of(self, token: Token) -> list[Path]:
-        """One path a carrier."""
+        """Return one path per carrier."""
         return [
             tuple(
                 int(generator.integers(0, gaps + 1))
@@ -105,19 +105,19 @@ class KeyedPaths:
 
 @dataclass(frozen=True)
 class WalkedPaths:
-    """Paths of random placement from one stream that walks the whole vocabulary.
+    """Random placement, drawn from one stream that walks the whole vocabulary.
 
     Attributes:
-        paths: by token id, one path a carrier.
+        paths: by token id, one path per carrier.
     """
 
     paths: Mapping[int, tuple[Path, ...]]
 
     def of(self, token: Token) -> Sequence[Path]:
-        """One path a carrier.
+        """Return one path per carrier.
 
         Raises:
-            InputError: the token was not among those whose paths were kept.
+            InputError: the paths of the token were not kept.
         """
         if token.id not in self.paths:
             raise InputError(f"token {token.id} ({token.text!r}) is not in the vocabulary that was walked")
@@ -137,18 +137,18 @@ def walk_vocabulary(
 ) -> WalkedPaths:
     """Replay the random stream of the published runs.
 
-    They drew all gaps from one ``random.Random(42)``, token by token in order of id, so
-    what a token got depends on the tokens before it. Walking the stream up front makes it
-    a function of seed, vocabulary and carriers alone: the order of computation, a resume
-    and the number of workers change nothing.
+    The published code drew all gaps from one ``random.Random(42)``, token by token in order
+    of id, so the gaps of a token depend on the tokens before it. Walking the stream up front
+    makes them a function of seed, vocabulary and carriers alone: the order of computation,
+    a resume and the number of workers change nothing.
 
     Args:
         seed: 42 replays the published runs.
-        vocabulary: all available tokens by ascending id, as they were walked.
-        wanted: tokens whose paths are kept.
-        words: words of each carrier.
-        counts: steps.
-        insertion: among ids a copy is one word, whatever its text.
+        vocabulary: all available tokens by ascending id, the order of the walk.
+        wanted: tokens whose paths to keep.
+        words: number of words in each carrier.
+        counts: number of steps.
+        insertion: with ids, a copy counts as one word, whatever its text.
     """
     stream = random.Random(seed)
     keep = {token.id for token in wanted}
@@ -167,10 +167,10 @@ def walk_vocabulary(
 
 
 def _words_added(token: Token, insertion: Insertion) -> int:
-    """Words that one copy becomes: one id, or what its text is once split again."""
+    """Count the words that one copy adds."""
     return 1 if insertion is Insertion.IDS else len(token.text.split())
 
 
 def _gaps(words: int, added: int, counts: int) -> Iterator[int]:
-    """Words in the sentence at each step, which is the largest gap index."""
+    """Count the words of the sentence at each step; this is the largest gap index."""
     return (words + step * added for step in range(counts))

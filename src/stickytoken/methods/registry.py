@@ -23,11 +23,10 @@ def register(entry: MethodEntry) -> None:
     """Add a method.
 
     Args:
-        entry: of the method.
+        entry: entry of the method.
 
     Raises:
-        InputError: there is a method of that name, or an option whose meaning differs from that of another
-            method's option of the same name.
+        InputError: the name is taken, or an option differs from another method's option of the same name.
     """
     if entry.name in _entries:
         raise InputError(f"there is a method {entry.name!r} already: choose another name")
@@ -43,18 +42,18 @@ def register(entry: MethodEntry) -> None:
 
 
 def unregister(name: str) -> None:
-    """Remove a method that was added."""
+    """Remove a method."""
     del _entries[name]
     _loaded.cache_clear()
 
 
 def entries() -> tuple[MethodEntry, ...]:
-    """All methods, the default first."""
+    """List all methods, the default first."""
     return tuple(_entries.values())
 
 
 def entry_of(name: object, pairs_given: bool) -> MethodEntry:
-    """The method of a name; without one, the first that takes what is given.
+    """Find a method by name; without a name, the first that accepts the corpus.
 
     Raises:
         InputError: the name is unknown.
@@ -67,7 +66,7 @@ def entry_of(name: object, pairs_given: bool) -> MethodEntry:
 
 
 def method_named(name: str) -> AnyMethod:
-    """A method by its name, loaded.
+    """Load a method by name.
 
     Raises:
         InputError: the name is unknown.
@@ -76,9 +75,7 @@ def method_named(name: str) -> AnyMethod:
 
 
 def choose_method(name: str | None, settings: MethodSettings | None, pairs_given: bool) -> AnyMethod:
-    """The method that a caller means.
-
-    Named methods go first, then the settings' own; without either the first that takes what is given.
+    """Find the method that a caller means: by name, by the settings, or else the first that fits the corpus.
 
     Raises:
         InputError: the name is unknown, the settings are of another method, or the method takes no pairs.

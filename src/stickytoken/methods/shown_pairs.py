@@ -1,4 +1,4 @@
-"""Pairs to show a reader: what copies of a token did to two texts. Pure."""
+"""Choose pairs that show a reader what copies of a token do to two texts. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class ShownPair(NamedTuple):
     """A carrier and an anchor below the mean similarity.
 
     Attributes:
-        carrier: its index.
-        anchor: its index.
-        before: their similarity.
-        after: with the copies in the carrier.
+        carrier: index of the carrier.
+        anchor: index of the anchor.
+        before: their similarity without copies.
+        after: their similarity with the copies in the carrier.
     """
 
     carrier: int
@@ -32,14 +32,14 @@ class ShownPair(NamedTuple):
 
 @dataclass(frozen=True)
 class EvidenceStage:
-    """The symptom curve of a token, and two of the pairs behind it.
+    """Measure the symptom curve of a token, and pick two of the pairs behind it.
 
     Attributes:
         symptoms: the curve.
-        copies: number of copies in the pairs, one of those of the curve.
-        sentences: how many of the anchors, the first ones, are sentences that can be shown.
-        name: of the stage.
-        precision: of the model; None is its own.
+        copies: number of copies in the pairs; one of the numbers in the curve.
+        sentences: the first so many anchors are sentences and can be shown.
+        name: name of the stage.
+        precision: precision of the model; None is its own.
     """
 
     symptoms: SymptomStage
@@ -50,17 +50,17 @@ class EvidenceStage:
 
     @property
     def probes_per_token(self) -> int:
-        """Those of the curve."""
+        """Number of probes of the curve."""
         return self.symptoms.probes_per_token
 
     def probes(self, token: Token) -> Sequence[Probe]:
-        """Those of the curve."""
+        """Return the probes of the curve."""
         return self.symptoms.probes(token)
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """The curve; the typical pair and the one that rises most, empty where no pair lies below.
+        """Measure the curve, the typical pair and the pair that rises most; empty if no pair lies below.
 
-        Typical is the pair of sentences whose rise is nearest to the mean over all anchors below.
+        The typical pair is the one whose rise is nearest to the mean over all pairs below.
         """
         row = dict(self.symptoms.measure(token, vectors))
         panel = self.symptoms.panel
@@ -77,13 +77,15 @@ class EvidenceStage:
 def pairs_to_show(
     before: NDArray[np.float64], after: NDArray[np.float64], shown: NDArray[np.bool_], typical: float
 ) -> dict[str, ShownPair | tuple[()]]:
-    """The pair whose rise is nearest to the typical one, and the one that rises most; ties by position.
+    """Find the pair whose rise is nearest to the typical one and the pair that rises most.
+
+    Ties go to the first pair.
 
     Args:
         before: similarities, shape (K, A).
-        after: the same with copies in the carrier, shape (K, A).
+        after: similarities with copies in the carrier, shape (K, A).
         shown: pairs that may be shown, shape (K, A).
-        typical: a rise.
+        typical: the rise to look for.
     """
     places = np.argwhere(shown)
     if not len(places):

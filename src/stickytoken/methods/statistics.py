@@ -14,12 +14,12 @@ from stickytoken.errors import InputError
 Vector = NDArray[np.float64]
 
 
-# How much the scales of two rounds may differ, as a standard deviation around 1, and at most.
+# Prior of the scale between two rounds: its standard deviation around 1, and its smallest value.
 _SCALE_SPREAD, _LEAST_SCALE = 0.25, 0.1
 
 
 class Estimates(NamedTuple):
-    """One estimate an effect.
+    """One estimate per effect.
 
     Attributes:
         value: shape (tokens,).
@@ -34,17 +34,17 @@ class Estimates(NamedTuple):
     high: Vector
 
     def scaled(self, factor: float) -> Estimates:
-        """All of it on another scale."""
+        """Multiply values, errors and intervals by a factor."""
         return Estimates(*(column * factor for column in self))
 
 
 def centre_probes(values: Vector, reference: NDArray[np.bool_], expected: Vector | None = None) -> Vector:
-    """Remove what a probe does to every token: y_tk - mean over reference of (y_rk - expected_r).
+    """Remove the common effect of each probe: y_tk - mean over reference of (y_rk - expected_r).
 
     Args:
         values: y, shape (tokens, probes).
         reference: tokens that no earlier result selected, shape (tokens,).
-        expected: effects of the tokens that are known already; None is zero.
+        expected: known effects of the tokens; None is zero.
     """
     known = np.zeros(len(values)) if expected is None else expected
     centred: Vector = values - (values[reference] - known[reference, None]).mean(axis=0)
@@ -52,7 +52,7 @@ def centre_probes(values: Vector, reference: NDArray[np.bool_], expected: Vector
 
 
 def interaction_variance(centred: Vector) -> float:
-    """Variance of one probe around its token's effect: the residual mean square of a two-way table.
+    """Estimate the variance of one probe around its token's effect: the residual mean square.
 
     Args:
         centred: shape (tokens, probes), probe effects removed.
@@ -68,12 +68,12 @@ def interaction_variance(centred: Vector) -> float:
 
 
 def mean_with_interval(centred: Vector, confidence: float, common_variance: float = 0.0) -> Estimates:
-    """Mean over probes with a Student interval; the probe is the unit of sampling.
+    """Average over probes, with a Student interval; the probe is the unit of sampling.
 
     Args:
         centred: shape (tokens, probes), probe effects removed.
         confidence: coverage of the intervals.
-        common_variance: of an error that all means share.
+        common_variance: variance of an error that all means share.
     """
     probes = centred.shape[1]
     value = centred.mean(axis=1)
@@ -87,8 +87,8 @@ class Regression:
     """A prior for effects: normal around a line in known covariates (Fay and Herriot 1979).
 
     Attributes:
-        coefficients: of the covariates, the intercept last.
-        variance: of the effects around the line.
+        coefficients: coefficients of the covariates, the intercept last.
+        variance: variance of the effects around the line.
     """
 
     coefficients: Vector
@@ -100,7 +100,7 @@ class Regression:
 
         Args:
             values: noisy effects, shape (tokens,).
-            variance: of their noise.
+            variance: variance of their noise.
             covariates: shape (tokens, covariates).
         """
         design = _with_intercept(covariates)
@@ -110,17 +110,17 @@ class Regression:
         return cls(coefficients, max(0.0, float(residuals @ residuals) / freedom - variance))
 
     def scaled(self, factor: float) -> Regression:
-        """The same prior for effects on another scale."""
+        """Scale the prior as the effects are scaled."""
         return Regression(self.coefficients * factor, self.variance * factor**2)
 
     def shrink(self, values: Vector, variances: Vector, covariates: Vector, confidence: float) -> Estimates:
-        """Posterior means and intervals: each value is pulled to the line by its noise.
+        """Compute posterior means and intervals: the noisier a value, the closer to the line.
 
         mean = line + (1 - B) (value - line), variance = (1 - B) v, B = v / (v + prior variance).
 
         Args:
             values: noisy effects, shape (tokens,).
-            variances: of their noise, shape (tokens,).
+            variances: variances of their noise, shape (tokens,).
             covariates: shape (tokens, covariates).
             confidence: coverage of the intervals.
         """
@@ -138,12 +138,14 @@ def _with_intercept(covariates: Vector) -> Vector:
 
 
 def q_values(p_values: Vector) -> Vector:
-    """Smallest false discovery rate at which each hypothesis is rejected (Benjamini and Hochberg 1995)."""
+    """Find the smallest false discovery rate that rejects each hypothesis (Benjamini and Hochberg 1995)."""
     return np.asarray(scipy.stats.false_discovery_control(p_values, method="bh"), dtype=np.float64)
 
 
 def weighted_quantile(values: Vector, weights: Vector, level: float) -> Vector:
-    """Lower weighted quantile along the last axis: the smallest value that ``level`` of the weight reaches.
+    """Compute the lower weighted quantile along the last axis.
+
+    It is the smallest value at or below which ``level`` of the weight lies.
 
     Args:
         values: shape (..., n).
@@ -158,14 +160,14 @@ def weighted_quantile(values: Vector, weights: Vector, level: float) -> Vector:
 
 
 def scale_between(first: Vector, reliability: float, second: Vector) -> float:
-    """How much the effects of the second measurement grow with those of the first, its noise aside.
+    """Estimate the slope of the second measurement's effects on the first's, noise aside.
 
-    Slope of a regression with errors in the regressor, cov(first, second) / var(first) / reliability,
-    pulled to 1 by its own error: it is 1 where there is nothing to compare.
+    The slope of a regression with errors in the regressor, cov(first, second) / var(first) / reliability,
+    is pulled to 1 by its own error. It is 1 if there is nothing to compare.
 
     Args:
         first: noisy effects of unselected tokens.
-        reliability: share of their variance, in the whole population, that is no noise.
+        reliability: share of their variance in the whole population that is not noise.
         second: effects of the same tokens, measured by other probes.
     """
     if len(first) < 3 or not first.var() > 0 or reliability <= 0:
@@ -177,7 +179,7 @@ def scale_between(first: Vector, reliability: float, second: Vector) -> float:
 
 
 def present_mean(values: Vector) -> Vector:
-    """Mean over the first axis of what is no NaN; NaN where nothing is left."""
+    """Average over the first axis without NaNs; NaN if nothing is left."""
     present = np.isfinite(values)
     counts = present.sum(axis=0)
     sums = np.where(present, values, 0.0).sum(axis=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from stickytoken.methods.job import MethodSettings
@@ -31,6 +31,20 @@ class StoredSettings:
             InputError: run.json holds something else.
         """
         return real_number(f"{name} in {self.place}", self.values.get(name, getattr(self.defaults, name)))
+
+    def restored(self) -> MethodSettings:
+        """The settings as the method's own class; what is unknown or compound keeps its default.
+
+        Raises:
+            InputError: a value is out of range.
+        """
+        known = {field.name for field in fields(self.defaults)}
+        plain = {
+            name: value
+            for name, value in self.values.items()
+            if name in known and not isinstance(value, dict)
+        }
+        return replace(self.defaults, **plain)
 
     def text(self, name: str) -> str:
         """A setting as words; several values are joined by "or"."""

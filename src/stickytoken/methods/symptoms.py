@@ -19,14 +19,14 @@ SYMPTOM_CARRIERS = 12
 
 @dataclass(frozen=True)
 class SymptomStage:
-    """Every carrier with each number of copies behind it.
+    """Put each number of copies behind every carrier.
 
     Attributes:
         carriers: texts, or tokenized texts for ids insertion.
-        copies: numbers of copies, without 0.
+        copies: numbers of copies to try, without 0.
         panel: the carriers without copies against the anchors.
-        name: of the stage.
-        precision: of the model; None is its own.
+        name: name of the stage.
+        precision: precision of the model; None is its own.
     """
 
     carriers: tuple[Carrier, ...]
@@ -37,17 +37,17 @@ class SymptomStage:
 
     @property
     def probes_per_token(self) -> int:
-        """Carriers x numbers of copies."""
+        """Number of carriers times the number of copy counts."""
         return len(self.carriers) * len(self.copies)
 
     def probes(self, token: Token) -> Sequence[Probe]:
-        """Carriers slowest."""
+        """Insert the copies; the carrier varies slowest."""
         return [self._probe(token, carrier, copies) for carrier in self.carriers for copies in self.copies]
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """Mean similarity by number of copies, 0 first, of the pairs below and of those above.
+        """Average the similarity by number of copies, 0 first, over the pairs below and those above.
 
-        Where no pair lies on a side, its list is empty.
+        A side without a pair gets an empty list.
         """
         units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         after = units.reshape(len(self.carriers), len(self.copies), -1) @ self.panel.panel.vectors.T

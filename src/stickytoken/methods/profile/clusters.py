@@ -1,4 +1,4 @@
-"""Groups of anchors where nobody named their topics."""
+"""Group anchors whose topics are unknown."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 
-# A cluster that is much smaller says little about its group.
+# A much smaller cluster would say little about its group.
 _LEAST_MEMBERS = 4
 
 
 def cluster(vectors: NDArray[np.float32], groups: int, seed: int) -> NDArray[np.intp]:
-    """K-means on unit vectors, numbered in the order in which the clusters appear.
+    """Cluster unit vectors with k-means; clusters are numbered in order of appearance.
 
     Args:
         vectors: unit vectors, shape (n, d).
-        groups: clusters at most; fewer where they would be tiny.
-        seed: of the first centers, which are vectors of the set.
+        groups: largest number of clusters; fewer if they would be tiny.
+        seed: seed of the choice of the first centers among the vectors.
 
     Returns:
         Group of each vector, shape (n,).
@@ -31,7 +31,7 @@ def cluster(vectors: NDArray[np.float32], groups: int, seed: int) -> NDArray[np.
         return np.zeros(len(vectors), dtype=np.intp)
     chosen = np.random.default_rng(seed).choice(len(distinct), size=count, replace=False)
     with warnings.catch_warnings():
-        # Vectors that differ in their last bits alone make fewer clusters than were asked for.
+        # Vectors that differ only in their last bits give fewer clusters than requested.
         warnings.simplefilter("ignore", ConvergenceWarning)
         labels = KMeans(count, init=distinct[chosen], n_init=1).fit(vectors).labels_
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)

@@ -1,4 +1,4 @@
-"""From the rounds' measurements to an estimate of every token. Pure."""
+"""Estimate every token from the measurements of the rounds. Pure."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Measurements:
-    """What one round measured; T tokens, K probes, G groups of anchors.
+    """Measurements of one round; T tokens, K probes, G groups of anchors.
 
     Attributes:
         ids: token ids, ascending, shape (T,).
-        lifts: shape (T, K).
-        sentence_lifts: lifts on sentences alone, shape (T, K).
-        groups: mean over probes by group, shape (T, G).
+        lifts: lifts on all anchors, shape (T, K).
+        sentence_lifts: lifts on the sentences alone, shape (T, K).
+        groups: lifts by group of anchors, averaged over probes, shape (T, G).
         rising: share of pairs that rise, shape (T,).
-        slopes: of similarity after on before, NaN where no line can be drawn, shape (T, K).
-        intercept: of the same line, mean over probes, shape (T,).
+        slopes: slopes of the similarity after on the similarity before, NaN if undefined, shape (T, K).
+        intercept: intercepts of the same lines, averaged over probes, shape (T,).
         alone: similarity of the token alone to the anchors' mean, first round only, shape (T,).
     """
 
@@ -55,24 +55,24 @@ class Measurements:
 
     @property
     def slope(self) -> Vector:
-        """Mean over the probes that have a line, shape (T,)."""
+        """Mean over the probes that have a slope, shape (T,)."""
         return present_mean(self.slopes.T)
 
     def rows(self, ids: Ids) -> NDArray[np.intp]:
-        """Places of token ids, all of which are here."""
+        """Find the rows of token ids, all of which must be here."""
         return np.searchsorted(self.ids, ids)
 
 
 class Screened(NamedTuple):
-    """What the first round says about every token.
+    """Estimates of every token from the first round.
 
     Attributes:
-        centred: lifts without the probes' common effects, shape (T, K).
-        plain: means over probes, each with the pooled error; nothing is pulled anywhere.
+        centred: lifts minus the probes' common effects, shape (T, K).
+        plain: means over probes, each with the pooled error; no shrinkage.
         shrunk: posterior means, for the tokens that go no further.
-        prior: what they were pulled to.
-        null: what is ordinary.
-        reliability: share of the variance of unselected tokens' means that is no noise.
+        prior: the prior behind them.
+        null: distribution of ordinary tokens.
+        reliability: share of the variance of unselected tokens' means that is not noise.
     """
 
     centred: Vector
@@ -94,13 +94,13 @@ def screen(
 
     Args:
         lifts: shape (T, K).
-        covariates: of the prior, shape (T, covariates).
+        covariates: covariates of the prior, shape (T, covariates).
         reference: unselected tokens, shape (T,).
         confidence: coverage of the intervals.
-        of_part: as in `Null.fit`.
+        of_part: see `Null.fit`.
 
     Raises:
-        InputError: copies of a token change nothing, or all tokens alike.
+        InputError: copies change nothing, or change it alike for all tokens.
     """
     centred = centre_probes(lifts, reference)
     noise = interaction_variance(centred[reference]) / lifts.shape[1]
@@ -123,12 +123,12 @@ def screen(
 
 
 class Refined(NamedTuple):
-    """The tokens of the second round, both rounds together, on the second's scale.
+    """Estimates of the second round's tokens from both rounds, on the scale of the second.
 
     Attributes:
         plain: means over the probes of both rounds.
         shrunk: posterior means.
-        scale: of the second round's effects to the first's.
+        scale: ratio of the second round's effects to the first's.
     """
 
     plain: Estimates
@@ -144,13 +144,13 @@ def refine(
     reference: NDArray[np.bool_],
     confidence: float,
 ) -> Refined:
-    """Add the second round to the first for the tokens that went on.
+    """Combine both rounds for the tokens that went on to the second.
 
     Args:
-        screened: of the first round.
-        covariates: of the prior, for all tokens of the first round.
-        rows: where the tokens of the second round stand in the first.
-        lifts: of the second round, shape (T, K).
+        screened: estimates from the first round.
+        covariates: covariates of the prior, for all tokens of the first round.
+        rows: rows of the second round's tokens in the first.
+        lifts: lifts of the second round, shape (T, K).
         reference: unselected tokens of the second round, shape (T,).
         confidence: coverage of the intervals.
     """
@@ -170,20 +170,20 @@ def refine(
 
 
 def _scale(screened: Screened, rows: NDArray[np.intp], lifts: Vector, reference: NDArray[np.bool_]) -> float:
-    """How a later round's effects compare with the first's: its carriers may move more, or less."""
+    """Estimate how a later round's effects scale with the first's: its carriers may move more, or less."""
     own = rows[reference]
     return scale_between(screened.plain.value[own], screened.reliability, lifts[reference].mean(axis=1))
 
 
 class TokenEstimates(NamedTuple):
-    """The final word on every token of the first round; effects are relative to the typical token.
+    """Final estimates of every token; effects are relative to the typical token.
 
     Attributes:
         ids: token ids, ascending.
-        texts: texts that the estimate rests on.
+        texts: number of texts behind each estimate.
         lift: estimates and intervals.
-        tested: what the p-values are computed from: nothing is pulled anywhere.
-        null: what is ordinary.
+        tested: estimates without shrinkage, from which p-values are computed.
+        null: distribution of ordinary tokens.
         level: lift of the mean token; added to an effect it gives the lift itself.
     """
 
@@ -206,16 +206,16 @@ def estimate(
     """Estimate every token from the latest round that it reached.
 
     Estimates are on the scale of the last round. A token that was confirmed is estimated from
-    the confirming round alone, whose texts had no part in selecting it. The others get the
-    posterior of what they were measured on.
+    the confirming round alone, whose texts had no part in its selection. The others get the
+    posterior of all their measurements.
 
     Args:
-        rounds: what was measured.
-        parts: lifts of each round that are to be estimated, shape (T, K).
-        reference: tokens of the first round that nothing selected.
+        rounds: measurements.
+        parts: the lifts of each round to estimate, shape (T, K).
+        reference: unselected tokens of the first round.
         late_reference: those of them that are in every round.
         confidence: coverage of the intervals.
-        of_part: as in `Null.fit`.
+        of_part: see `Null.fit`.
 
     Raises:
         InputError: the first round did not encode the tokens alone.
@@ -259,7 +259,7 @@ def estimate(
 
 
 def _level(lifts: Vector, effects: Vector) -> float:
-    """Lift of the mean token: what is left of unselected tokens' lifts without their effects."""
+    """Compute the lift of the mean token from unselected tokens and their effects."""
     return float((lifts - effects[:, None]).mean())
 
 

@@ -1,4 +1,4 @@
-"""Plan the profile method: anchors, carriers of every round, reference tokens."""
+"""Plan the profile method: anchors, carriers of each round, reference tokens."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.stage import ProfileStage
 
 _LEAST_ANCHORS = 40
-# Carriers of the first round at the smallest budget.
+# Number of carriers in the first round at the smallest budget.
 _LEAST_SCREENING = 2
-# Of a large corpus, this many times as many sentences as are needed are drawn.
+# From a large corpus, draw this many times as many sentences as are needed.
 _SENTENCE_POOL = 20
-# Carriers are drawn from this many times as many of the shortest sentences.
+# Carriers come from this many times as many of the shortest sentences.
 _CARRIER_POOL = 1.5
 _TOKENS_PER_TEXT_COPY = 8
-# Pairs of a carrier below the mean similarity, as a share of the anchors.
+# Smallest share of the anchors that must lie below the mean similarity for each carrier.
 _LEAST_BELOW = 0.02
 _NO_SPREAD = 1e-5
-# Keys of the generators, so that one draw does not depend on another.
+# Keys of the generators, which make the draws independent.
 _CARRIERS, _VOCABULARY, _REFERENCE = range(3)
 
 
@@ -48,10 +48,10 @@ def make_profile_plan(
     vocabulary: Sequence[Token],
     progress: ProgressCallback,
 ) -> ProfilePlanRecord:
-    """Compute u, draw anchors and carriers, which share no sentence, and the reference tokens.
+    """Compute u; draw reference tokens, and anchors and carriers that share no sentence.
 
     Raises:
-        InputError: too few sentences, or sentences that the model does not tell apart.
+        InputError: there are too few sentences, or the model does not tell them apart.
     """
     _require_capable(encoder, settings)  # before the long work, as the next line: it may fail
     split = _split(encoder, settings, corpus)
@@ -109,7 +109,7 @@ def anchor_panel(
 def round_stage(
     encoder: Encoder, settings: ProfileSettings, plan: ProfilePlanRecord, panel: AnchorPanel, step: Round
 ) -> ProfileStage:
-    """The stage of one round."""
+    """Build the stage of one round."""
     texts = plan.carriers[step]
     precision = None if step is Round.CONFIRM else settings.screen_precision
     by_ids = settings.insertion is Insertion.IDS
@@ -133,7 +133,7 @@ def _require_capable(encoder: Encoder, settings: ProfileSettings) -> None:
 
 
 class _Split(NamedTuple):
-    """Indices of sentences that may carry, and of those that are anchors; how many were too long."""
+    """Indices of the sentences that may be carriers and of the anchors; the number that were too long."""
 
     carriers: list[int]
     anchors: list[int]
@@ -164,7 +164,7 @@ def _split(encoder: Encoder, settings: ProfileSettings, corpus: Sentences) -> _S
 def _short_sentences(
     encoder: Encoder, settings: ProfileSettings, corpus: Sentences, lengths: dict[int, int], needed: int
 ) -> set[int]:
-    """The shortest sentences, more than are needed, that leave room for the copies."""
+    """Choose the shortest sentences that leave room for the copies, more than are needed."""
     copies = max(settings.copies) * (1 if settings.insertion is Insertion.IDS else _TOKENS_PER_TEXT_COPY)
     limit = encoder.max_length
     room = copies if limit is None else min(copies, limit // 2)
@@ -184,7 +184,7 @@ def _short_sentences(
 def _sentence_groups(
     settings: ProfileSettings, corpus: Sentences, anchors: Sequence[int], vectors: NDArray[np.float32]
 ) -> tuple[NDArray[np.intp], list[str]]:
-    """Group of each anchor and the names of the groups: the corpus's topics, or clusters."""
+    """Group anchors by the topics of the corpus, or else by clusters; also name the groups."""
     if corpus.topics is not None:
         names, groups = np.unique([corpus.topics[k] for k in anchors], return_inverse=True)
         return groups, [str(name) for name in names]
@@ -198,7 +198,7 @@ class _Entries(NamedTuple):
 
 
 def _vocabulary_anchors(encoder: Encoder, settings: ProfileSettings, vocabulary: Sequence[Token]) -> _Entries:
-    """Random available tokens that have a vector as texts of their own."""
+    """Draw available tokens that have a vector as texts of their own."""
     count = settings.vocabulary_anchors if settings.vocabulary_share > 0 else 0
     order = np.random.default_rng([settings.seed, _VOCABULARY]).permutation(len(vocabulary))
     drawn = [vocabulary[k] for k in order[: 2 * count]]
@@ -237,7 +237,7 @@ def _carriers(
     panel: AnchorPanel,
     mean_similarity_value: float,
 ) -> _Carriers:
-    """The first carriers of the pool that have unrelated anchors."""
+    """Choose the first carriers of the pool that have enough unrelated anchors."""
     needed = sum(probes_in(settings).values())
     texts = [open_ended(corpus.texts[k]) for k in pool]
     vectors = unit_vectors(encoder.encode(texts))

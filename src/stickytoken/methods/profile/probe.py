@@ -1,4 +1,4 @@
-"""Evidence for named tokens by the profile method, without a run folder."""
+"""Measure named tokens by the profile method, without a run folder."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from stickytoken.methods.profile.run import compute_profile, plan_profile
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.symptoms import SYMPTOM_CARRIERS, SymptomStage
 
-# Ordinary tokens whose mean curve stands beside that of a probed one.
+# Number of ordinary tokens behind the curve that a probed token is compared with.
 _ORDINARY_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class SymptomCurve:
-    """Mean similarity of pairs by number of copies; a side without a pair has an empty curve.
+    """Mean similarity of pairs by number of copies; the curve of a side without pairs is empty.
 
     Attributes:
         copies: numbers of copies, 0 first.
-        below: of pairs below the mean similarity.
-        above: of pairs above it.
-        ordinary_below: the same for ordinary tokens, as a control.
-        ordinary_above: the same.
+        below: mean over the pairs below the mean similarity.
+        above: mean over the pairs above it.
+        ordinary_below: ``below`` of ordinary tokens, as a control.
+        ordinary_above: ``above`` of ordinary tokens.
     """
 
     copies: list[int]
@@ -50,12 +50,12 @@ class SymptomCurve:
 
 @dataclass(frozen=True, slots=True)
 class ProfileEvidence:
-    """What the profile method says about one token; fields as in tokens.parquet.
+    """Result for one token; fields not listed are as in tokens.parquet.
 
     Attributes:
         validation_rate: by metric, the share of pairs below the mean similarity that rise.
-        by_placement: lift by placement.
-        mean_similarity: u.
+        by_placement: the lift by placement.
+        mean_similarity: u of the model.
         curve: the symptom curve.
     """
 
@@ -83,11 +83,11 @@ class ProfileEvidence:
 def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list[ProfileEvidence]:
     """Measure named tokens as closely as `detect` measures its candidates.
 
-    What is ordinary is shown by random tokens of the vocabulary, measured beside them.
+    Random tokens of the vocabulary are measured with them, to show what is ordinary.
 
     Args:
-        job: whose tokens are measured; one that is named twice is measured once.
-        progress: told of every step.
+        job: with the tokens to measure; duplicates are measured once.
+        progress: called after every step.
 
     Raises:
         InputError: settings or sentences that cannot be used.
@@ -128,7 +128,7 @@ class _MemoryRunner:
 def _curves(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, run: _MemoryRunner
 ) -> dict[int, SymptomCurve]:
-    """Curves of the tokens, each beside the mean of a few ordinary ones."""
+    """Compute the curve of each token, with the mean curve of a few ordinary ones."""
     panel = anchor_panel(job.encoder, job.settings, plan, job.vocabulary.available)
     confirming = round_stage(job.encoder, job.settings, plan, panel, Round.CONFIRM)
     count = min(SYMPTOM_CARRIERS, len(confirming.carriers))

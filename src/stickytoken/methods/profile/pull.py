@@ -12,27 +12,27 @@ from stickytoken.methods.profile.estimates import Measurements, Vector
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.statistics import centre_probes, interaction_variance
 
-# Contraction counts half as much as the lift: fewer texts tell less about it, and more about some tokens
-# than about others, which gives the pulls heavy tails where it counts as much.
+# Contraction counts half as much as the lift. It is known less exactly, and for some tokens less than for
+# others, so that a full weight would give the pulls heavy tails.
 _CONTRACTION_SHARE = 0.5
 
 
 def pulls(
     rounds: Mapping[Round, Measurements], unselected: NDArray[np.int64]
 ) -> dict[Round, NDArray[np.float64]]:
-    """Pull of every probe, in units of the lift: lift + weight / 2 x (1 - slope).
+    """Compute the pull of every probe, in units of the lift: lift + weight / 2 x (1 - slope).
 
-    What draws all texts to one value raises the low similarities and flattens the line of
-    similarity after on similarity before. A word that is near to much raises them and flattens
-    nothing: over ordinary tokens lift and contraction go against each other. Their sum tells the
-    two apart better than the lift does.
+    A token that draws all texts to one value raises the low similarities and flattens the line
+    of similarity after on similarity before. A word that is close to many texts raises the low
+    similarities without flattening the line: over ordinary tokens, lift and contraction are
+    negatively correlated. Their sum separates the two better than the lift alone.
 
     Args:
-        rounds: what was measured.
-        unselected: tokens of the first round that nothing selected.
+        rounds: measurements.
+        unselected: unselected tokens of the first round.
 
     Returns:
-        By round, shape (T, K). Where no line can be drawn, the lift alone.
+        Pulls by round, shape (T, K). Where the slope is undefined, the lift alone.
     """
     first = rounds[Round.SCREEN]
     weight = _CONTRACTION_SHARE * contraction_weight(
@@ -42,12 +42,12 @@ def pulls(
 
 
 def contractions(measured: Measurements) -> Vector:
-    """1 - slope of every probe, 0 where its carrier is as similar to one anchor as to any; shape (T, K)."""
+    """Compute 1 - slope of every probe, shape (T, K); 0 if the carrier is equally similar to all anchors."""
     return np.nan_to_num(1 - measured.slopes, nan=0.0)
 
 
 def contraction_weight(lifts: Vector, contracted: Vector, reference: NDArray[np.bool_]) -> float:
-    """Weight at which contraction varies between unselected tokens as much as the lift does.
+    """Find the weight at which contraction varies between unselected tokens as much as the lift.
 
     Args:
         lifts: shape (T, K).
@@ -55,7 +55,7 @@ def contraction_weight(lifts: Vector, contracted: Vector, reference: NDArray[np.
         reference: unselected tokens, shape (T,).
 
     Returns:
-        0 where noise explains one of the two.
+        The weight; 0 if noise explains all the variance of one of them.
     """
     lift = _effect_variance(lifts, reference)
     contraction = _effect_variance(contracted, reference)
@@ -65,7 +65,7 @@ def contraction_weight(lifts: Vector, contracted: Vector, reference: NDArray[np.
 
 
 def _effect_variance(values: Vector, reference: NDArray[np.bool_]) -> float:
-    """Variance between tokens, the noise of their means taken out."""
+    """Estimate the variance between tokens without the noise of their means."""
     centred = centre_probes(values, reference)[reference]
     noise = interaction_variance(centred) / values.shape[1]
     return float(max(0.0, centred.mean(axis=1).var(ddof=1) - noise))

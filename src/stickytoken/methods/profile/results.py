@@ -1,4 +1,4 @@
-"""From the rows of the rounds to tokens.parquet of the method profile."""
+"""Turn the rows of the rounds into tokens.parquet of the profile method."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ TOKEN_COLUMNS = (*MEASURED_COLUMNS, "precision")
 
 
 class Findings(NamedTuple):
-    """The finished table, and what it was judged by.
+    """The finished table and what the verdicts rest on.
 
     Attributes:
-        tokens: one row a token that was looked at.
+        tokens: one row per measured token.
         ordinary_lift: lift of the typical token.
         ordinary_spread: standard deviation of the lifts of ordinary tokens.
-        empirical_null: whether there were enough tokens for false discovery control.
-        candidates: tokens that the last round measured, unselected ones included.
-        rounds: the measurements.
+        empirical_null: whether there were enough tokens to control false discoveries.
+        candidates: number of tokens that the last round measured, unselected ones included.
+        rounds: measurements.
     """
 
     tokens: pl.DataFrame
@@ -65,11 +65,11 @@ class Findings(NamedTuple):
 
 
 def measurements(rows: pl.DataFrame) -> Measurements:
-    """Arrays of one round's rows."""
+    """Turn the rows of one round into arrays."""
     ordered = rows.sort("token_id")
 
     def matrix(column: str) -> np.ndarray:
-        # Not by way of Python's numbers: of a large vocabulary they would take a gigabyte.
+        # Python numbers would take a gigabyte for a large vocabulary.
         values = ordered[column]
         if values.dtype != pl.List:
             return values.cast(pl.Float64).to_numpy(writable=True)
@@ -94,7 +94,7 @@ def estimate_lifts(
     unselected: np.ndarray,
     settings: ProfileSettings,
 ) -> TokenEstimates:
-    """Estimates of the lift on all anchors, from the rounds so far."""
+    """Estimate the lift on all anchors from the rounds so far."""
     parts = {step: measured.lifts for step, measured in rounds.items()}
     return estimate(rounds, parts, unselected, np.array(plan.late_reference), settings.confidence)
 
@@ -106,7 +106,7 @@ def estimate_pulls(
     settings: ProfileSettings,
     lifts: TokenEstimates,
 ) -> TokenEstimates:
-    """Estimates of the pull toward the mean, from the rounds so far.
+    """Estimate the pull toward the mean from the rounds so far.
 
     The lift is a part of the pull.
     """
@@ -127,10 +127,10 @@ def decide(
 
     Args:
         vocabulary: token_id, token, decoded, category.
-        rounds: what was measured.
-        plan: of the run.
-        unselected: token ids of the first round that show what is ordinary.
-        settings: of the method.
+        rounds: measurements.
+        plan: plan of the run.
+        unselected: ids of the unselected tokens of the first round.
+        settings: settings of the method.
     """
     tokens = estimate_lifts(rounds, plan, unselected, settings)
     on_sentences = _estimate_on_sentences(rounds, plan, unselected, settings)
@@ -142,7 +142,7 @@ def decide(
     if on_sentences is not None:
         lift_sentences = on_sentences.lift.value + on_sentences.level
         topical = find_outliers(on_sentences, on_sentences, len(unselected), smallest, settings).found
-    # In the later rounds, tokens that their lifts selected must not show what is ordinary.
+    # Tokens that were selected by their lift must not define what is ordinary in later rounds.
     ordinary = np.array(plan.late_reference) if settings.adaptive else unselected
     found = profile(rounds, tokens, ordinary, _group_weights(plan, settings))
     level = tokens.level
@@ -184,7 +184,7 @@ def _estimate_on_sentences(
     unselected: np.ndarray,
     settings: ProfileSettings,
 ) -> TokenEstimates | None:
-    """Estimates of the lift on sentences alone; None where no two sentences lie below the mean similarity."""
+    """Estimate the lift on sentences alone; None if no two sentences lie below the mean similarity."""
     parts = {step: measured.sentence_lifts for step, measured in rounds.items()}
     if not all(part.any() for part in parts.values()):
         return None

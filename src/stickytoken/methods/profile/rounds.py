@@ -1,4 +1,4 @@
-"""How the budget is spent: which probes in which round, and how many tokens go on. Pure."""
+"""Spend the budget: probes of each round, and the number of tokens that go on. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from stickytoken.insertion import Placement
 from stickytoken.methods.profile.settings import ProfileSettings
 
-# Of the budget, what the first round takes, and what refining takes of the rest.
+# Share of the budget for the first round, and share of the rest for the second.
 _SCREENING_SHARE = 2 / 3
 _REFINING_SHARE = 0.4
-# However small the selection is, this many tokens go on.
+# Smallest number of tokens in the later rounds.
 _LEAST_REFINED = 60
 _LEAST_CONFIRMED = 30
-# Reference tokens in the later rounds.
+# Number of reference tokens in the later rounds.
 LATE_REFERENCE = 128
 
 
@@ -39,9 +39,9 @@ class Cell:
 
 
 def cells(settings: ProfileSettings, probes: int) -> list[Cell]:
-    """Placement and number of copies of each probe: all combinations in turn, placements fastest.
+    """Choose placement and number of copies of each probe: all combinations in turn.
 
-    Neighbours differ in both, so that few probes already cover all placements and numbers.
+    Neighbours differ in both, so that a few probes already cover all placements and numbers.
     """
     placements = tuple(Placement)
     grid = [
@@ -52,7 +52,7 @@ def cells(settings: ProfileSettings, probes: int) -> list[Cell]:
 
 
 def probes_in(settings: ProfileSettings) -> dict[Round, int]:
-    """Carriers of each round; the first round also has the token alone."""
+    """Count the carriers of each round; the first round also has the token alone."""
     if not settings.adaptive:
         return {Round.SCREEN: max(2, round(settings.budget) - 1)}
     return {
@@ -63,13 +63,13 @@ def probes_in(settings: ProfileSettings) -> dict[Round, int]:
 
 
 def tokens_in(settings: ProfileSettings, tokens: int) -> dict[Round, int]:
-    """How many tokens each round looks at, so that the budget holds on average.
+    """Count the tokens of each round, so that the budget holds on average.
 
-    A small selection of tokens may exceed it: some always go on.
+    A small selection of tokens may exceed it, because some always go on.
 
     Args:
-        settings: of the method.
-        tokens: tokens that the run looks at.
+        settings: settings of the method.
+        tokens: number of tokens to measure.
     """
     probes = probes_in(settings)
     if not settings.adaptive:
@@ -88,16 +88,16 @@ def tokens_in(settings: ProfileSettings, tokens: int) -> dict[Round, int]:
 def advancing(
     ids: NDArray[np.int64], lifts: NDArray[np.float64], pulls: NDArray[np.float64], count: int
 ) -> NDArray[np.int64]:
-    """Ids of the tokens that lift most, and of as many others that pull most; equal ones by id.
+    """Choose the tokens that lift most, and as many others that pull most; ties go to the smaller id.
 
     Args:
         ids: tokens to choose from, shape (T,).
-        lifts: estimates, shape (T,).
-        pulls: estimates, shape (T,).
-        count: tokens to choose; all if there are fewer.
+        lifts: estimated lifts, shape (T,).
+        pulls: estimated pulls, shape (T,).
+        count: number of tokens to choose; all if there are fewer.
 
     Returns:
-        Ascending ids.
+        Their ids, ascending.
     """
     by_lift = np.lexsort((ids, -lifts))
     lifting, rest = by_lift[: (count + 1) // 2], by_lift[(count + 1) // 2 :]

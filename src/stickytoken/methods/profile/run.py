@@ -1,4 +1,4 @@
-"""The method profile as a run: three rounds, each planned from the results of those before."""
+"""Run the profile method: three rounds, each planned from the results of the earlier ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import polars as pl
 from stickytoken.insertion import Token
 from stickytoken.measurement.progress import ProgressCallback
 from stickytoken.measurement.store import ShardCost
-from stickytoken.methods.job import Job, StageRunner
+from stickytoken.methods.job import FolderRunner, Job, StageRunner
 from stickytoken.methods.profile.estimates import Measurements
 from stickytoken.methods.profile.plan import anchor_panel, make_profile_plan, round_stage
 from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.methods.profile.results import Findings, decide, estimate_lifts, estimate_pulls, measurements
 from stickytoken.methods.profile.rounds import Round, advancing, tokens_in
 from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.protocol import Outcome
 
 
 def plan_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> ProfilePlanRecord:
@@ -28,11 +29,19 @@ def plan_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> Profi
     return make_profile_plan(job.encoder, job.settings, job.sentences, job.vocabulary.available, progress)
 
 
+def run_profile(
+    job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame, run: FolderRunner
+) -> Outcome[ProfileResultRecord]:
+    """Run the rounds into a run folder, and sum up what they found."""
+    findings = compute_profile(job, plan, vocabulary, run)
+    return Outcome(findings.tokens, _result(job, findings, run.cost))
+
+
 def compute_profile(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame, run: StageRunner
 ) -> Findings:
     """Run the rounds and judge the tokens that were asked for."""
-    # A probe may name tokens that text cannot reach.
+    # A probe may name tokens that cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
     wanted = np.array([token.id for token in job.tokens])
     unselected = _unselected(job, plan, wanted)
@@ -49,10 +58,10 @@ def compute_profile(
             continue
         found = estimate_lifts(rounds, plan, unselected, job.settings)
         pull = estimate_pulls(rounds, plan, unselected, job.settings, found)
-        # Of those in the round before: a token that went no further is known from few texts.
+        # Only from the round before: a token that went no further is known from few texts.
         before = list(rounds.values())[-1].ids
         asked = np.isin(found.ids, wanted) & np.isin(found.ids, before)
-        # Not the posterior means: the prior draws down a sticky token that does not look like one alone.
+        # Not by posterior means: the prior draws down a sticky token that looks ordinary when alone.
         chosen = advancing(found.ids[asked], found.tested.value[asked], pull.tested.value[asked], count)
         measure(step, np.union1d(chosen, plan.late_reference))
     findings = decide(vocabulary, rounds, plan, unselected, job.settings)
@@ -64,7 +73,7 @@ def compute_profile(
 
 
 def _precision(job: Job[ProfileSettings], rounds: Mapping[Round, Measurements]) -> pl.Expr:
-    """What the numbers of a token were computed in: those of the last round in the model's own precision."""
+    """Name the precision behind each token's numbers: the last round has the model's own."""
     own = job.encoder.identity.dtype
     early = job.settings.screen_precision or own
     last = rounds[Round.CONFIRM].ids if Round.CONFIRM in rounds else np.empty(0, np.int64)
@@ -74,7 +83,7 @@ def _precision(job: Job[ProfileSettings], rounds: Mapping[Round, Measurements]) 
 
 
 def _unselected(job: Job[ProfileSettings], plan: ProfilePlanRecord, wanted: np.ndarray) -> np.ndarray:
-    """Tokens that nobody chose for what they are: all, or a random sample."""
+    """Ids of tokens that were not chosen by a user: all, or a random sample."""
     if not job.restricted:
         return wanted
     return np.union1d(wanted, plan.reference) if job.sampled else np.array(plan.reference)
@@ -84,8 +93,7 @@ def _tokens(tokens: dict[int, Token], ids: np.ndarray) -> list[Token]:
     return [tokens[token_id] for token_id in ids.tolist()]
 
 
-def result_record(job: Job[ProfileSettings], findings: Findings, cost: ShardCost) -> ProfileResultRecord:
-    """The result in numbers."""
+def _result(job: Job[ProfileSettings], findings: Findings, cost: ShardCost) -> ProfileResultRecord:
     verdicts = findings.tokens["verdict"]
     return ProfileResultRecord(
         looked_at=len(job.tokens),

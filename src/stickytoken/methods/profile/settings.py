@@ -11,7 +11,7 @@ from stickytoken.insertion import Insertion
 from stickytoken.precision import Precision
 from stickytoken.validation import proportion, real_number, set_whole_numbers, whole_number
 
-# Texts a token below which the first round has no two carriers to compare.
+# With fewer texts per token, the first round would have fewer than two carriers.
 _LEAST_BUDGET = 3
 
 
@@ -23,27 +23,28 @@ class ProfileSettings:
         budget: texts per available token, on average over the vocabulary.
         confidence: coverage of the intervals.
         fdr: false discovery rate of the verdicts.
-        smallest_effect: lift above the typical token's that matters, in standard deviations
-            of the model's own similarities.
-        adaptive: spend what the first round leaves on the upper tail; otherwise every token
-            gets the whole budget.
+        smallest_effect: smallest lift above the typical token's that matters, in standard
+            deviations of the model's own similarities.
+        adaptive: spend what the first round leaves on the tokens in the upper tail; otherwise
+            spend the same on every token.
         insertion: copies as token ids or as text.
-        copies: numbers of copies, taken in turn by the carriers.
-        anchors: sentences that carriers are compared with, at most.
-        vocabulary_anchors: vocabulary entries, each a text of its own, that carriers are
-            compared with, at most.
+        copies: numbers of copies; the carriers take turns.
+        anchors: largest number of sentences to compare carriers with.
+        vocabulary_anchors: largest number of vocabulary entries, each a text of its own, to
+            compare carriers with.
         vocabulary_share: weight of the vocabulary entries among the anchors.
-        topics: groups of anchors where the corpus does not name its topics.
-        refining_texts: further texts of a token in the second round.
-        confirming_texts: texts of a token in the third round, on which alone its verdict rests.
-        reference: random tokens that show what is ordinary, where not the whole
-            vocabulary is looked at.
-        screen_precision: what the model computes in before the last round; None is its own
-            precision. Verdicts on the tokens that reach the last round rest on its own in any case.
-        seed: of everything that is drawn.
+        topics: number of groups of anchors if the corpus does not name its topics.
+        refining_texts: number of further texts per token in the second round.
+        confirming_texts: number of texts per token in the third round; verdicts on its tokens
+            rest on them alone.
+        reference: number of random tokens that show what is ordinary if only a part of the
+            vocabulary is measured.
+        screen_precision: precision of the model before the last round; None is its own. The
+            last round always uses the model's own.
+        seed: seed of all random sampling.
 
     Raises:
-        InputError: a value is out of range, or settings that go against each other.
+        InputError: a value is out of range, or two settings contradict each other.
     """
 
     budget: float = 6.0
@@ -97,7 +98,7 @@ class ProfileSettings:
         if not isinstance(adaptive, bool):
             raise InputError(f"adaptive is {self.adaptive!r}: it must be True or False")
         object.__setattr__(self, "screen_precision", _screen_precision(self.screen_precision, adaptive))
-        # One spelling of each value, since the settings are part of a run's identity.
+        # Normalise spellings: the settings are part of a run's identity.
         object.__setattr__(self, "insertion", Insertion(self.insertion))
 
 

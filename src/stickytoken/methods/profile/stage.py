@@ -1,4 +1,4 @@
-"""One round of the profile method as an engine executes it."""
+"""One round of the profile method, as engines execute it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from stickytoken.precision import Precision
 
 @dataclass(frozen=True)
 class ProfileStage:
-    """A token in every carrier once, compared with all anchors.
+    """Put a token into every carrier once, and compare the result with all anchors.
 
     Attributes:
-        name: of the round.
+        name: name of the round.
         carriers: texts, or tokenized texts for ids insertion.
         cells: placement and number of copies in each carrier.
         panel: the carriers without copies against the anchors.
-        seed: of random placement.
+        seed: seed of random placement.
         alone: also encode the token without a carrier.
-        precision: of the model; None is its own.
+        precision: precision of the model; None is its own.
     """
 
     name: str
@@ -46,16 +46,16 @@ class ProfileStage:
 
     @property
     def probes_per_token(self) -> int:
-        """One a carrier, and the token alone if asked."""
+        """One per carrier, and one for the token alone."""
         return len(self.carriers) + self.alone
 
     def probes(self, token: Token) -> Sequence[Probe]:
-        """The carriers with copies in; then the copies alone."""
+        """Return the carriers with copies in them, then the copies alone."""
         found = [self._probe(token, place) for place in range(len(self.carriers))]
         return [*found, self._copies_alone(token)] if self.alone else found
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """Lift and slope of every probe; the means over probes of the rest. NaN where there is no value."""
+        """Measure lift and slope of every probe, and means over probes of the rest; NaN if undefined."""
         units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         probes = len(self.carriers)
         response = self.panel.response(units[:probes])
@@ -76,7 +76,7 @@ class ProfileStage:
         path: tuple[int, ...] = ()
         if cell.placement is Placement.RANDOM:
             generator = np.random.default_rng([self.seed, token.id, place])
-            # Gap k is drawn among the words of the carrier and of the k copies before it.
+            # The gap of copy k lies among the words of the carrier and of the k copies before it.
             added = len(token.text.split()) if isinstance(carrier, str) else 1
             words = word_count(carrier) + added * np.arange(cell.copies)
             path = tuple(generator.integers(0, words + 1).tolist())

@@ -56,9 +56,9 @@ def figures(run: ProfileRun) -> list[Figure]:
     ]
 
 
-def probe_lines(evidence: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
+def probe_lines(probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
     """Lay out lifts and symptom curves."""
-    first = evidence[0]
+    first = probed[0]
     return [
         ProbeTable(
             "Lift: mean rise of the similarity of unrelated texts",
@@ -75,11 +75,11 @@ def probe_lines(evidence: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
                     each.severity,
                     each.verdict,
                 )
-                for each in evidence
+                for each in probed
             ],
         ),
-        _curves(evidence, "below"),
-        _curves(evidence, "above"),
+        _curves(probed, "below"),
+        _curves(probed, "above"),
         f"An ordinary token lifts by {first.ordinary_lift:.4f}. "
         "Sticky tokens pull both kinds of pairs toward one value; "
         f"the model's mean similarity is {first.mean_similarity:.4f}.",

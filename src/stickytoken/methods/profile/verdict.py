@@ -1,4 +1,4 @@
-"""Who is sticky, how badly, and whether on everything or only on its own subject. Pure."""
+"""Judge tokens: sticky, topical or benign, and how severe. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.statistics import q_values, weighted_quantile
 from stickytoken.methods.verdicts import Verdict
 
-# A sticky token lifts more than this share of the anchors above what an ordinary token does. One that
+# A sticky token lifts more than this share of the anchors further than an ordinary token does. A token that
 # lifts all sentences, and half of the vocabulary entries by chance, reaches 0.625 at the default weights.
 UNIVERSAL_SHARE = 0.7
-# Fewer unselected tokens than this say too little about what is ordinary.
+# With fewer unselected tokens, the null distribution cannot be estimated.
 LEAST_NULL_TOKENS = 200
 
 
@@ -40,14 +40,14 @@ SEVERITY_BOUNDS = {Severity.MILD: 0.2, Severity.SERIOUS: 0.5, Severity.SEVERE: 0
 
 @dataclass(frozen=True)
 class Profile:
-    """How a token acts on groups of anchors; T tokens.
+    """Effects of T tokens on the groups of anchors.
 
     Attributes:
-        floor: effect that the groups with `UNIVERSAL_SHARE` of the weight exceed, shape (T,).
+        floor: effect exceeded in groups with `UNIVERSAL_SHARE` of the weight, shape (T,).
         universality: weight of the groups with a positive effect, shape (T,).
         rising: share of pairs that rise, shape (T,).
         contraction: 1 - slope, shape (T,).
-        fixed_point: similarity that pairs are pulled to, NaN where the slope is 1, shape (T,).
+        fixed_point: similarity that pairs are pulled to, NaN if the slope is 1, shape (T,).
     """
 
     floor: Vector
@@ -58,11 +58,11 @@ class Profile:
 
 
 class Outliers(NamedTuple):
-    """Which effects are outliers of their vocabulary.
+    """Tokens whose effects are outliers of their vocabulary.
 
     Attributes:
-        q_values: shape (T,); None where the vocabulary is too small for an empirical null.
-        found: shape (T,).
+        q_values: shape (T,); None if the vocabulary is too small for an empirical null.
+        found: whether each token is an outlier, shape (T,).
     """
 
     q_values: Vector | None
@@ -76,17 +76,17 @@ def find_outliers(
     smallest: float,
     settings: ProfileSettings,
 ) -> Outliers:
-    """Effects that ordinary tokens do not have and that are large enough to matter.
+    """Find effects that ordinary tokens do not have and that are large enough to matter.
 
-    With an empirical null, false discoveries are controlled over all tokens; on top, and without
-    one alone, the interval must lie above the smallest effect.
+    The interval must lie above the smallest effect. With an empirical null, false discoveries
+    over all tokens are controlled as well.
 
     Args:
         tokens: estimates of the lift.
-        rarity: estimates of what is tested against the null.
-        null_tokens: unselected tokens that the null was fitted to.
-        smallest: the smallest effect that matters, as a lift.
-        settings: false discovery rate.
+        rarity: estimates of the effect that is tested against the null.
+        null_tokens: number of unselected tokens that the null was fitted to.
+        smallest: smallest lift that matters.
+        settings: with the false discovery rate.
     """
     large = tokens.lift.low > tokens.null.center + smallest
     if null_tokens < LEAST_NULL_TOKENS:
@@ -101,13 +101,13 @@ def profile(
     reference: Ids,
     weights: Vector,
 ) -> Profile:
-    """Profiles of all tokens, each from the latest round that it reached.
+    """Profile all tokens, each from the latest round that it reached.
 
     Args:
-        rounds: what was measured.
-        tokens: their estimates.
-        reference: unselected tokens; those in a round show its common effect on each group.
-        weights: of the groups, shape (G,).
+        rounds: measurements.
+        tokens: estimates.
+        reference: unselected tokens; in each round they give the common effect on each group.
+        weights: weights of the groups, shape (G,).
     """
     size = len(tokens.ids)
     floor, universality, rising, slope, intercept = (np.full(size, np.nan) for _ in range(5))
@@ -127,14 +127,14 @@ def profile(
 
 
 def _group_effects(measured: Measurements, center: float, reference: Ids) -> Vector:
-    """Effects by group, above the ordinary token's."""
+    """Compute the effects by group above those of the ordinary token."""
     own = np.isin(measured.ids, reference)
     effects: Vector = measured.groups - measured.groups[own].mean(axis=0) - center
     return effects
 
 
 def severities(effects: Vector, spread: float) -> list[Severity]:
-    """Severity of effects above the typical token's.
+    """Grade effects above the typical token's.
 
     Args:
         effects: lift minus the typical token's, shape (T,).
@@ -148,12 +148,12 @@ def severities(effects: Vector, spread: float) -> list[Severity]:
 def verdicts(
     outlying: NDArray[np.bool_], on_sentences: NDArray[np.bool_], universality: Vector
 ) -> list[Verdict]:
-    """Sticky: an outlier on most anchors. Topical: an outlier on some of them, or on sentences alone.
+    """Call outliers on most anchors sticky; those on some anchors, or on sentences alone, topical.
 
     Args:
         outlying: outliers on all anchors, shape (T,).
         on_sentences: outliers on the corpus's sentences, shape (T,).
-        universality: shape (T,).
+        universality: universality of each token, shape (T,).
     """
     sticky = outlying & (universality > UNIVERSAL_SHARE)
     topical = ~sticky & (outlying | on_sentences)

@@ -14,7 +14,7 @@ from stickytoken.methods.std.settings import ScoreConstants
 def sticky_score(
     distances: NDArray[np.float64], alone: NDArray[np.float64], constants: ScoreConstants
 ) -> NDArray[np.float64]:
-    """Reward falls of the distance as copies are added, punish rises.
+    """Reward falls of the distance as copies are added, and penalise rises.
 
     score = (sum of falls + alpha * number of falls + 0.1 t)
             / (sum of rises + beta * number of rises + gamma)
@@ -39,7 +39,7 @@ def sticky_score(
 
 
 def falls_on_average(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether the mean distance over 1, ..., n copies lies below the distance without.
+    """Check whether the mean distance over 1, ..., n copies lies below the distance without copies.
 
     Args:
         distances: shape (..., n + 1), for 0, 1, ..., n copies.
@@ -52,7 +52,7 @@ def falls_on_average(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def candidate_threshold(scores: Sequence[float], share: float) -> float:
-    """The score that the best ``share`` of the tokens reach (linear quantile).
+    """Find the score that the best ``share`` of the tokens reach (linear quantile).
 
     Raises:
         InputError: there are no scores.
@@ -63,10 +63,10 @@ def candidate_threshold(scores: Sequence[float], share: float) -> float:
 
 
 def outlier_threshold(rates: Sequence[float], outlier_range: float) -> float:
-    """Q3 + outlier_range x IQR of the validation rates (linear quantiles).
+    """Compute Q3 + outlier_range x IQR of the validation rates (linear quantiles).
 
-    A candidate is sticky when its rate lies above (Chen et al. 2025, step 4 of the
-    Sticky Token Detector).
+    A candidate with a higher rate is sticky (Chen et al. 2025, step 4 of the Sticky Token
+    Detector).
 
     Raises:
         InputError: there are no rates.

@@ -35,7 +35,7 @@ _TOKENS_PER_TEXT_COPY = 8
 def make_plan(
     encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, progress: ProgressCallback
 ) -> StdPlanRecord:
-    """Compute u, sample pairs unless they are given, choose scoring and validation pairs.
+    """Compute u, sample pairs unless they are given, and choose scoring and validation pairs.
 
     Raises:
         InputError: too few sentences, or too few pairs below u.
@@ -67,7 +67,7 @@ def make_plan(
 
 
 class _Candidates(NamedTuple):
-    """Sentences to pair, or pairs to choose from, that fit the model; how many did not."""
+    """Sentences to pair, or pairs to choose from, that fit the model; the number that did not."""
 
     sentences: list[str]
     pairs: list[SentencePair]
@@ -75,9 +75,9 @@ class _Candidates(NamedTuple):
 
 
 def _candidates(encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus) -> _Candidates:
-    """Leave out what the model would truncate once the copies are in.
+    """Leave out texts that the model would truncate with the copies in.
 
-    A suffix that is cut off again measures nothing. The count goes into the plan.
+    A suffix that is cut off measures nothing. The count goes into the plan.
     """
     if isinstance(corpus, Sentences):
         sampled = corpus.sample(settings.sentences, settings.seed)
@@ -98,7 +98,7 @@ def _candidates(encoder: Encoder, settings: StdSettings, corpus: Sentences | Pai
 
 
 def _fitting(encoder: Encoder, settings: StdSettings | None, texts: Sequence[str]) -> set[str]:
-    """Texts that leave room for the copies; one that is joined as text may become several tokens.
+    """Find the texts that leave room for the copies; a copy joined as text may become several tokens.
 
     Without settings there are no copies.
     """
@@ -122,7 +122,7 @@ def scoring_stage(
     vocabulary: Sequence[Token],
     tokens: Sequence[Token],
 ) -> ScoringStage:
-    """The pass that scores tokens; random placement replays the published stream."""
+    """Build the stage that scores tokens; random placement replays the published stream."""
     carriers = _carriers(encoder, settings, plan.scoring)
     words = [word_count(carrier) for carrier in carriers]
     paths = walk_vocabulary(settings.seed, vocabulary, tokens, words, settings.copies, settings.insertion)
@@ -130,7 +130,7 @@ def scoring_stage(
 
 
 def validation_stage(encoder: Encoder, settings: StdSettings, plan: StdPlanRecord) -> ValidationStage:
-    """The pass that validates candidates."""
+    """Build the stage that validates candidates."""
     carriers = _carriers(encoder, settings, plan.validation)
     words = tuple(word_count(carrier) for carrier in carriers)
     paths = KeyedPaths(settings.seed, _VALIDATION_KEY, words, settings.copies, settings.insertion)
@@ -138,7 +138,7 @@ def validation_stage(encoder: Encoder, settings: StdSettings, plan: StdPlanRecor
 
 
 def _similarity_deviation(encoder: Encoder, pairs: Sequence[SentencePair]) -> float:
-    """Largest difference between the pairs' similarity and the model's own."""
+    """Find the largest difference between the pairs' similarity and the model's own."""
     first = encoder.encode([pair.sentence1 for pair in pairs])
     second = encoder.encode([pair.sentence2 for pair in pairs])
     given = np.array([pair.similarity for pair in pairs])

@@ -1,4 +1,4 @@
-"""Validation evidence for named tokens, without a run folder."""
+"""Validate named tokens by the paper's method, without a run folder."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from stickytoken.methods.std.stages import PLACEMENTS
 
 @dataclass(frozen=True, slots=True)
 class StdEvidence:
-    """What the validation pairs say about one token.
+    """Result for one token on the validation pairs.
 
     Attributes:
-        token_id: its id.
+        token_id: id of the token.
         token: its vocabulary string.
-        category: what the round trip says about it.
+        category: its category.
         validation_rate: by metric, the weighted share of pairs whose distance falls.
-        by_placement: the shares by placement and metric, unweighted.
+        by_placement: the unweighted shares by placement and metric.
         lift: mean rise of the cosine over pairs, placements and copies.
-        lift_by_copies: the same for 1, 2, ... copies.
-        pairs: pairs that the numbers rest on.
+        lift_by_copies: the lift for 1, 2, ... copies.
+        pairs: number of pairs behind the numbers.
     """
 
     token_id: int
@@ -44,8 +44,8 @@ def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvid
     """Validate tokens one by one on the validation pairs of a run with these settings.
 
     Args:
-        job: whose tokens are measured.
-        progress: told of every step.
+        job: with the tokens to measure.
+        progress: called after every step.
 
     Raises:
         InputError: settings, sentences or pairs that cannot be used.

@@ -1,4 +1,4 @@
-"""plan.json and the result of the method std."""
+"""plan.json and the result of the paper's method."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stickytoken.methods.records import PlanRecord, ResultRecord
 
 
 class PairRecord(Record):
-    """One sentence pair: the anchor, the carrier, their similarity."""
+    """A sentence pair: the anchor, the carrier and their similarity."""
 
     sentence1: str
     sentence2: str
@@ -17,9 +17,9 @@ class PairRecord(Record):
 
 
 class StdPlanRecord(PlanRecord):
-    """plan.json of the method std: what was derived from the model before any token."""
+    """plan.json of the paper's method."""
 
-    left_out: int = Field(description="sentences, or given pairs, too long for the model with copies in")
+    left_out: int = Field(description="sentences or given pairs too long for the model with the copies in")
     similarity_deviation: float = Field(
         description="largest difference between a pair's recorded similarity and the model's own"
     )
@@ -28,9 +28,9 @@ class StdPlanRecord(PlanRecord):
 
 
 class StdResultRecord(ResultRecord):
-    """What a finished run of the method std found, in numbers."""
+    """Result of a finished run of the paper's method."""
 
     scored: int
     candidates: int
-    score_threshold: float = Field(description="score that a candidate reaches")
-    rate_threshold: float = Field(description="validation rate that a sticky token exceeds")
+    score_threshold: float = Field(description="score that candidates reach")
+    rate_threshold: float = Field(description="validation rate that sticky tokens exceed")

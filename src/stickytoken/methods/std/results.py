@@ -1,4 +1,4 @@
-"""From the rows of the two stages to tokens.parquet."""
+"""Turn the rows of the two stages into tokens.parquet."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ TOKEN_COLUMNS = (
 
 
 class Candidates(NamedTuple):
-    """The tokens that go on to validation.
+    """Tokens that go on to validation.
 
     Attributes:
-        ids: token ids, ascending.
+        ids: their ids, ascending.
         threshold: the score that they reach.
     """
 
@@ -49,8 +49,8 @@ class Verdicts(NamedTuple):
     """The finished table.
 
     Attributes:
-        tokens: one row a scored token.
-        threshold: the validation rate that a sticky token exceeds.
+        tokens: one row per scored token.
+        threshold: the validation rate that sticky tokens exceed.
     """
 
     tokens: pl.DataFrame
@@ -58,7 +58,7 @@ class Verdicts(NamedTuple):
 
 
 def choose_candidates(scores: pl.DataFrame, settings: StdSettings) -> Candidates:
-    """The best share of the tokens by cosine score."""
+    """Choose the best share of the tokens by cosine score."""
     threshold = candidate_threshold(scores["score_cosine"].to_list(), settings.candidate_share)
     chosen = scores.filter(pl.col("score_cosine") >= threshold)["token_id"].sort().to_list()
     return Candidates(chosen, threshold)
@@ -69,7 +69,7 @@ def decide(
 ) -> Verdicts:
     """Join the stages and mark the outliers among the candidates as sticky.
 
-    A token that was not validated has null rates and a null verdict.
+    Tokens that were not validated have null rates and a null verdict.
     """
     threshold = outlier_threshold(validations["rate_cosine"].to_list(), settings.outlier_range)
     rates = validations.select("token_id", pl.col("lift"), *_RATES).rename(_RATES)

@@ -1,4 +1,4 @@
-"""The method std as a run: score all tokens, validate the best, decide."""
+"""Run the paper's method: score all tokens, validate the best, decide."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def plan_std(job: Job[StdSettings], progress: ProgressCallback) -> StdPlanRecord
 def compute_std(
     job: Job[StdSettings], plan: StdPlanRecord, vocabulary: pl.DataFrame, run: FolderRunner
 ) -> Outcome[StdResultRecord]:
-    """Compute both stages; tokens.parquet and what the result record says."""
+    """Run both stages, decide and sum up."""
     scores = run(
         scoring_stage(job.encoder, job.settings, plan, job.vocabulary.available, job.tokens), job.tokens
     )

@@ -28,7 +28,7 @@ class PlacementWeights:
             raise InputError(f"placement weights {values} must not be negative and must sum to 1")
 
     def of(self, placement: Placement) -> float:
-        """The weight of one placement."""
+        """Return the weight of one placement."""
         return {
             Placement.PREFIX: self.prefix,
             Placement.SUFFIX: self.suffix,
@@ -43,7 +43,7 @@ class ScoreConstants:
     Attributes:
         alpha: weight of one fall.
         beta: weight of one rise.
-        gamma: keeps the denominator above 0.
+        gamma: keeps the denominator positive.
 
     Raises:
         InputError: one is out of range.
@@ -64,18 +64,18 @@ class StdSettings:
     """Settings of the paper's method.
 
     Attributes:
-        sentences: sentences sampled from the corpus.
-        pairs: pairs sampled from them, evenly over similarity.
-        scoring_pairs: pairs below the mean similarity that score a token.
-        validation_pairs: pairs below the mean similarity that validate a candidate.
-        copies: probes hold 1 to this many copies.
+        sentences: number of sentences sampled from the corpus.
+        pairs: number of pairs sampled from them, evenly over similarity.
+        scoring_pairs: number of pairs below the mean similarity that score a token.
+        validation_pairs: number of pairs below the mean similarity that validate a candidate.
+        copies: largest number of copies; probes hold 1 to this many.
         insertion: copies as text or as token ids.
-        candidate_share: share of the tokens, best score first, that is validated.
+        candidate_share: share of the tokens to validate, best scores first.
         outlier_range: a candidate is sticky above Q3 + this x IQR of all rates.
-        seed: of the sentence sample and of random placement; 42 replays the published
+        seed: seed of the sentence sample and of random placement; 42 replays the published
             stream of random placement.
-        scoring_weights: placements in the score.
-        validation_weights: placements in the validation rate.
+        scoring_weights: weights of the placements in the score.
+        validation_weights: weights of the placements in the validation rate.
         angular: score constants for cosine and Euclidean distance.
         manhattan: score constants for Manhattan distance.
 
@@ -115,5 +115,5 @@ class StdSettings:
             raise InputError(f"outlier_range is {self.outlier_range}: it must be a number from 0")
         if self.insertion not in tuple(Insertion):
             raise InputError(f"insertion is {self.insertion!r}: it must be {' or '.join(Insertion)}")
-        # One spelling of each value, since the settings are part of a run's identity.
+        # Normalise spellings: the settings are part of a run's identity.
         object.__setattr__(self, "insertion", Insertion(self.insertion))

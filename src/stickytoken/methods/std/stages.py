@@ -1,4 +1,4 @@
-"""The two passes of the paper's method: scoring all tokens, validating the candidates."""
+"""The two stages of the paper's method: score all tokens, validate the candidates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACEMENTS = (Placement.PREFIX, Placement.SUFFIX, Placement.RANDOM)
 
 @dataclass(frozen=True)
 class PairProbes:
-    """Probes of the carriers, and the anchors that they are compared with.
+    """Carriers with copies, and the anchors to compare them with.
 
     Attributes:
         grid: carriers x placements x counts.
@@ -33,13 +33,13 @@ class PairProbes:
     carriers: NDArray[np.float32]
 
     def distances(self, vectors: NDArray[np.float32]) -> dict[Metric, NDArray[np.float64]]:
-        """Distances to the anchor for 0, 1, ..., n copies.
+        """Compute the distances to the anchor for 0, 1, ..., n copies.
 
         Args:
             vectors: shape (pairs * placements * n, d), in the order of the grid.
 
         Returns:
-            For every metric, shape (pairs, placements, n + 1).
+            By metric, shape (pairs, placements, n + 1).
         """
         shape = self.grid.shape
         probed = distances(vectors.reshape(*shape, -1), self.anchors[:, None, None, :])
@@ -54,7 +54,7 @@ class PairProbes:
 
 @dataclass(frozen=True)
 class ScoringStage:
-    """Sticky score of every token."""
+    """Compute the sticky score of every token."""
 
     pairs: PairProbes
     settings: StdSettings
@@ -63,15 +63,15 @@ class ScoringStage:
 
     @property
     def probes_per_token(self) -> int:
-        """Pairs x placements x copies, and the token alone."""
+        """Pairs times placements times copies, and the token alone."""
         return int(np.prod(self.pairs.grid.shape)) + 1
 
     def probes(self, token: Token) -> Sequence[Probe]:
-        """The token alone, then the grid."""
+        """Return the token alone, then the grid."""
         return [self.pairs.grid.alone(token), *self.pairs.grid.probes(token)]
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """Scores by metric, averaged over pairs and weighted over placements."""
+        """Compute scores by metric, averaged over pairs and weighted over placements."""
         alone = distances(vectors[:1], self.pairs.anchors)
         found = self.pairs.distances(vectors[1:])
         row: dict[str, float | list[float]] = {}
@@ -84,7 +84,7 @@ class ScoringStage:
 
 @dataclass(frozen=True)
 class ValidationStage:
-    """Validation rate of every candidate."""
+    """Compute the validation rate of every candidate."""
 
     pairs: PairProbes
     settings: StdSettings
@@ -93,15 +93,15 @@ class ValidationStage:
 
     @property
     def probes_per_token(self) -> int:
-        """Pairs x placements x copies."""
+        """Pairs times placements times copies."""
         return int(np.prod(self.pairs.grid.shape))
 
     def probes(self, token: Token) -> Sequence[Probe]:
-        """The grid."""
+        """Return the grid."""
         return self.pairs.grid.probes(token)
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """Rates by metric and placement, and the mean change of the cosine by copies."""
+        """Compute rates by metric and placement, and the mean change of the cosine by copies."""
         found = self.pairs.distances(vectors)
         row: dict[str, float | list[float]] = {}
         for metric in Metric:
@@ -117,11 +117,11 @@ class ValidationStage:
 
 
 def weighted(values: NDArray[np.float64], weights: PlacementWeights) -> float:
-    """Mean over pairs, weighted over placements.
+    """Average over pairs, weighted over placements.
 
     Args:
         values: shape (pairs, placements).
-        weights: one a placement.
+        weights: weights of the placements.
     """
     by_placement = values.mean(axis=0)
     return float(

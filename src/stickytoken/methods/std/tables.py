@@ -46,7 +46,7 @@ def figures(run: StdRun) -> list[Figure]:
     ]
 
 
-def probe_lines(evidence: Sequence[StdEvidence]) -> list[ProbeTable | str]:
+def probe_lines(probed: Sequence[StdEvidence]) -> list[ProbeTable | str]:
     """Lay out the validation rates."""
     return [
         ProbeTable(
@@ -61,9 +61,9 @@ def probe_lines(evidence: Sequence[StdEvidence]) -> list[ProbeTable | str]:
                     *(each.by_placement[place]["cosine"] for place in ("prefix", "suffix", "random")),
                     each.lift,
                 )
-                for each in evidence
+                for each in probed
             ],
         ),
-        f"{evidence[0].pairs} pairs below the model's mean similarity; lift is the mean rise of the cosine. "
+        f"{probed[0].pairs} pairs below the model's mean similarity; lift is the mean rise of the cosine. "
         "Compare with the rates of ordinary tokens: no rate is high or low by itself.",
     ]
