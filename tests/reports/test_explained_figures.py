@@ -179,7 +179,7 @@ def test_sums_of_the_matrix_are_said():
     }
     words = describe_attribution(table, pair)
     assert "is 0.100 without copies and 0.300 with them" in words
-    assert f"rows of the copies add {sums['copies']:.3f}" in words
+    assert f"rows of the copies contribute {sums['copies']:.3f}" in words
     rows = attribution_table(table).rows
     assert [row[1] for row in rows[:5]] == ["carrier", "carrier", "copies", "copies", "reference"]
     assert sum(row[3] for row in rows[:5]) == pytest.approx(table["value"].sum())
@@ -227,4 +227,4 @@ def test_nothing_is_shown_as_nothing():
         describe_rows(none, NAMES, "x"),
         describe_place(none, pl.DataFrame(schema=NEIGHBOURS_SCHEMA), NAMES, "x"),
     ):
-        assert words.startswith("This model does not show")
+        assert words.startswith("This model does not expose")

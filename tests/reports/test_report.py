@@ -10,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from plotly.offline import get_plotlyjs
 
 import planted
 import profiled
@@ -19,7 +20,6 @@ from stickytoken import load_encoder, open_run
 from stickytoken.errors import InputError, RunError
 from stickytoken.reports.content import read_content
 from stickytoken.reports.figure_set import report_figures
-from stickytoken.reports.plotly_bundle import plotly_bundle
 
 SECTIONS = [
     "worst", "lift-distribution", "symptom-curves", "lift-contraction", "who-they-are", "embedding-map",
@@ -83,7 +83,9 @@ def test_the_page_allows_its_own_scripts_by_hash_and_asks_for_nothing(run):
     assert "unsafe-eval" not in policy
     assert "'unsafe-inline'" not in policy.split("style-src")[0]
     script = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)[-1]
-    library = gzip.decompress(base64.b64decode(plotly_bundle().compressed))
+    packed = re.search(r'id="plotly-gz">([^<]+)<', html)[1]
+    library = gzip.decompress(base64.b64decode(packed))
+    assert library.decode() == get_plotlyjs()
     for allowed in (script.encode(), library):
         assert base64.b64encode(hashlib.sha256(allowed).digest()).decode() in policy
     links = [value for _, name, value in page.attributes if name in ("src", "href", "action", "srcset")]
@@ -146,7 +148,7 @@ def test_markdown_has_the_same_parts(run):
     text = stickytoken.report(run, format="md")
     titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert titles[0] == "The worst tokens"
-    assert titles[-3:] == ["All flagged tokens", "What was computed", "How to read every number"]
+    assert titles[-3:] == ["All flagged tokens", "What was computed", "How to read the numbers"]
     assert r"| \! | sticky | severe |" in text
 
 
@@ -184,7 +186,8 @@ def test_a_run_without_evidence_says_what_is_missing_and_shows_the_rest(run_copy
     html = stickytoken.report(run_copy)
     assert section_ids(html) == [part for part in SECTIONS if part not in ("symptom-curves", "embedding-map")]
     assert (
-        "holds no symptom curves, pairs or map. The same `stickytoken detect` command adds" in Page(html).text
+        "made without symptom curves, example pairs and the map. Run the same `stickytoken detect`"
+        in Page(html).text
     )
 
 
@@ -195,9 +198,9 @@ def test_a_run_that_is_not_finished_shows_what_is_there(run_copy):
     page = Page(html)
     assert section_ids(html) == ["computed", "words"]
     assert (
-        f"not finished, {profiled.AVAILABLE} of {profiled.AVAILABLE} tokens have been looked at" in page.text
+        f"not finished, {profiled.AVAILABLE} of {profiled.AVAILABLE} tokens have been measured so far" in page.text
     )
-    assert "tokens through the stage screen" in page.text
+    assert "tokens measured in the stage screen" in page.text
     assert "UNREACHABLE_SPECIAL" in page.text
     assert f"{open_run_plan(run_copy)['mean_similarity']:.6g}" in page.text
     assert 'id="plotly-gz"' not in html
@@ -276,7 +279,7 @@ def test_runs_are_compared_side_by_side(run, clean_run, planted_run):
     html = stickytoken.report(run, clean_run, planted_run)
     page = Page(html)
     assert section_ids(html) == ["runs", "sticky-tokens-by-run", "lift-tails", "words"]
-    assert "the runs are of different methods" in page.text
+    assert "the runs used different methods" in page.text
     assert "the runs did not look at the same tokens" in page.text
     assert len(html.encode()) < 5_000_000
     assert "## Agreement" in stickytoken.report(run, clean_run, format="md")

@@ -155,8 +155,8 @@ def test_a_model_without_attention_is_said_to_have_none(tmp_path):
     (token,) = explained(read_content(run.path))
     assert token.run_verdict == "sticky"
     words = {figure.name.split("-")[-1]: figure.alt for figure in token.figures}
-    assert words["heads"] == "This model does not show its attention."
-    assert words["attention"] == "This model does not show it."
+    assert words["heads"] == "This model does not expose its attention."
+    assert words["attention"] == "This model does not expose it."
     page = Page(stickytoken.report(run))
     assert "static embedding model: it has no attention" in page.text
 
@@ -212,7 +212,7 @@ def _only(folder, place):
 def test_explanations_that_cannot_be_shown_are_refused(explained_run, tmp_path):
     with pytest.raises(InputError, match="holds no explanation: pass the folder"):
         make_report(explained_run, explanations=tmp_path)
-    with pytest.raises(InputError, match="explanations are of one run, and 2 are compared"):
+    with pytest.raises(InputError, match="explanations belong to one run, but 2 runs are compared"):
         make_report(explained_run, explained_run, explanations=explained_run / "explain")
     planted.refused("report", explained_run, "--explanations", tmp_path, saying="holds no explanation")
 

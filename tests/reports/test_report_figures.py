@@ -147,7 +147,7 @@ def test_panels_stand_below_each_other_without_touching():
     assert changes["xaxis.domain"] == changes["xaxis2.domain"] == [0, 1]
 
 
-# Who they are
+# What the sticky tokens are
 
 
 def test_breakdowns_count_every_token_once():

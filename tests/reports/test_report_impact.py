@@ -137,7 +137,7 @@ def test_the_latest_measurement_comes_first_and_old_ones_are_counted(run_copy):
     assert [each.path.name for each in impacts_in(run_copy)[0]][:4] == [f"impact-{k}" for k in (3, 2, 1, 0)]
     html = stickytoken.report(run_copy)
     assert html.count('<h2 id="impact-costs') == 3
-    assert "of 5 impact measurements in the run folder the latest are shown" in html
+    assert "only the latest 3 of 5 impact measurements in the run folder are shown" in html
 
 
 def rewritten(folder, **changes):

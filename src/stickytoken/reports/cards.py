@@ -1,4 +1,4 @@
-"""The worst tokens, each with its interval and what it did to a real pair."""
+"""Cards of the worst tokens: the interval, and what copies did to a real pair."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Pair:
     Attributes:
         which: ``typical`` or ``largest``.
         anchor: the text that stays.
-        carrier: the text that gets the copies behind its last word.
+        carrier: the text that the copies are appended to.
         copies: how many.
         before: cosine similarity.
         after: the same with the copies.
@@ -33,13 +33,13 @@ class Pair:
 
 @dataclass(frozen=True)
 class Card:
-    """A token to look at.
+    """One token with its evidence.
 
     Attributes:
         row: of the table of tokens, with ``sd``.
         strip: its interval on the scale of all cards, in percent: low, value, high and the ordinary
-            token; None where there is no interval.
-        pairs: what it did to texts; empty where the run holds none.
+            token; None if there is no interval.
+        pairs: what it did to pairs of texts; empty if the run holds none.
     """
 
     row: dict[str, Any]
@@ -48,7 +48,7 @@ class Card:
 
 
 def cards(content: RunContent) -> list[Card]:
-    """Cards of the worst tokens; of the highest lifts where none is sticky."""
+    """Return cards of the worst tokens; if none is sticky, of those that rank highest."""
     rows = rows_of(content, worst(content))
     strips = _strips(content, rows)
     pairs = _pairs(content)
@@ -56,7 +56,7 @@ def cards(content: RunContent) -> list[Card]:
 
 
 def card_of(content: RunContent, token_id: int) -> Card | None:
-    """The card of any token; None where the run did not look at it."""
+    """Return the card of any token; None if the run did not look at it."""
     rows = rows_of(content, content.tokens.filter(token_id=token_id))
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""Several runs side by side: what they share, and where they differ."""
+"""Compare several runs: what they share and where they differ."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEAST_SHARED = 20
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far two runs agree on the tokens that both judged.
+    """How far two runs agree on the tokens that both looked at.
 
     Attributes:
         first: name of one run.
@@ -53,8 +53,8 @@ class Comparison:
     Attributes:
         names: of the runs, distinct.
         contents: the runs.
-        tokens: all that some run calls sticky, the most widely and strongly sticky first.
-        agreements: a row a pair of finished runs.
+        tokens: every token that a run calls sticky; those that most runs flag, and most strongly, first.
+        agreements: one per pair of finished runs.
         notes: what makes the comparison harder.
     """
 
@@ -66,7 +66,7 @@ class Comparison:
 
 
 def compare(contents: Sequence[RunContent]) -> Comparison:
-    """Match tokens by vocabulary string, on which tokenizers of different models may agree."""
+    """Compare runs; tokens are matched by vocabulary string, which models may share."""
     names = _names(contents)
     lifts = [_lifts(content) for content in contents]
     return Comparison(
@@ -83,7 +83,7 @@ def compare(contents: Sequence[RunContent]) -> Comparison:
 
 
 def summary_table(comparison: Comparison) -> DataTable:
-    """A row a run."""
+    """Return a table with one row per run."""
     rows = []
     for name, content in zip(comparison.names, comparison.contents, strict=True):
         record, result = content.record, content.record.result
@@ -122,7 +122,7 @@ def summary_table(comparison: Comparison) -> DataTable:
 
 
 def agreement_table(comparison: Comparison) -> DataTable:
-    """A row a pair of runs."""
+    """Return a table with one row per pair of runs."""
     return DataTable(
         ("run", "and", "tokens in both", "sticky in both", "Jaccard index of sticky", "Spearman of lifts"),
         [
@@ -133,7 +133,7 @@ def agreement_table(comparison: Comparison) -> DataTable:
 
 
 def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
-    """The sticky tokens of all runs, and the tails of their lifts."""
+    """Return the figures: the sticky tokens of all runs, and the tails of their lifts."""
     names, tokens = comparison.names, comparison.tokens
     samples = [
         content.tokens.select(moved(content)).to_series().drop_nulls().to_list() if content.run else []
@@ -150,23 +150,23 @@ def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
             "Sticky tokens, run by run",
             compared_tokens(tokens, names),
             _in_words(comparison),
-            "A row is a token that some run calls sticky; a mark is a run, filled where it calls the token "
-            "sticky. The scale is in standard deviations of each model's own similarities, so that models "
-            "can be compared. Runs of a method without such a scale stand in the table only.",
+            "One row per token that any run calls sticky; one mark per run, filled if that run calls the "
+            "token sticky. The scale is in standard deviations of each model's own similarities, so "
+            "models can be compared. Runs of a method without such a scale appear in the table only.",
             compared_table(tokens, names),
             narrow_tokens(tokens),
         ),
         ReportFigure(
             "lift-tails",
-            "How far the vocabularies reach",
+            "How strong the strongest tokens are",
             compared_distributions(samples, names),
             " ".join(
                 f"{name}: {share:.2%} of {size:,} tokens beyond 0.5 sd."
                 for name, size, _, share, _ in tail_rows
             )
-            or "No run has lifts of all its tokens.",
-            "The share of the tokens that lift further than the value below. A line that ends further right "
-            "has worse tokens; one that lies higher has more of them.",
+            or "No run has a lift for all of its tokens.",
+            "The share of tokens whose lift exceeds the value on the axis. A line that reaches further "
+            "right has worse tokens; a higher line has more of them.",
             DataTable(("run", "tokens", "beyond 0.2 sd", "beyond 0.5 sd", "beyond 0.8 sd"), tail_rows),
             narrow_axis(),
         ),
@@ -174,13 +174,13 @@ def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
 
 
 def tone_of(comparison: Comparison) -> str:
-    """The worst tone of the runs."""
+    """Return the worst tone of the runs."""
     found = {tone(content) for content in comparison.contents}
     return next(each for each in ("severe", "serious", "mild", "unknown", "clean") if each in found)
 
 
 def headlines(comparison: Comparison) -> list[tuple[str, str, str]]:
-    """Name, headline and tone of every run."""
+    """Return name, headline and tone of every run."""
     return [
         (name, headline(content), tone(content))
         for name, content in zip(comparison.names, comparison.contents, strict=True)
@@ -188,7 +188,7 @@ def headlines(comparison: Comparison) -> list[tuple[str, str, str]]:
 
 
 def _names(contents: Sequence[RunContent]) -> list[str]:
-    """Names of the models; with the method, then the folder, where that is not enough to tell them apart."""
+    """Name the runs by model; add the method, or the folder, if that is needed to tell them apart."""
 
     def model(content: RunContent) -> str:
         return content.record.model.name
@@ -266,16 +266,16 @@ def _notes(names: Sequence[str], contents: Sequence[RunContent]) -> list[str]:
     found = []
     if len({content.record.method for content in contents}) > 1:
         found.append(
-            "the runs are of different methods, whose verdicts rest on different rules: compare which tokens "
-            "they name, not their numbers"
+            "the runs used different methods, whose verdicts follow different rules: compare which tokens "
+            "they flag, not their numbers"
         )
     parts = [content.record.identity_parts for content in contents]
     encoders = [part.get("encoder") for part in parts]
     tokenizers = {str(each.get("tokenizer")) for each in encoders if isinstance(each, dict)}
     if len(tokenizers) > 1:
         found.append(
-            "the vocabularies differ: tokens are matched by their string, and one that a vocabulary does not "
-            "have is left blank"
+            "the vocabularies differ: tokens are matched by their string, and a blank means that a "
+            "vocabulary does not have the token"
         )
     # Fingerprints of different methods differ: one of them counts the sentences' topics.
     corpora = {
@@ -286,7 +286,7 @@ def _notes(names: Sequence[str], contents: Sequence[RunContent]) -> list[str]:
     if len(sources) > 1 or len(corpora) > len({content.record.method for content in contents}):
         found.append("the runs used different sentences")
     if len({str(part.get("tokens")) for part in parts}) > 1:
-        found.append("the runs did not look at the same tokens: blank is not the same as benign")
+        found.append("the runs did not look at the same tokens: a blank does not mean benign")
     for name, content in zip(names, contents, strict=True):
         found += [f"{name}: {note}" for note in notes(content)]
     return found
@@ -302,6 +302,6 @@ def _in_words(comparison: Comparison) -> str:
     ]
     shared = sum(all(verdict == "sticky" for verdict in each.verdicts) for each in comparison.tokens)
     return (
-        f"{len(comparison.tokens)} tokens are sticky in some run: {', '.join(counts)}; {shared} in all of "
-        "them."
+        f"{len(comparison.tokens)} tokens are sticky in at least one run: {', '.join(counts)}; {shared} in "
+        "all of them."
     )

@@ -23,7 +23,7 @@ from stickytoken.visible_text import markdown
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """One HTML file."""
+    """Return the comparison as one HTML page."""
     return render(
         "comparison.html.j2",
         comparison_figures(comparison),
@@ -33,12 +33,12 @@ def comparison_page(comparison: Comparison) -> str:
         tone=tone_of(comparison),
         summary=summary_table(comparison),
         agreements=agreement_table(comparison),
-        glossary=_words(comparison),
+        glossary=_glossary(comparison),
     )
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    """The same as Markdown."""
+    """Return the comparison as Markdown."""
     parts = [
         "# Sticky tokens compared",
         "\n".join(f"- **{markdown(name)}**: {markdown(line)}" for name, line, _ in headlines(comparison)),
@@ -51,14 +51,16 @@ def comparison_markdown(comparison: Comparison) -> str:
     for figure in comparison_figures(comparison):
         parts += [f"## {markdown(figure.title)}", markdown(figure.alt), _markdown_table(figure.table)]
     parts += [
-        "## How to read every number",
-        "\n".join(f"- **{markdown(word)}**: {markdown(text)}" for word, text in _words(comparison).items()),
+        "## How to read the numbers",
+        "\n".join(
+            f"- **{markdown(word)}**: {markdown(text)}" for word, text in _glossary(comparison).items()
+        ),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def comparison_document(comparison: Comparison) -> dict[str, Any]:
-    """The same as JSON values, with the report of every run."""
+    """Return the comparison as JSON values, with the report of every run."""
     return {
         "names": list(comparison.names),
         "notes": list(comparison.notes),
@@ -71,7 +73,7 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _words(comparison: Comparison) -> dict[str, str]:
+def _glossary(comparison: Comparison) -> dict[str, str]:
     words: dict[str, str] = {}
     for content in comparison.contents:
         words |= {word: text for word, text in glossary(content.method).items() if word not in words}

@@ -1,4 +1,4 @@
-"""What a report is made of, read from a run folder; what is not there is named, not guessed."""
+"""Read everything a report shows from a run folder; what is absent is listed as missing."""
 
 from __future__ import annotations
 
@@ -31,29 +31,30 @@ from stickytoken.methods.stored_settings import StoredSettings
 from stickytoken.vocabulary.kinds import WordMark, kind_of, script_of, word_mark
 
 UNFINISHED = (
-    "This run is not finished: there are no verdicts yet. The same `stickytoken detect` command continues it."
+    "This run is not finished, so there are no verdicts yet. Run the same `stickytoken detect` command "
+    "again to continue it."
 )
 WITHOUT_EVIDENCE = (
-    "This run holds no symptom curves, pairs or map. The same `stickytoken detect` command adds them and "
-    "computes nothing else again."
+    "This run was made without symptom curves, example pairs and the map. Run the same `stickytoken detect` "
+    "command again to add them; nothing else is recomputed."
 )
 
 
 @dataclass(frozen=True)
 class RunContent:
-    """One run as a report shows it.
+    """Everything that a report shows of one run.
 
     Attributes:
         path: the run folder.
         record: run.json.
-        run: the finished run; None where it is not finished.
-        plan: plan.json; None where it was not written yet.
-        tokens: tokens.parquet with kind, script, length and position; empty where it is not finished.
-        vocabulary: the vocabulary with its categories; None where it was not written yet.
-        evidence: curves, pairs and the map; None where they were not kept.
-        measured: tokens by stage whose results are committed, of an unfinished run.
-        missing: sentences that say what is not there and how to get it.
-        explanations: of tokens; empty where the run is not finished.
+        run: the finished run; None if it is unfinished.
+        plan: plan.json; None if it is not written yet.
+        tokens: tokens.parquet with kind, script, length and position; empty if it is unfinished.
+        vocabulary: the vocabulary with its categories; None if it is not written yet.
+        evidence: curves, pairs and the map; None if they were not kept.
+        measured: number of tokens with committed results, by stage; only of an unfinished run.
+        missing: what is absent and how to get it, one sentence each.
+        explanations: of tokens; empty if the run is unfinished.
     """
 
     path: Path
@@ -96,12 +97,12 @@ class RunContent:
 
     @property
     def scale(self) -> Scale | None:
-        """What makes the lifts comparable; None where the method does not say, or the run is not finished."""
+        """What makes lifts comparable; None if the method has no scale or the run is unfinished."""
         return None if self.run is None else self.method.scale(self.run)
 
     @property
     def confidence(self) -> str | None:
-        """Coverage of the intervals in percent; None where there are none."""
+        """Coverage of the intervals in percent; None if there are none."""
         return None if self.scale is None else f"{100 * self.scale.confidence:.4g}"
 
     @property
@@ -111,7 +112,7 @@ class RunContent:
 
     @property
     def unread_impacts(self) -> tuple[str, ...]:
-        """A sentence for each measurement that cannot be shown."""
+        """One sentence for each impact measurement that cannot be shown."""
         return self._impacts[1]
 
     @cached_property
@@ -124,12 +125,12 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
 
     Args:
         path: the run folder.
-        explanations: a folder that `explain` wrote to; None takes the run's own, if there is one.
+        explanations: a folder that `explain` wrote to; None takes the run's own.
 
     Raises:
-        InputError: the folder of explanations holds none.
-        RunError: the folder is no run, is damaged, or of a newer schema; or explanations that were asked for
-            are.
+        InputError: the folder of explanations is empty.
+        RunError: the folder is not a run, is damaged or has a newer schema; or so are explanations that were
+            asked for.
     """
     folder = RunFolder(Path(path).expanduser())
     if not folder.exists():
@@ -164,10 +165,10 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
 
 
 def _explanations(run: Run, asked: Path | None) -> tuple[list[StoredExplanation], list[str]]:
-    """Explanations, and what is wrong with those that cannot be shown.
+    """Return the explanations, and what is wrong with those that cannot be shown.
 
-    Those that were asked for are read or refused; those that happen to lie in the run folder must not
-    keep anyone from the rest of its report.
+    Explanations that were asked for must be readable. One that lies in the run folder may be damaged without
+    costing the rest of the report.
     """
     place = run.path / EXPLANATIONS_FOLDER if asked is None else asked
     folders = explanation_folders(place)
@@ -197,7 +198,7 @@ def _of_this_model(found: StoredExplanation, names: dict[int, str | None]) -> St
 
 
 def classified(tokens: pl.DataFrame, vocabulary: pl.DataFrame | None) -> pl.DataFrame:
-    """Add kind, script, length (characters of the text) and position (share of the vocabulary before it).
+    """Add the columns kind, script, length (characters) and position (share of the vocabulary before it).
 
     Args:
         tokens: with token_id, token, decoded, category.
@@ -234,7 +235,7 @@ def _described(
 
 
 def moved(content: RunContent) -> pl.Expr:
-    """The lift above an ordinary token's, in standard deviations of the model's own similarities."""
+    """Return the lift beyond an ordinary token's, in standard deviations of the model's similarities."""
     scale = content.scale
     if scale is None:
         return pl.lit(None, dtype=pl.Float64)
@@ -242,5 +243,5 @@ def moved(content: RunContent) -> pl.Expr:
 
 
 def category_counts(vocabulary: pl.DataFrame) -> dict[str, int]:
-    """Entries by category, most first."""
+    """Count the entries by category, most frequent first."""
     return dict(Counter(vocabulary["category"].to_list()).most_common())

@@ -1,4 +1,4 @@
-"""Text into a page or a Markdown file, so that it is shown and never acted on."""
+"""Escape text for a page, so that it is shown and never interpreted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _IN_SCRIPT = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"}
 
 
 def json_for_html(value: Any) -> Markup:
-    """JSON that no HTML parser finds the end of a script in; ASCII only, lone surrogates escaped."""
+    """Return JSON in which no HTML parser finds the end of a script; ASCII, lone surrogates escaped."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character, escape in _IN_SCRIPT.items():
         text = text.replace(character, escape)
@@ -22,7 +22,7 @@ def json_for_html(value: Any) -> Markup:
 
 
 def finalized(value: Any) -> Any:
-    """What a template prints: text with every character visible; escaping follows after it."""
+    """Make every character of what a template prints visible; escaping follows."""
     if value is None:
         return "–"
     if isinstance(value, str) and not isinstance(value, Markup):
@@ -31,12 +31,12 @@ def finalized(value: Any) -> Any:
 
 
 def spaced(name: str) -> str:
-    """The name of a setting as words; names in capitals are left as they are."""
+    """Return the name of a setting as words; names in capitals stay as they are."""
     return name if name.isupper() else name.replace("_", " ")
 
 
 def plain(value: Any) -> str:
-    """A setting or another value as it is, without digits that say nothing."""
+    """Format a setting or another value, without needless digits."""
     if value == "":
         return "(empty)"
     if isinstance(value, float):
@@ -49,7 +49,7 @@ def plain(value: Any) -> str:
 
 
 def number(value: Any, digits: int | None = None) -> str:
-    """A number for people; text as it is, a dash for what is missing."""
+    """Format a number for people; text stays as it is, a missing value is a dash."""
     if value is None:
         return "–"
     if isinstance(value, bool):

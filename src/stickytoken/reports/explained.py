@@ -1,4 +1,4 @@
-"""Explanations of tokens as a section of the report: verdicts, findings, figures."""
+"""The section of a report that explains tokens: verdicts, findings and figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stickytoken.reports.figures.interval_rows import describe_rows, interval_ro
 from stickytoken.reports.figures.layer_curves import describe_layers, layer_curves, layers_table
 from stickytoken.reports.figures.panels import stacked
 
-# Of more tokens the words are shown and no figures: the page must open on a phone.
+# Further tokens are described without figures: the page must open on a phone.
 MOST_DRAWN = 4
 _ATTENTION = MappingProxyType(
     {
@@ -63,10 +63,10 @@ class ExplainedToken:
         token: the vocabulary string.
         run_verdict: of the run.
         verdict: of the explanation, in words.
-        findings: measures outside the benign interval, a line each.
-        basis: what it rests on, in words.
+        findings: measures outside the benign interval, one line each.
+        basis: what the verdict rests on, in words.
         notes: what could not be measured.
-        figures: none beyond the first few tokens.
+        figures: empty for all but the first few tokens.
     """
 
     token_id: int
@@ -80,7 +80,7 @@ class ExplainedToken:
 
 
 def explained(content: RunContent) -> list[ExplainedToken]:
-    """The explained tokens, those that the run flags first, worst first."""
+    """Return the explained tokens: first those that the run flags, worst first."""
     order = (
         {token_id: place for place, token_id in enumerate(content.flagged["token_id"])} if content.run else {}
     )
@@ -104,7 +104,7 @@ def explained(content: RunContent) -> list[ExplainedToken]:
 
 
 def explanation_figures(found: ExplanationContent) -> list[ReportFigure]:
-    """All figures of one token; those of what the model does not show say so."""
+    """Return all figures of one token; a figure says so if the model does not expose its data."""
     return [
         _layers(
             found, "attention", "Attention that the copies receive, by layer", _ATTENTION, _READ_ATTENTION
@@ -118,14 +118,14 @@ def explanation_figures(found: ExplanationContent) -> list[ReportFigure]:
 
 
 _READ_ATTENTION = (
-    "Green: benign tokens like this one, and the interval in which one more of them would lie, at all layers "
-    "at once. A filled mark lies outside; the first one is where it begins. Much attention says where layers "
-    "read from, not how much of it reaches the vector."
+    "Green: the mean of matched benign tokens, and the interval in which one more such token would lie, "
+    "over all layers at once. Filled marks lie outside it; the first of them is where the effect begins. "
+    "Attention shows where layers read from, not how much of it reaches the vector."
 )
 _READ_DRIFT = (
-    "First: how far the carrier's own tokens move when copies are there, against the same text without them. "
-    "Second: how far the copies' states lie from those of benign tokens. Layer 0 are the embeddings. In a "
-    "causal model tokens before the copies cannot drift."
+    "First panel: how far the states of the carrier's own tokens move when copies are added. Second "
+    "panel: how far the states of the copies lie from those of matched benign tokens. Layer 0 is the "
+    "embedding layer. In a causal model, tokens before the copies cannot drift."
 )
 
 
@@ -154,8 +154,8 @@ def _heads(found: ExplanationContent) -> ReportFigure:
         "Attention that the copies receive, by layer and head",
         head_map(heads),
         describe_heads(heads),
-        "Orange heads attend more to these copies than to those of benign tokens, blue ones less; a dot "
-        "marks what lies outside the benign interval of all heads at once.",
+        "Orange heads attend more to these copies than to copies of matched benign tokens, blue heads "
+        "less. A dot marks a head outside the benign interval over all heads at once.",
         heads_table(heads),
     )
 
@@ -165,11 +165,12 @@ def _pooling(found: ExplanationContent) -> ReportFigure:
     pooling = found.record.pooling or "unknown"
     return ReportFigure(
         _named(found, "pooling"),
-        "What the copies supply to the sentence vector",
+        "What the copies contribute to the sentence vector",
         interval_rows(measures, _POOLING, token),
         describe_rows(measures, _POOLING, token),
-        f"Pooling of this model: {pooling}. With mean pooling every position supplies a part; with CLS or "
-        "last-token pooling the copies supply nothing, or all, by construction. Green: the benign interval.",
+        f"Pooling of this model: {pooling}. With mean pooling every position contributes a share; with "
+        "CLS or last-token pooling the copies contribute nothing, or everything, by construction. Green: the "
+        "interval of the matched benign tokens.",
         rows_table(measures, _POOLING),
     )
 
@@ -183,10 +184,10 @@ def _attribution(found: ExplanationContent) -> ReportFigure:
         "One pair's similarity, token by token",
         attribution_matrix(first),
         describe_attribution(first, pair),
-        "Integrated Jacobians (Moeller et al. 2023): all cells together are the similarity. Orange cells add "
-        "to it, blue ones take away. Behind the tokens stands the reference, a text of padding, and last "
-        "what each row adds in all: read that, and cells against each other. Neighbouring copies share what "
-        "they do together.",
+        "Integrated Jacobians (Moeller et al. 2023): the cells sum to the similarity. Orange cells add to "
+        "it, blue cells subtract. After the tokens comes the reference, a text of padding; the last "
+        "column is the sum of each row. Compare row sums, and cells with one another: adjacent copies "
+        "share what they contribute together.",
         attribution_table(first),
     )
 
@@ -196,8 +197,8 @@ def _embedding(found: ExplanationContent) -> ReportFigure:
     matrix = found.record.vocabulary
     shape = (
         f" Over the whole vocabulary the mean cosine of two rows is {number(matrix['mean_cosine'], 3)} (0: "
-        f"they point everywhere alike), and the widest direction holds {matrix['first_component_share']:.1%} "
-        "of the variance."
+        "they point in all directions evenly), and the widest direction explains "
+        f"{matrix['first_component_share']:.1%} of the variance."
         if {"mean_cosine", "first_component_share"} <= set(matrix)
         else ""
     )
@@ -206,8 +207,8 @@ def _embedding(found: ExplanationContent) -> ReportFigure:
         "The row of the embedding matrix",
         embedding_place(measures, _EMBEDDING, token),
         describe_place(measures, found.tables["neighbours"], _EMBEDDING, token),
-        "Rows near those of unused entries were hardly trained (Land and Bartolo 2024). An odd row need not "
-        "stick, and a sticky one need not be odd." + shape,
+        "Rows close to those of unused entries were hardly trained (Land and Bartolo 2024). An unusual row "
+        "need not be sticky, and a sticky token need not have an unusual row." + shape,
         place_table(measures, _EMBEDDING),
         {"xaxis.title.text": "% of the available<br>tokens below"},
     )
@@ -233,6 +234,6 @@ def _basis(found: ExplanationContent) -> str:
     record, settings = found.record, found.record.settings
     return (
         f"{plain(settings.get('copies'))} copies ({plain(settings.get('placement'))}) in {record.carriers} "
-        f"texts of {record.source}, beside {len(found.tables['benign'])} benign "
+        f"texts of {record.source}, compared with {len(found.tables['benign'])} matched benign "
         f"tokens{'' if found.token.same_category else ' of other categories'}."
     )

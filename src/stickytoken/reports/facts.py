@@ -1,4 +1,4 @@
-"""The headline of a run, its key numbers, and what was computed how."""
+"""The headline of a run, its key numbers, and how it was computed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from stickytoken.reports.measured_impacts import impact_facts, impact_notes
 
 
 def headline(content: RunContent) -> str:
-    """One sentence: whether this model has a problem, and how bad."""
+    """Say in one sentence whether this model has a problem, and how bad it is."""
     if content.run is None:
         measured = next(iter(content.measured.values()), 0)
         return (
             f"{content.record.model.name}: not finished, {measured:,} of {content.record.tokens:,} tokens "
-            "have been looked at."
+            "have been measured so far."
         )
     return content.method.headline(content.run)
 
 
 def tone(content: RunContent) -> str:
-    """How bad it is: ``severe``, ``serious``, ``mild``, ``clean`` or ``unknown``."""
+    """Return how bad it is: ``severe``, ``serious``, ``mild``, ``clean`` or ``unknown``."""
     if content.run is None:
         return "unknown"
     if content.sticky.is_empty():
@@ -35,11 +35,11 @@ def tone(content: RunContent) -> str:
 
 
 def key_facts(content: RunContent) -> list[Fact]:
-    """The numbers to read first."""
+    """Return the numbers to read first."""
     record = content.record
     if content.run is None:
         return [
-            Fact(f"{count:,}", f"tokens through the stage {stage}")
+            Fact(f"{count:,}", f"tokens measured in the stage {stage}")
             for stage, count in content.measured.items()
         ]
     looked_at = Fact(
@@ -51,21 +51,21 @@ def key_facts(content: RunContent) -> list[Fact]:
 
 
 def notes(content: RunContent) -> list[str]:
-    """What a reader should know before relying on it."""
+    """Return what a reader should know before relying on the run."""
     if content.run is None:
         return list(content.missing)
-    told = content.method.notes(content.run)
+    found = content.method.notes(content.run)
     if len(content.tokens) < content.record.model.available:
-        told = [
+        found = [
             f"only {len(content.tokens):,} of {content.record.model.available:,} available tokens were "
-            "looked at: there may be others",
-            *told,
+            "looked at: the others may be sticky too",
+            *found,
         ]
-    return [*told, *content.missing, *content.unread_impacts, *impact_notes(content.impacts)]
+    return [*found, *content.missing, *content.unread_impacts, *impact_notes(content.impacts)]
 
 
 def computed(content: RunContent) -> dict[str, dict[str, Any]]:
-    """What was computed, how, with what and how long it took, in groups."""
+    """Return model, corpus, settings, versions and timing of the run, in groups."""
     record = content.record
     result = {} if record.result is None else record.result.model_dump()
     groups: dict[str, dict[str, Any]] = {
@@ -100,12 +100,12 @@ def _encoder(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def how(content: RunContent) -> str:
-    """The method in a few sentences."""
+    """Describe the method in a few sentences."""
     return content.method.how(content.settings)
 
 
 def worst(content: RunContent, most: int = 12) -> pl.DataFrame:
-    """The worst sticky tokens; where there is none, those of the highest lifts or rates."""
+    """Return the worst sticky tokens; if none is sticky, the three that rank highest."""
     if content.run is None:
         return content.tokens
     if len(content.sticky):

@@ -31,7 +31,7 @@ from stickytoken.reports.measured_impacts import impact_figures
 
 
 def report_figures(content: RunContent) -> list[ReportFigure]:
-    """All figures that the run has data for; none where it is not finished."""
+    """Return all figures that the run has data for; none for an unfinished run."""
     if content.run is None:
         return []
     described = content.method.figures(content.run)
@@ -54,7 +54,7 @@ def _distribution(content: RunContent, described: Distribution) -> ReportFigure:
 
 
 def curves_of(content: RunContent) -> tuple[list[Curve], list[Curve]]:
-    """Symptom curves of the tokens that are shown, worst first, and of ordinary ones."""
+    """Return the symptom curves of the tokens shown, worst first, and those of ordinary tokens."""
     if content.evidence is None:
         return [], []
     names = content.tokens.select("token_id", "token", "verdict")
@@ -72,7 +72,7 @@ def curves_of(content: RunContent) -> tuple[list[Curve], list[Curve]]:
 
 
 def curve_figures(content: RunContent, run: Run) -> list[ReportFigure]:
-    """The symptom curves of a run's evidence; none where it holds none."""
+    """Return the figure of the symptom curves; none if the run holds no evidence."""
     if content.evidence is None:
         return []
     curves, controls = curves_of(content)
@@ -84,10 +84,10 @@ def curve_figures(content: RunContent, run: Run) -> list[ReportFigure]:
             "Symptom curves",
             plot,
             describe_curves(curves, controls, u),
-            "Copies of a token are put behind a text. A sticky token raises the similarity of unrelated "
-            "texts and lowers that of related ones: both go toward one value, and meaning is lost. Dotted: "
-            "the model's mean similarity u. Ordinary tokens (green, dashed; the band is their range) lower "
-            "the related ones too, as any padding does, but do not lift the unrelated ones as far.",
+            "Copies of a token are appended to a text. Left, pairs below the model's mean similarity u "
+            "(dotted): a sticky token raises these more than ordinary tokens do (green, dashed; the band is "
+            "their range). Right, pairs above u: a few copies may raise these as well; many copies of any "
+            "token lower them, because less and less of the text is left in the vector.",
             curves_table(curves, controls),
             stacked(plot, 2, 820) if curves else {},
         )
@@ -112,12 +112,12 @@ def _composition(content: RunContent) -> ReportFigure:
     plot = composition(parts)
     return ReportFigure(
         "who-they-are",
-        "Who they are",
+        "What the sticky tokens are",
         plot,
         describe_composition(parts),
-        "Grey: all tokens that the run looked at. Orange: the sticky ones. Where orange exceeds grey, that "
-        "group is over-represented. Position is the place in the vocabulary by id: many tokenizers put "
-        "special and unused entries first or last, and frequent words before rare ones.",
+        "Grey: all tokens that the run looked at. Orange: the sticky ones. Where the orange bar is higher, "
+        "the group is over-represented among sticky tokens. Position is the rank of the token id: many "
+        "tokenizers put special and unused entries first or last, and frequent words before rare ones.",
         composition_table(parts),
         stacked(plot, len(parts), 1180),
     )
@@ -136,20 +136,19 @@ def _map(content: RunContent) -> list[ReportFigure]:
         content.tokens.select("token_id", "verdict"), on="token_id", how="left"
     )
     placed = placed.with_columns(pl.col("token").fill_null("?"))
-    axes = ("cosine to the vocabulary's mean", "first component beside it")
+    axes = ("cosine to the vocabulary's mean", "first principal component of the rest")
     explained = content.evidence.record.map_explained
-    share = "" if explained is None else f", which holds {explained:.1%} of the remaining variance"
+    share = "" if explained is None else f", which explains {explained:.1%} of the remaining variance"
     return [
         ReportFigure(
             "embedding-map",
             "A map of the vocabulary",
             effect_scatter(placed, "to_mean", "component", axes),
             describe_scatter(placed, "to_mean", "component", axes),
-            f"Every token encoded as an input of its own: {int(placed['drawn'].sum()):,} random ones and all "
-            "flagged ones. To the right lie tokens whose vector is close to the mean of the vocabulary, to "
-            "which sticky tokens pull other texts; alone, a sticky token may look like any other. Up and "
-            f"down is the direction in which the rest of the vectors varies most{share}: a map in two "
-            "dimensions shows little of a space of many.",
+            f"Each point is a token encoded by itself: {int(placed['drawn'].sum()):,} random tokens and all "
+            "flagged ones. Horizontal: how close its vector is to the mean vector of the vocabulary. "
+            f"Vertical: the direction in which the vectors vary most otherwise{share}. Stickiness is about "
+            "what copies do to other texts; the map does not decide it, and a sticky token can lie anywhere.",
             scatter_table(placed, "to_mean", "component", axes),
         )
     ]

@@ -1,4 +1,4 @@
-"""A report as one JSON document: everything that the page shows, for programs."""
+"""A report as one JSON document, with everything that the page shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stickytoken.reports.token_table import flagged_rows
 
 
 def run_document(content: RunContent) -> dict[str, Any]:
-    """The report of one run in JSON values; what is missing is null or an empty list."""
+    """Return the report of one run as JSON values; what is missing is null or an empty list."""
     curves, ordinary = curves_of(content)
     return {
         "run": str(content.path),

@@ -17,7 +17,7 @@ from stickytoken.visible_text import markdown
 
 
 def run_markdown(content: RunContent) -> str:
-    """The report of one run."""
+    """Return the report of one run as Markdown."""
     record = content.record
     parts = [
         f"# Sticky tokens of {markdown(record.model.name)}",
@@ -44,14 +44,14 @@ def run_markdown(content: RunContent) -> str:
         parts += [f"### {markdown(name)}", table(["what", "value"], shown)]
     meanings = glossary(content.method)
     parts += [
-        "## How to read every number",
+        "## How to read the numbers",
         _bullets(f"**{markdown(word)}**: {markdown(text)}" for word, text in meanings.items()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table, its text escaped."""
+    """Return a table with its text escaped."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(
         "| " + " | ".join(cell if place == 1 else markdown(cell) for cell in line) + " |"

@@ -1,4 +1,4 @@
-"""What sticky tokens cost, as measured in the run folder: figures and facts of the report."""
+"""Impact measurements of a run folder as figures and facts of its report."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from stickytoken.reports.figures.intrusion_curves import (
 )
 from stickytoken.reports.figures.panels import stacked
 
-# Of more measurements the latest are shown.
+# Only the latest measurements are shown.
 _MOST_SHOWN = 3
 
 
 def impact_figures(impacts: tuple[Impact, ...]) -> list[ReportFigure]:
-    """The figures of the latest measurements."""
+    """Return the figures of the latest measurements."""
     found: list[ReportFigure] = []
     for place, impact in enumerate(impacts[:_MOST_SHOWN]):
         suffix = f"-{place + 1}" if place else ""
@@ -37,19 +37,21 @@ def impact_figures(impacts: tuple[Impact, ...]) -> list[ReportFigure]:
 
 
 def impact_notes(impacts: tuple[Impact, ...]) -> list[str]:
-    """What a reader should know of the measurements."""
+    """Return what a reader should know about the measurements."""
     found = [
         f"impact: {name} was not measured: {reason}"
         for impact in impacts[:_MOST_SHOWN]
         for name, reason in impact.failed.items()
     ]
     if len(impacts) > _MOST_SHOWN:
-        found.append(f"of {len(impacts)} impact measurements in the run folder the latest are shown")
+        found.append(
+            f"only the latest {_MOST_SHOWN} of {len(impacts)} impact measurements in the run folder are shown"
+        )
     return found
 
 
 def impact_facts(impacts: tuple[Impact, ...]) -> dict[str, dict[str, Any]]:
-    """How each measurement was made, by name."""
+    """Return how each measurement was made, by name."""
     return {
         f"impact {impact.path.name}": {
             **impact.record.settings,
@@ -79,8 +81,8 @@ def _costs(impact: Impact, suffix: str) -> list[ReportFigure]:
             "What copies cost",
             costs(effects),
             describe_costs(effects),
-            f"{_treatment(impact)} The further to the right, the more of the score is gone. Copies of any "
-            "token cost something: what counts is how much further right the sticky ones lie.",
+            f"{_treatment(impact)} The further right, the more of the score is lost. Copies of any token "
+            "cost something; what counts is how much more the sticky ones cost.",
             costs_table(effects),
             {"xaxis.title.text": "score lost<br>(clean minus edited)"},
             in_markdown=True,
@@ -90,8 +92,8 @@ def _costs(impact: Impact, suffix: str) -> list[ReportFigure]:
             "What copies of each token cost",
             plot,
             describe_token_costs(rows),
-            "The main metric of each task. Benign tokens are like the sticky ones in category, spelling and "
-            "length, and not flagged. In a mixture, the copies are shared by all tokens of a kind.",
+            "The main metric of each task. The benign tokens match the sticky ones in category, spelling and "
+            "length, and are not flagged. A mixture divides the copies among all tokens of its kind.",
             token_costs_table(rows),
             stacked(plot, len(main), len(main) * plot.layout.height) if len(main) > 1 else {},
             in_markdown=True,
@@ -109,10 +111,10 @@ def _intrusion(impact: Impact, suffix: str) -> list[ReportFigure]:
             "Documents pushed into search results",
             intrusion_curves(summary, impact.intrusion_curves.to_dicts()),
             describe_intrusion(summary),
-            f"Copies went into {summary[0]['documents']} random documents, and it was counted for how many "
-            "queries each is among the first 10. Dotted: without copies. Below it, copies push documents out "
-            "of results that it was in. The ratio compares sticky with benign copies: it can rise while both "
-            "fall.",
+            f"Copies went into {summary[0]['documents']} random documents; the curves count the queries that "
+            "have such a document among their first 10 results. Dotted: without copies. Below that line, "
+            "copies push documents out of results. The ratio compares sticky with benign copies, so it can "
+            "rise while both fall.",
             intrusion_table(summary),
             in_markdown=True,
         )

@@ -1,4 +1,4 @@
-"""Figures as PNG and SVG files, for a paper."""
+"""Figures as PNG and SVG files for a paper."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _FORMATS = ("png", "svg")
 
 
 def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
-    """Draw every figure as PNG and as SVG, on white.
+    """Draw every figure as PNG and SVG on a white background.
 
-    A browser draws them: kaleido starts Chrome or Chromium without a window. Each file is written whole or
-    not at all, and none before all of them are drawn: what was there before stays until then.
+    Kaleido draws them in a headless Chrome or Chromium. No file is replaced before all are drawn, and each
+    is written whole or not at all.
 
     Raises:
         MissingExtraError: kaleido is not installed.
@@ -33,7 +33,7 @@ def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     if importlib.util.find_spec("kaleido") is None:
         raise MissingExtraError("saving figures", "figures")
     if not figures:
-        raise InputError("there is no figure to save: no run of these is finished")
+        raise InputError("there is no figure to save: none of the runs is finished")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -64,8 +64,8 @@ def _draw(plots: list[Any], paths: list[Path]) -> None:
     except (ChromeNotFoundError, BrowserFailedError, BrowserClosedError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
-            f"figures are drawn by Chrome or Chromium, and none could be used ({reason}): install one, or "
-            "set BROWSER_PATH to its program; the HTML report needs none"
+            f"figures are drawn by Chrome or Chromium, and neither could be started ({reason}): install "
+            "one, or set BROWSER_PATH to its program; the HTML report needs no browser to be written"
         ) from error
     except OSError as error:
         raise RunError(f"figures cannot be drawn in {paths[0].parent}: {error.strerror or error}") from error
@@ -74,7 +74,7 @@ def _draw(plots: list[Any], paths: list[Path]) -> None:
 
 
 def _move(drawn: Path, path: Path) -> None:
-    """Put a drawn file in its place; its folder may be on another disk."""
+    """Move a drawn file to its place, which may be on another disk."""
 
     def write(stream: BinaryIO) -> None:
         with drawn.open("rb") as content:

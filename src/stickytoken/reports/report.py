@@ -1,4 +1,4 @@
-"""From run folders to a report, in memory or in files."""
+"""Write the report of one run, or the comparison of several."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def report(
     """Report a run, or compare several. No model is needed.
 
     Args:
-        runs: finished runs, or run folders; of an unfinished one the report says what is missing.
-        format: ``html``, one file that asks for nothing; ``md``; ``json``.
+        runs: runs or run folders; the report of an unfinished run says what is missing.
+        format: ``html``, one self-contained file; ``md``; ``json``.
         out: write it to this file too; its folder must exist.
         figures: save the figures as PNG and SVG into this folder; needs the extra ``figures`` and Chrome or
             Chromium.
@@ -69,7 +69,9 @@ def report(
     if not runs:
         raise InputError("there is no run to report: pass a run folder")
     if explanations is not None and len(runs) > 1:
-        raise InputError(f"explanations are of one run, and {len(runs)} are compared: leave one out")
+        raise InputError(
+            f"explanations belong to one run, but {len(runs)} runs are compared: pass one run or no folder"
+        )
     why = None if explanations is None else file_path("explanations", explanations)
     target = None if out is None else file_path("out", out)
     pictures = None if figures is None else file_path("figures", figures)
@@ -84,7 +86,7 @@ def report(
 
 
 def write_report(text: str, path: Path) -> None:
-    """Write a report whole or not at all.
+    """Write a report, whole or not at all.
 
     Raises:
         RunError: the folder does not exist or cannot be written, or the disk is full.

@@ -1,4 +1,4 @@
-"""Jinja for pages: everything escaped, token text visible, numbers for people."""
+"""Templates of pages: everything is escaped, token text is visible, numbers are readable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OWN = "stickytoken.reports"
 
 @cache
 def environment(package: str = _OWN) -> Environment:
-    """The environment of a package's templates, which may import those of the reports."""
+    """Return the environment of a package's templates, which may import those of the reports."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys((package, _OWN))]),
         autoescape=True,
@@ -31,5 +31,5 @@ def environment(package: str = _OWN) -> Environment:
 
 @cache
 def packaged(name: str, package: str = _OWN) -> str:
-    """A file beside the templates of a package: a style sheet or a script."""
+    """Read a style sheet or script that lies beside the templates of a package."""
     return (files(package) / "templates" / name).read_text("utf-8")

@@ -1,4 +1,4 @@
-"""A pair's similarity as a matrix over pairs of tokens."""
+"""The similarity of a pair as a matrix over pairs of tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMED = 10
 
 
 def attribution_matrix(cells: pl.DataFrame) -> go.Figure:
-    """A cell a pair of tokens; then the references' row and column, and what every row adds in all.
+    """Draw one cell per pair of tokens, then the row and column of the reference, and the sums of the rows.
 
     Args:
         cells: of one pair, as `attribution.parquet` has them.
@@ -63,7 +63,7 @@ def attribution_matrix(cells: pl.DataFrame) -> go.Figure:
 
 
 def describe_attribution(cells: pl.DataFrame, pair: dict[str, Any] | None) -> str:
-    """What the copies, the carrier and the reference add.
+    """Describe what the copies, the carrier and the reference contribute.
 
     Args:
         cells: as above.
@@ -78,15 +78,16 @@ def describe_attribution(cells: pl.DataFrame, pair: dict[str, Any] | None) -> st
     }
     return (
         f"The similarity of “{pair['carrier']}” and “{pair['anchor']}” is {pair['similarity_before']:.3f} "
-        f"without copies and {pair['similarity']:.3f} with them. Of that, rows of the copies add "
-        f"{pair['from_copies']:.3f}, rows of the carrier {pair['from_carrier']:.3f} and the row of the "
-        f"reference {pair['from_reference']:.3f}; the sum misses {abs(pair['completeness_error']):.2g}. "
-        f"Between tokens alone, copies add {sums['copies']:.3f} and the carrier {sums['carrier']:.3f}."
+        f"without copies and {pair['similarity']:.3f} with them. Of that, the rows of the copies "
+        f"contribute {pair['from_copies']:.3f}, those of the carrier {pair['from_carrier']:.3f} and that "
+        f"of the reference {pair['from_reference']:.3f}; the sum is off by "
+        f"{abs(pair['completeness_error']):.2g}. Without the reference, copies contribute "
+        f"{sums['copies']:.3f} and the carrier {sums['carrier']:.3f}."
     )
 
 
 def attribution_table(cells: pl.DataFrame) -> DataTable:
-    """The sum of every row, and the pairs of tokens that add or take most."""
+    """Return the sum of every row, and the pairs of tokens that add or subtract most."""
     if cells.is_empty():
         return DataTable((), ())
     by_row = (
@@ -114,7 +115,7 @@ def _axis(cells: pl.DataFrame, side: str) -> list[str]:
 
 
 def _ends_of_copies(cells: pl.DataFrame) -> list[float]:
-    """Places between rows where copies begin or end."""
+    """Return the places between rows where copies begin or end."""
     parts = cells.unique("row").sort("row")["row_part"].to_list()
     return [
         place - 0.5

@@ -1,4 +1,4 @@
-"""Several runs beside each other: how many tokens they flag, and how far these lift."""
+"""Several runs in one figure: the tokens they flag, and how far these lift."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "
 
 @dataclass(frozen=True)
 class ComparedToken:
-    """A token that some run calls sticky.
+    """A token that at least one run calls sticky.
 
     Attributes:
         token: its text.
@@ -38,7 +38,7 @@ class ComparedToken:
 
 
 def compared_tokens(tokens: Sequence[ComparedToken], names: Sequence[str]) -> go.Figure:
-    """A row a token, a mark a run; filled where the run calls it sticky."""
+    """Draw one row per token and one mark per run, filled if the run calls it sticky."""
     drawn = _drawn(tokens)
     if not drawn:
         return empty_figure("no run has a sticky token with a lift in standard deviations")
@@ -75,14 +75,14 @@ def compared_tokens(tokens: Sequence[ComparedToken], names: Sequence[str]) -> go
 
 
 def compared_distributions(samples: Sequence[Sequence[float]], names: Sequence[str]) -> go.Figure:
-    """The share of tokens beyond a value, a line a run.
+    """Draw the share of tokens beyond a value, one line per run.
 
     Args:
         samples: lifts by run, in standard deviations.
         names: of the runs.
     """
     if not any(samples):
-        return empty_figure("no run has lifts of all its tokens")
+        return empty_figure("no run has a lift for all of its tokens")
     figure = new_figure(height=380)
     for place, (values, name) in enumerate(zip(samples, names, strict=True)):
         if not values:
@@ -105,19 +105,19 @@ def compared_distributions(samples: Sequence[Sequence[float]], names: Sequence[s
 
 
 def narrow_axis() -> dict[str, Any]:
-    """Changes of the layout with which the unit finds room on a narrow screen."""
+    """Return layout changes that make room for the unit on a narrow screen."""
     return {"xaxis.title.text": _NARROW_UNIT}
 
 
 def narrow_tokens(tokens: Sequence[ComparedToken]) -> dict[str, Any]:
-    """Changes of the layout with which unit and tokens find room on a narrow screen; the tables have all."""
+    """Return layout changes that make room for unit and tokens on a narrow screen."""
     texts = [visible(each.token) for each in _drawn(tokens)]
     short = [text if len(text) <= _NARROW_LETTERS else f"{text[: _NARROW_LETTERS - 1]}…" for text in texts]
     return narrow_axis() | {"yaxis.ticktext": [label(text) for text in short]}
 
 
 def _short(name: str) -> str:
-    """A run's name for a legend: its begin and its end, where its identity stands; the tables have all."""
+    """Shorten a run's name for a legend: its beginning, and its end, which holds the identity."""
     whole = visible(name)
     if len(whole) <= _NAME_BEGIN + _NAME_END + 1:
         return whole
@@ -129,7 +129,7 @@ def _drawn(tokens: Sequence[ComparedToken]) -> list[ComparedToken]:
 
 
 def compared_table(tokens: Sequence[ComparedToken], names: Sequence[str]) -> DataTable:
-    """A row a token, two columns a run."""
+    """Return a table with one row per token and two columns per run."""
     columns = ["token"]
     for name in names:
         columns += [f"{name}: sd", f"{name}: verdict"]

@@ -1,4 +1,4 @@
-"""Who the sticky tokens are: kind, script, length and position, beside all tokens that were looked at."""
+"""Sticky tokens by kind, script, length and position, beside all tokens that were looked at."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DECILES = 10
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Tokens by one property.
+    """Numbers of tokens by one property.
 
     Attributes:
         name: of the property.
@@ -36,7 +36,7 @@ class Breakdown:
 
 
 def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
-    """By kind, script, length and position.
+    """Count tokens by kind, script, length and position.
 
     Args:
         tokens: with kind, script, length, position (0 to 1) and verdict.
@@ -81,7 +81,7 @@ def _breakdown(shown: pl.DataFrame, column: str, title: str, groups: Sequence[st
 
 
 def composition(parts: Sequence[Breakdown]) -> go.Figure:
-    """Shares of all tokens and of the sticky ones, a panel a property."""
+    """Draw shares of all tokens and of the sticky ones, one panel per property."""
     if not parts or not sum(parts[0].tokens):
         return empty_figure("this run looked at no token")
     figure = make_subplots(
@@ -132,7 +132,7 @@ def composition(parts: Sequence[Breakdown]) -> go.Figure:
 
 
 def describe_composition(parts: Sequence[Breakdown]) -> str:
-    """What the sticky tokens have in common."""
+    """Describe what the sticky tokens have in common."""
     if not parts or not sum(parts[0].tokens):
         return "This run looked at no token."
     total, sticky = sum(parts[0].tokens), sum(parts[0].sticky)
@@ -157,7 +157,7 @@ def _largest(groups: Sequence[str], counts: Sequence[int]) -> list[tuple[str, in
 
 
 def composition_table(parts: Sequence[Breakdown]) -> DataTable:
-    """A row a group: tokens, sticky ones, and their share."""
+    """Return a table with one row per group: tokens, sticky tokens and their share."""
     rows = [
         (part.name, group, tokens, sticky, f"{sticky / tokens:.2%}" if tokens else None)
         for part in parts

@@ -1,4 +1,4 @@
-"""How a statistic is distributed over the vocabulary, and where the flagged tokens lie."""
+"""The distribution of a statistic over the vocabulary, with the flagged tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMED = 5
 
 
 def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Counts and edges: Freedman and Diaconis's width over all values, bins limited.
+    """Return counts and edges: bins of the width of Freedman and Diaconis, in limited number.
 
     Args:
         values: finite, at least one.
@@ -33,7 +33,7 @@ def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.flo
 def distribution(
     tokens: pl.DataFrame, column: str, name: str, lines: dict[str, float] | None = None
 ) -> go.Figure:
-    """A histogram with a mark for every flagged token.
+    """Draw a histogram with a mark for every flagged token.
 
     Args:
         tokens: with the column, token and verdict.
@@ -97,7 +97,7 @@ def _mark(figure: go.Figure, flagged: pl.DataFrame, column: str, verdict: str) -
 
 
 def describe_distribution(tokens: pl.DataFrame, column: str, name: str) -> str:
-    """The distribution in words."""
+    """Describe the distribution."""
     measured = tokens.filter(pl.col(column).is_not_null())
     if measured.is_empty():
         return f"No token has a {name}."
@@ -105,7 +105,7 @@ def describe_distribution(tokens: pl.DataFrame, column: str, name: str) -> str:
         float(np.quantile(measured[column].to_numpy(), level)) for level in (0.05, 0.5, 0.95)
     )
     text = (
-        f"Histogram of the {name} of {len(measured):,} tokens: median {middle:.4f}, nine in ten between "
+        f"Histogram of the {name} of {len(measured):,} tokens: median {middle:.4f}, 90% of them between "
         f"{low:.4f} and {high:.4f}."
     )
     for verdict in ("sticky", "topical"):
@@ -118,7 +118,7 @@ def describe_distribution(tokens: pl.DataFrame, column: str, name: str) -> str:
 
 
 def distribution_table(tokens: pl.DataFrame, column: str) -> DataTable:
-    """The histogram in twelve rows or fewer, with the flagged ones."""
+    """Return the histogram in at most twelve rows, with the flagged tokens."""
     measured = tokens.filter(pl.col(column).is_not_null())
     if measured.is_empty():
         return DataTable((), ())

@@ -1,4 +1,4 @@
-"""Two statistics of every token against each other, the flagged ones marked."""
+"""Two statistics of every token against each other, with the flagged tokens marked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMED = 5
 
 
 def thinned(tokens: pl.DataFrame, limit: int = DRAWN_POINTS) -> pl.DataFrame:
-    """All flagged tokens and a random part of the others; the same on every call."""
+    """Choose all flagged tokens and a random part of the others, the same on every call."""
     others = tokens.filter(~is_flagged())
     if len(others) > limit:
         kept = np.random.default_rng([len(others), _THIN]).choice(len(others), size=limit, replace=False)
@@ -28,7 +28,7 @@ def thinned(tokens: pl.DataFrame, limit: int = DRAWN_POINTS) -> pl.DataFrame:
 def effect_scatter(
     tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str], lines: dict[str, float] | None = None
 ) -> go.Figure:
-    """A cloud of ordinary tokens, and the flagged ones by colour and shape.
+    """Draw a cloud of ordinary tokens, and the flagged ones by colour and shape.
 
     Args:
         tokens: with both columns, token and verdict.
@@ -90,7 +90,7 @@ def _flagged(figure: go.Figure, rows: pl.DataFrame, x: str, y: str, verdict: str
 
 
 def describe_scatter(tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str]) -> str:
-    """The cloud and the flagged tokens in words."""
+    """Describe the cloud and the flagged tokens."""
     measured = tokens.filter(pl.col(x).is_not_null() & pl.col(y).is_not_null())
     if measured.is_empty():
         return f"No token has a {names[0]} and a {names[1]}."
@@ -104,7 +104,7 @@ def describe_scatter(tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str
 
 
 def scatter_table(tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str]) -> DataTable:
-    """The flagged tokens and the quartiles of all."""
+    """Return the flagged tokens, and the quartiles of all tokens."""
     measured = tokens.filter(pl.col(x).is_not_null() & pl.col(y).is_not_null())
     if measured.is_empty():
         return DataTable((), ())

@@ -1,4 +1,4 @@
-"""Where an explained token's row lies among all rows of the embedding matrix."""
+"""The position of an explained token's row among all rows of the embedding matrix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NEEDED = ("value", "share_below")
 
 
 def embedding_place(measures: pl.DataFrame, names: Mapping[str, str], token: str) -> go.Figure:
-    """Share of the vocabulary below the token, a line a measure.
+    """Draw the share of the vocabulary below the token, one line per measure.
 
     Args:
         measures: of one token, as `measures.parquet` has them.
@@ -24,7 +24,7 @@ def embedding_place(measures: pl.DataFrame, names: Mapping[str, str], token: str
     """
     rows = shown_measures(measures, names, _NEEDED)
     if not rows:
-        return empty_figure("this model does not show its embedding matrix")
+        return empty_figure("this model does not expose its embedding matrix")
     figure = new_figure(height=140 + 44 * len(rows))
     titles = [names[row["measure"]] for row in rows]
     figure.add_scatter(
@@ -61,10 +61,10 @@ def embedding_place(measures: pl.DataFrame, names: Mapping[str, str], token: str
 def describe_place(
     measures: pl.DataFrame, neighbours: pl.DataFrame, names: Mapping[str, str], token: str
 ) -> str:
-    """The row in words, with its nearest rows."""
+    """Describe the row and its nearest rows."""
     rows = shown_measures(measures, names, _NEEDED)
     if not rows:
-        return "This model does not show its embedding matrix."
+        return "This model does not expose its embedding matrix."
     parts = [
         f"{names[row['measure']]} {row['value']:.3f}, above {row['share_below']:.1%} of the vocabulary"
         for row in rows
@@ -76,6 +76,6 @@ def describe_place(
 
 
 def place_table(measures: pl.DataFrame, names: Mapping[str, str]) -> DataTable:
-    """A row a measure."""
+    """Return a table with one row per measure."""
     columns = ("value", "share_below", "benign_mean", "benign_low", "benign_high", "deviations", "outside")
     return measures_table(shown_measures(measures, names, _NEEDED), names, columns)

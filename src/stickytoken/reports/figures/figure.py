@@ -1,4 +1,4 @@
-"""A figure with all that a reader needs beside the picture."""
+"""A figure, with the words and numbers that belong to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 @dataclass(frozen=True)
 class DataTable:
-    """The numbers of a figure, for who cannot see it.
+    """The numbers of a figure, for readers who cannot see the picture.
 
     Attributes:
         columns: headings.

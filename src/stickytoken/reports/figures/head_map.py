@@ -15,14 +15,14 @@ _ROW_HEIGHT = 26
 
 
 def head_map(heads: pl.DataFrame) -> go.Figure:
-    """A cell a layer and head: how far the token's share lies from the benign ones.
+    """Draw one cell per layer and head: how far the token's share of attention is from the benign ones.
 
     Args:
         heads: of one token, as `heads.parquet` has them.
     """
     single = _single_heads(heads)
     if single.is_empty():
-        return empty_figure("this model does not show its attention")
+        return empty_figure("this model does not expose its attention")
     layers, width = single["layer"].unique().sort().to_list(), int(single["head"].max()) + 1  # type: ignore[arg-type]
     rows = {(row["layer"], row["head"]): row for row in single.to_dicts()}
     cells = [[rows.get((layer, head)) for head in range(width)] for layer in layers]
@@ -51,10 +51,10 @@ def head_map(heads: pl.DataFrame) -> go.Figure:
 
 
 def describe_heads(heads: pl.DataFrame) -> str:
-    """How many heads are outside, and the furthest."""
+    """Describe how many heads lie outside, and the furthest of them."""
     single = _single_heads(heads)
     if single.is_empty():
-        return "This model does not show its attention."
+        return "This model does not expose its attention."
     outside = single.filter("outside")
     text = (
         f"The copies' share of the attention is outside the benign interval in {len(outside)} of "
@@ -70,7 +70,7 @@ def describe_heads(heads: pl.DataFrame) -> str:
 
 
 def heads_table(heads: pl.DataFrame) -> DataTable:
-    """The mean of every layer's heads, and the heads whose distribution is furthest from the benign ones."""
+    """Return the mean over each layer's heads, and the heads that differ most from the benign ones."""
     single = _single_heads(heads).sort("wasserstein", descending=True, nulls_last=True)
     shown = pl.concat([heads.filter(pl.col("head").is_null()).sort("layer"), single.head(_NAMED)])
     columns = (

@@ -1,4 +1,4 @@
-"""What copies of sticky and of benign tokens cost a task, with intervals."""
+"""The cost of copies of sticky and of benign tokens on a task, with intervals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TOKENS = {
 
 
 def costs(effects: Sequence[Mapping[str, Any]]) -> go.Figure:
-    """Two marks a task and metric: the mean drop under sticky and under benign copies.
+    """Draw two marks per task and metric: the mean drop under sticky and under benign copies.
 
     Args:
         effects: rows of `effects.parquet`.
@@ -72,19 +72,19 @@ def costs(effects: Sequence[Mapping[str, Any]]) -> go.Figure:
 
 
 def describe_costs(effects: Sequence[Mapping[str, Any]]) -> str:
-    """Every task in a sentence."""
+    """Describe every task in one sentence."""
     if not effects:
         return "No task was measured."
     return " ".join(_sentence(row) for row in effects)
 
 
 def costs_table(effects: Sequence[Mapping[str, Any]]) -> DataTable:
-    """A row a task and metric."""
+    """Return a table with one row per task and metric."""
     return _table(_COSTS, effects)
 
 
 def token_costs(conditions: Sequence[Mapping[str, Any]]) -> go.Figure:
-    """A panel a task, a mark a token: its drop of the main metric.
+    """Draw one panel per task and one mark per token: the drop of the main metric.
 
     Args:
         conditions: rows of `conditions.parquet`, one metric a task.
@@ -129,7 +129,7 @@ def token_costs(conditions: Sequence[Mapping[str, Any]]) -> go.Figure:
 
 
 def describe_token_costs(conditions: Sequence[Mapping[str, Any]]) -> str:
-    """The token that costs most, and the range of the benign ones, a sentence a task."""
+    """Name the token that costs most and the range of the benign ones, one sentence per task."""
     parts = []
     for task, metric in dict.fromkeys(_measure(row) for row in conditions):
         rows = [
@@ -151,12 +151,12 @@ def describe_token_costs(conditions: Sequence[Mapping[str, Any]]) -> str:
 
 
 def token_costs_table(conditions: Sequence[Mapping[str, Any]]) -> DataTable:
-    """A row a task and condition."""
+    """Return a table with one row per task and condition."""
     return _table(_TOKENS, conditions)
 
 
 def _shown(conditions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Rows with copies, the sticky ones first, of the first tokens."""
+    """Return the rows with copies, sticky tokens first."""
     edited = [row for row in conditions if row["kind"] != "clean"]
     ranked = sorted(edited, key=lambda row: row["kind"].split()[0] != "sticky")
     names = list(dict.fromkeys(_condition(row) for row in ranked))[:_MOST_TOKENS]
@@ -180,7 +180,7 @@ def _defined(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
 
 
 def _errors(rows: Sequence[Mapping[str, Any]], column: str) -> dict[str, Any]:
-    """Both arms of the intervals; none where there is no interval."""
+    """Return both arms of the intervals; empty if there are no intervals."""
     arms: dict[str, list[float | None]] = {"array": [], "arrayminus": []}
     for row in rows:
         low, high = row[f"{column}_low"], row[f"{column}_high"]

@@ -1,4 +1,4 @@
-"""Measures of an explained token without layers, each on a line with the benign interval."""
+"""Measures of an explained token that have no layers, each beside its benign interval."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLUMNS = ("value", "low", "high", "benign_mean", "benign_low", "benign_high", 
 
 
 def interval_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) -> go.Figure:
-    """The token's value with its interval above the benign interval, a line a measure.
+    """Draw the token's value over the benign interval, one line per measure.
 
     Args:
         measures: of one token, as `measures.parquet` has them.
@@ -25,7 +25,7 @@ def interval_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) 
     """
     rows = shown_measures(measures, names, _NEEDED)
     if not rows:
-        return empty_figure("this model does not show it")
+        return empty_figure("this model does not expose it")
     figure = new_figure(height=150 + 56 * len(rows))
     titles = [names[row["measure"]] for row in rows]
     figure.add_bar(
@@ -69,10 +69,10 @@ def interval_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) 
 
 
 def describe_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) -> str:
-    """Every measure in words."""
+    """Describe every measure."""
     rows = shown_measures(measures, names, _NEEDED)
     if not rows:
-        return "This model does not show it."
+        return "This model does not expose it."
     parts = [
         f"{names[row['measure']]} {row['value']:.3f}, {'outside' if row['outside'] else 'within'} the benign "
         f"interval of {row['benign_low']:.3f} to {row['benign_high']:.3f}"
@@ -82,5 +82,5 @@ def describe_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) 
 
 
 def rows_table(measures: pl.DataFrame, names: Mapping[str, str]) -> DataTable:
-    """A row a measure."""
+    """Return a table with one row per measure."""
     return measures_table(shown_measures(measures, names, _NEEDED), names, _COLUMNS)

@@ -1,4 +1,4 @@
-"""How often documents with copies come up in search results, over the number of copies."""
+"""How often documents with copies appear in search results, by number of copies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TABLE = {
 
 
 def intrusion_curves(summary: Sequence[Mapping[str, Any]], curves: Sequence[Mapping[str, Any]]) -> go.Figure:
-    """Top-10 appearances of a random document: means of both kinds, and a thin line a sticky token.
+    """Draw top-10 appearances of a random document: means of both kinds, and a thin line per sticky token.
 
     Args:
         summary: rows of `intrusion.parquet`.
@@ -73,7 +73,7 @@ def intrusion_curves(summary: Sequence[Mapping[str, Any]], curves: Sequence[Mapp
 
 
 def describe_intrusion(summary: Sequence[Mapping[str, Any]]) -> str:
-    """Where the curves begin, and where each kind is highest."""
+    """Describe where the curves begin and where each kind is highest."""
     if not summary:
         return "No document was pushed into search results."
     text = (
@@ -96,7 +96,7 @@ def _counted(copies: int) -> str:
 
 
 def intrusion_table(summary: Sequence[Mapping[str, Any]]) -> DataTable:
-    """A row a number of copies."""
+    """Return a table with one row per number of copies."""
     return DataTable(tuple(_TABLE.values()), [[row[key] for key in _TABLE] for row in summary])
 
 

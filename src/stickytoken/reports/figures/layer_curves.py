@@ -17,7 +17,7 @@ _COLUMNS = ("layer", "value", "low", "high", "benign_mean", "benign_low", "benig
 
 
 def layer_curves(measures: pl.DataFrame, panels: Mapping[str, str], token: str) -> go.Figure:
-    """One panel a measure: the token with its interval, and the range of the benign tokens.
+    """Draw one panel per measure: the token with its interval, and the benign interval.
 
     Args:
         measures: of one token, as `measures.parquet` has them.
@@ -26,7 +26,7 @@ def layer_curves(measures: pl.DataFrame, panels: Mapping[str, str], token: str) 
     """
     found = _rows_by_measure(measures, panels)
     if not found:
-        return empty_figure("this model does not show it")
+        return empty_figure("this model does not expose it")
     figure = make_subplots(
         rows=1,
         cols=len(found),
@@ -45,17 +45,17 @@ def layer_curves(measures: pl.DataFrame, panels: Mapping[str, str], token: str) 
 
 
 def describe_layers(measures: pl.DataFrame, panels: Mapping[str, str], token: str) -> str:
-    """Where each measure leaves the benign interval, and where it is furthest from it."""
+    """Describe where each measure leaves the benign interval, and where it is furthest from it."""
     found = _rows_by_measure(measures, panels)
     if not found:
-        return "This model does not show it."
+        return "This model does not expose it."
     return " ".join(
         _said(rows, f"{panels[name][:1].upper()}{panels[name][1:]}", token) for name, rows in found.items()
     )
 
 
 def layers_table(measures: pl.DataFrame, panels: Mapping[str, str]) -> DataTable:
-    """A row a measure and layer."""
+    """Return a table with one row per measure and layer."""
     columns = ("measure", *(column.replace("_", " ") for column in _COLUMNS), "outside")
     return DataTable(
         columns,

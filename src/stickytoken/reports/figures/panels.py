@@ -1,4 +1,4 @@
-"""Figures of several panels, which stand below each other on a narrow screen."""
+"""Figures of several panels, which are stacked on a narrow screen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stickytoken.reports.figures.style import CONTROL_BAND
 def draw_band(
     figure: go.Figure, places: Sequence[float], low: Sequence[float], high: Sequence[float], column: int
 ) -> None:
-    """The range of ordinary tokens in a panel, from left to right above and back below.
+    """Draw the range of ordinary tokens in a panel.
 
     Args:
         figure: from `make_subplots`.
@@ -37,7 +37,7 @@ def draw_band(
 
 
 def stacked(figure: go.Figure, panels: int, height: int) -> dict[str, Any]:
-    """Changes of the layout that put the panels of a figure below each other.
+    """Return layout changes that stack the panels of a figure.
 
     Args:
         figure: from `make_subplots`, whose first annotations are the titles of the panels.

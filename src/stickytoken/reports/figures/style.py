@@ -1,4 +1,4 @@
-"""How figures look: colours that colour-blind readers tell apart, on light and on dark ground."""
+"""The style of figures: colours that colour-blind readers can tell apart, in light and dark themes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _INKS = {"light": ("#1d2430", "#e3e6eb", "#ffffff"), "dark": ("#e6e9ee", "#333b4
 
 
 def template(theme: Theme) -> dict[str, Any]:
-    """The Plotly template of a theme, as plain data."""
+    """Return the Plotly template of a theme as plain data."""
     ink, grid, ground = _INKS[theme]
     axis = {
         "gridcolor": grid,
@@ -68,14 +68,14 @@ def template(theme: Theme) -> dict[str, Any]:
 
 
 def new_figure(height: int = 380, theme: Theme = "light") -> go.Figure:
-    """An empty figure in our style; its template is the only thing that a theme changes."""
+    """Make an empty figure in our style; a theme changes nothing but its template."""
     figure = go.Figure()
     figure.update_layout(template=go.layout.Template(template(theme)), height=height, dragmode=False)
     return figure
 
 
 def diverging(strongest: float, title: str) -> dict[str, Any]:
-    """Options of a heatmap of values below and above nothing, with gaps between its cells.
+    """Return options of a heatmap of values around zero, with gaps between its cells.
 
     Args:
         strongest: where colours do not go further, on both sides of 0.
@@ -93,7 +93,7 @@ def diverging(strongest: float, title: str) -> dict[str, Any]:
 
 
 def label(text: str) -> str:
-    """Token text for Plotly, which reads a little HTML in every text: shown as it is, on one line.
+    """Escape token text for Plotly, which reads some HTML in every text; the result is one line.
 
     Isolated, so that letters that run from right to left leave what stands beside them in place.
     """
@@ -102,13 +102,13 @@ def label(text: str) -> str:
 
 
 def legend_label(text: str) -> str:
-    """The beginning of token text, for legends, which a narrow screen cuts off; words and tables have all."""
+    """Shorten token text for a legend, which a narrow screen would cut off."""
     shown = visible(text)
     return label(shown if len(shown) <= _LEGEND_LETTERS else f"{shown[: _LEGEND_LETTERS - 1]}…")
 
 
 def empty_figure(message: str) -> go.Figure:
-    """A figure that says why there is nothing to see, in lines that a narrow screen has room for."""
+    """Make a figure that says why it is empty, in lines that fit a narrow screen."""
     figure = new_figure(height=120)
     figure.update_layout(xaxis={"visible": False}, yaxis={"visible": False})
     lines = "<br>".join(label(line) for line in textwrap.wrap(message, _NARROW_LETTERS))

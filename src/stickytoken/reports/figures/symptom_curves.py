@@ -1,4 +1,4 @@
-"""What copies do to unrelated and to related texts: similarity over the number of copies."""
+"""Similarity of unrelated and of related texts over the number of copies."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Curve:
         token: the vocabulary string.
         verdict: of the token.
         copies: numbers of copies, 0 first.
-        below: of pairs below the mean similarity; empty where there is none.
-        above: of pairs above it.
+        below: values of pairs below the mean similarity; empty if there are none.
+        above: values of pairs above it.
     """
 
     token: str
@@ -44,7 +44,7 @@ class Curve:
 
 
 def symptom_curves(curves: list[Curve], controls: list[Curve], mean_similarity: float) -> go.Figure:
-    """Two panels: pairs below the mean similarity, and pairs above it.
+    """Draw two panels: pairs below the mean similarity, and pairs above it.
 
     Args:
         curves: of the tokens to look at, worst first; the first few are drawn.
@@ -82,7 +82,7 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], mean_similarity: 
 
 
 def spread_out(copies: list[int]) -> list[float]:
-    """Doublings as equal steps, with room for 0."""
+    """Place numbers of copies so that doublings are equal steps, with room for 0."""
     return [float(value) for value in np.log2(np.array(copies) + 1.0)]
 
 
@@ -134,7 +134,7 @@ def _draw_controls(figure: go.Figure, controls: list[Curve], side: str, column: 
 
 
 def describe_curves(curves: list[Curve], controls: list[Curve], mean_similarity: float) -> str:
-    """The curves in words: where pairs start, and where they end."""
+    """Describe where the curves start and end."""
     if not curves:
         return "There are no symptom curves."
     text = f"Mean similarity of pairs by number of copies; the mean similarity u is {mean_similarity:.3f}."
@@ -154,7 +154,7 @@ def describe_curves(curves: list[Curve], controls: list[Curve], mean_similarity:
 
 
 def curves_table(curves: list[Curve], controls: list[Curve]) -> DataTable:
-    """A row a token and side, a column a number of copies."""
+    """Return a table with one row per token and side, and one column per number of copies."""
     if not curves and not controls:
         return DataTable((), ())
     copies = (curves or controls)[0].copies
