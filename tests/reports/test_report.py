@@ -198,7 +198,8 @@ def test_a_run_that_is_not_finished_shows_what_is_there(run_copy):
     page = Page(html)
     assert section_ids(html) == ["computed", "words"]
     assert (
-        f"not finished, {profiled.AVAILABLE} of {profiled.AVAILABLE} tokens have been measured so far" in page.text
+        f"not finished, {profiled.AVAILABLE} of {profiled.AVAILABLE} tokens have been measured so far"
+        in page.text
     )
     assert "tokens measured in the stage screen" in page.text
     assert "UNREACHABLE_SPECIAL" in page.text
@@ -224,7 +225,7 @@ def test_a_vocabulary_with_thousands_of_sticky_tokens(run_copy):
     many.write_parquet(run_copy / "tokens.parquet")
     html = stickytoken.report(run_copy)
     assert len(html.encode()) < 5_000_000
-    assert f"The first 1000 of {len(many)}; all are in tokens.parquet" in html
+    assert f"The first 1000 of {len(many)} tokens; tokens.parquet" in html
     assert f"The 12 worst of {len(many)}" in html
 
 
@@ -342,7 +343,7 @@ def test_the_command_opens_a_browser_when_asked(run_copy, monkeypatch):
     monkeypatch.setattr("webbrowser.open", lambda url: bool(opened.append(url)) or True)
     assert planted.command("report", run_copy, "--open").exit_code == 0
     assert opened == [(run_copy / "report.html").as_uri()]
-    planted.refused("report", run_copy, "--open", "-f", "md", saying="--open shows the HTML file")
+    planted.refused("report", run_copy, "--open", "-f", "md", saying="--open needs an HTML file")
     monkeypatch.setattr("webbrowser.open", lambda _: False)
     result = planted.command("report", run_copy, "--open")
     assert result.exit_code == 1
