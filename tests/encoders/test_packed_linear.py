@@ -11,7 +11,10 @@ import tiny_architectures
 from stickytoken import load_encoder
 from stickytoken.encoders.batching import TOKEN_MULTIPLE, equal_length_batches
 from stickytoken.encoders.cpu.gated_block import PackedBlocks
+from stickytoken.encoders.cpu.low_precision import BFloat16Linears
 from stickytoken.encoders.cpu.packed_linear import PackedLinears
+from stickytoken.errors import InputError, StickyTokenWarning
+from stickytoken.precision import Precision
 
 
 def layer(*, bias=True, seed=0):
@@ -80,6 +83,130 @@ def test_weights_that_were_made_in_inference_mode_are_packed_too():
     assert torch.allclose(packed, plain, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [PackedLinears, BFloat16Linears])
+def test_weights_that_were_changed_behind_torchs_back_are_packed_again(kind):
+    model, values = torch.nn.Sequential(layer(), bert_block("gelu")), torch.randn(70, 24)
+    del model[1]
+    packed = kind(model)
+
+    def found():
+        with torch.inference_mode(), packed.active():
+            return model(values)
+
+    for change in (
+        lambda weight: weight.data.mul_(2),
+        lambda weight: weight.data[3, 5].add_(1),
+        lambda weight: weight.data.copy_(weight.data.flip(0)),  # a sum over all would not see it
+        lambda weight: weight.data.copy_(weight.data.roll(1, dims=1)),
+    ):
+        before = found()
+        change(model[0].weight)
+        after = found()
+        assert not torch.allclose(after, before, atol=1e-2)
+        assert torch.allclose(after, model(values), atol=1e-6 if kind is PackedLinears else 0.1)
+
+
+def test_a_layer_or_an_activation_that_was_replaced_is_followed():
+    block, values = torch.nn.Sequential(gated(), bert_block()), torch.randn(70, 24)
+    blocks, intermediate = torch.nn.Sequential(block[0]), torch.nn.Sequential(block[1])
+    gates, linears = PackedBlocks(blocks), PackedLinears(intermediate)
+    changes = [
+        lambda: setattr(block[0], "gate_proj", torch.nn.Linear(24, 40, bias=False)),
+        lambda: setattr(block[0], "act_fn", torch.nn.Tanh()),
+        lambda: setattr(block[1], "dense", torch.nn.Linear(24, 40)),
+        lambda: setattr(block[1], "intermediate_act_fn", torch.nn.Tanh()),
+    ]
+    for change in [lambda: None, *changes]:
+        change()
+        for model, packed in ((blocks, gates), (intermediate, linears)):
+            with torch.inference_mode():
+                plain = model(values)
+                with packed.active():
+                    assert torch.allclose(model(values), plain, atol=2e-6)
+
+
+class _Operators:
+    """oneDNN's operators, one of them replaced."""
+
+    def __init__(self, **replaced):
+        self._replaced = replaced
+
+    def __getattr__(self, name):
+        if self._replaced.get(name, True) is None:
+            raise AttributeError(f"no operator {name}")
+        return self._replaced.get(name) or getattr(torch._ops._OpNamespace("mkldnn"), name)
+
+
+def _raising(*arguments):
+    raise RuntimeError("Expected 5 arguments")
+
+
+def _wrong(*arguments):
+    return 1.001 * torch.ops.aten.clone(_REAL(*arguments))
+
+
+_REAL = torch.ops.mkldnn._linear_pointwise
+BROKEN = {
+    "missing product": {"_linear_pointwise": None},
+    "missing packing": {"_reorder_linear_weight": None},
+    "another signature": {"_linear_pointwise": _raising},
+    "other numbers": {"_linear_pointwise": _wrong},
+}
+
+
+@pytest.fixture
+def bert_model(tmp_path):
+    return tiny_architectures.stacked(tiny_architectures.bert(tmp_path / "bert"))
+
+
+@pytest.mark.parametrize("name", list(BROKEN))
+def test_a_model_computes_without_packed_layers_where_they_do_not_work(bert_model, monkeypatch, name):
+    texts = ["the old river sings", "a bird", "stone under a tree"]
+    expected = load_encoder(bert_model).encode(texts)
+    monkeypatch.setattr(torch.ops, "mkldnn", _Operators(**BROKEN[name]))
+    with pytest.warns(StickyTokenWarning, match="packed layers are off") as caught:
+        encoder = load_encoder(bert_model)
+    assert len(caught) == 1
+    found = encoder.encode(texts)  # and no further warning, which would be an error
+    assert np.abs(found - expected).max() <= 2e-6
+
+
+@pytest.mark.parametrize("name", ["missing product", "missing packing", "another signature"])
+def test_bfloat16_computes_with_torchs_own_functions_where_packed_layers_do_not_work(
+    bert_model, monkeypatch, name
+):
+    texts = ["the old river sings", "a bird"]
+    encoder = load_encoder(bert_model, packed_layers=False)
+    plain = load_encoder(bert_model).at(Precision.BFLOAT16).encode(texts)
+    assert np.abs(encoder.at(Precision.BFLOAT16).encode(texts) - plain).max() <= 0.03
+    monkeypatch.setattr(torch.ops, "mkldnn", _Operators(**BROKEN[name]))
+    with pytest.warns(StickyTokenWarning, match="encoding on this CPU is slower"):
+        fresh = load_encoder(bert_model)
+    with pytest.warns(StickyTokenWarning, match="bfloat16 on this CPU is slower"):
+        lower = fresh.at(Precision.BFLOAT16)
+    assert np.abs(lower.encode(texts) - plain).max() <= 0.03
+    assert np.abs(lower.encode(texts) - encoder.encode(texts)).max() > 1e-5
+
+
+@pytest.mark.parametrize("off", ["0", "false", " NO "])
+def test_packed_layers_are_turned_off_by_an_argument_or_a_variable(bert_model, monkeypatch, off):
+    def entered(**options):
+        seen = []
+        active = PackedLinears.active
+        with monkeypatch.context() as patch:
+            patch.setattr(PackedLinears, "active", lambda self: seen.append(1) or active(self))
+            load_encoder(bert_model, **options).encode(["a bird"])
+        return bool(seen)
+
+    assert entered()
+    assert not entered(packed_layers=False)
+    monkeypatch.setenv("STICKYTOKEN_PACKED_LAYERS", off)
+    assert not entered()
+    assert entered(packed_layers=True)
+    with pytest.raises(InputError, match=r"int8 needs packed layers|VNNI"):
+        load_encoder(bert_model).at(Precision.INT8)
+
+
 def gated(kind="Qwen2", **changes):
     settings = {
         "hidden_size": 24,
@@ -99,7 +226,7 @@ def gated(kind="Qwen2", **changes):
 def test_a_gated_block_gives_what_it_gave(kind, shape):
     block = torch.nn.Sequential(gated(kind))
     packed = PackedBlocks(block)
-    assert block[0] in packed._forwards
+    assert block[0] in packed.modules
     values = 4 * torch.randn(shape)
     with torch.inference_mode():
         plain = block(values)
@@ -124,12 +251,12 @@ def test_a_gated_block_with_biases_and_changed_weights_gives_what_it_gave():
 
 def test_a_block_with_another_activation_or_that_does_more_is_left_to_its_layers(monkeypatch):
     other = torch.nn.Sequential(gated(hidden_act="gelu"))
-    assert other[0] not in PackedBlocks(other)._forwards
+    assert other[0] not in PackedBlocks(other).modules
     doubled = torch.nn.Sequential(gated())
     forward = type(doubled[0]).forward
     monkeypatch.setattr(type(doubled[0]), "forward", lambda self, values: 2 * forward(self, values))
     packed, values = PackedBlocks(doubled), torch.randn(70, 24)
-    assert doubled[0] not in packed._forwards
+    assert doubled[0] not in packed.modules
     with torch.inference_mode():
         plain = doubled(values)
         with packed.active():
@@ -213,16 +340,16 @@ def test_hooks_of_a_layer_are_called():
 def test_an_encoder_uses_them_and_gives_the_vectors_of_the_library(name, tmp_path, monkeypatch):
     architecture = {own.name: own for own in tiny_architectures.ARCHITECTURES}[name]
     model = tiny_architectures.stacked(architecture.save(tmp_path), pooling="mean", dense=16)
-    encoder, texts = load_encoder(model), ["the old river sings", "a bird", "stone under a tree"]
+    texts = ["the old river sings", "a bird", "stone under a tree"]
     entered = []
     active = PackedLinears.active
 
     def counted(self):
-        entered.append(len(self._forwards))
+        entered.append(len(self.modules))
         return active(self)
 
     monkeypatch.setattr(PackedLinears, "active", counted)
-    found = encoder.encode(texts)
+    found = load_encoder(model).encode(texts)
     assert entered
     assert min(entered) >= 5
     assert np.abs(found - np.stack([model.encode(text) for text in texts])).max() <= 2e-6

@@ -1,4 +1,4 @@
-"""The arithmetic of a model's matrix products, by device."""
+"""Choose the arithmetic of a model's matrix products, by device."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from stickytoken.encoders.cpu.gated_block import PackedBlocks
 from stickytoken.encoders.cpu.low_precision import BFloat16Linears, Int8Linears
+from stickytoken.encoders.cpu.packed_linear import SWITCH, packed_layers_wanted
 from stickytoken.errors import InputError
 from stickytoken.precision import Precision
 
@@ -31,7 +32,7 @@ ROUNDING = {
 
 
 def require_precision(model: torch.nn.Module, precision: Precision, name: str) -> None:
-    """Refuse a precision that the model's device does not compute in.
+    """Refuse a precision that the model's device does not support.
 
     Raises:
         InputError: the device or its instructions lack it, or the weights are not float32.
@@ -41,7 +42,7 @@ def require_precision(model: torch.nn.Module, precision: Precision, name: str) -
     there = _ON_CPU if kind == "cpu" else _ON_CUDA if kind == "cuda" else _ON_OTHERS
     if precision not in there:
         raise InputError(
-            f"precision {precision} is not there on {parameter.device}: use {' or '.join(there)}, "
+            f"precision {precision} is not available on {parameter.device}: use {' or '.join(there)}, "
             "or leave it out"
         )
     if parameter.dtype != torch.float32:
@@ -55,20 +56,36 @@ def require_precision(model: torch.nn.Module, precision: Precision, name: str) -
 
 
 def arithmetic(
-    model: torch.nn.Module, precision: Precision | None, calibrate: Callable[[], object]
+    model: torch.nn.Module,
+    precision: Precision | None,
+    calibrate: Callable[[], object],
+    packed_layers: bool | None = None,
 ) -> Arithmetic:
-    """The fastest way to compute in a precision; None is the weights' own.
+    """Choose the fastest way to compute in a precision; None is the weights' own.
 
     Args:
         model: on its device.
         precision: one that `require_precision` let pass.
         calibrate: runs the model on inputs of all kinds.
+        packed_layers: pack linear layers on a CPU; None leaves it to the environment variable
+            STICKYTOKEN_PACKED_LAYERS.
+
+    Raises:
+        InputError: int8 without packed layers.
     """
     kind = next(model.parameters()).device.type
     if kind == "cpu":
+        packed = packed_layers_wanted(packed_layers)
+        if precision is Precision.INT8 and not packed:
+            raise InputError(
+                f"precision int8 needs packed layers, which are off: turn them on (is {SWITCH} set?), "
+                "or leave int8 out"
+            )
         if precision is Precision.INT8:
             return Int8Linears(model, calibrate).active
-        return (BFloat16Linears(model) if precision else PackedBlocks(model)).active
+        if precision is not None:
+            return BFloat16Linears(model, packed=packed).active
+        return PackedBlocks(model).active if packed else nullcontext
     if precision is None:
         return nullcontext
     if precision is Precision.TF32:

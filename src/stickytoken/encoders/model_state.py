@@ -1,11 +1,11 @@
-"""A user's model, borrowed for a call and given back as it was."""
+"""Use a user's model for one call and leave it as it was."""
 
 from __future__ import annotations
 
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,20 +14,43 @@ if TYPE_CHECKING:
 # A model has one state, whoever encodes with it: one call at a time.
 _LOCKS: weakref.WeakKeyDictionary[torch.nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _LOCKS_GUARD = threading.Lock()
+# torch has one flag for all threads: the first computation switches oneDNN off, the last one on again.
+_BOUNDED: list[AbstractContextManager[object]] = []
+_BOUNDED_GUARD = threading.Lock()
 
 
 @contextmanager
-def alone(model: torch.nn.Module) -> Iterator[None]:
-    """Let no other thread use the model so meanwhile."""
+def exclusive(model: torch.nn.Module) -> Iterator[None]:
+    """Hold an exclusive lock on the model; the same thread may take it again.
+
+    Everything that reads or replaces the state of a model's modules holds it: forward passes, settings,
+    training flags. Models that share their first weights share the lock.
+    """
+    owner = next((module for module in model.modules() if module._parameters), model)
     with _LOCKS_GUARD:
-        lock = _LOCKS.setdefault(model, threading.RLock())
+        lock = _LOCKS.setdefault(owner, threading.RLock())
     with lock:
         yield
 
 
 @contextmanager
+def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[None]:
+    """Hold the model for one computation: exclusively, in evaluation mode, with bounded memory.
+
+    Args:
+        model: the model.
+        gradients: leave inference mode off, as forward-mode derivatives need it.
+    """
+    import torch
+
+    mode = torch.no_grad() if gradients else torch.inference_mode()
+    with exclusive(model), evaluating(model), mode, bounded_memory(model):
+        yield
+
+
+@contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Switch dropout off, and back on for the modules that had it on."""
+    """Switch dropout off, then on again for the modules that had it on."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -52,5 +75,14 @@ def bounded_memory(model: torch.nn.Module) -> Iterator[None]:
         yield
         return
     unchanged = {"deterministic": None, "allow_tf32": None, "fp32_precision": None}
-    with torch.backends.mkldnn.flags(enabled=False, **unchanged):
+    with _BOUNDED_GUARD:
+        off = nullcontext() if _BOUNDED else torch.backends.mkldnn.flags(enabled=False, **unchanged)
+        off.__enter__()
+        _BOUNDED.append(off)
+    try:
         yield
+    finally:
+        with _BOUNDED_GUARD:
+            # Whichever ends last gives back what the first one changed.
+            own = _BOUNDED.pop()
+            own.__exit__(None, None, None)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.model_state import bounded_memory, evaluating
+from stickytoken.encoders.model_state import computing
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.inspection.attention import (
     AttentionCapture,
@@ -70,23 +71,21 @@ class ModuleInspector:
         """Send texts through the model and keep what is seen on the way; see `Inspector.look`."""
         rows = [tuple(content) for content in contents]
         for row, content in enumerate(rows):
-            self.encoder.check_input(content, row, content_label(self.encoder, rows))
+            self.encoder.check_input(content, partial(content_label(self.encoder, rows), row))
         lengths = [len(content) + self.encoder.template.overhead for content in rows]
         config = getattr(backbone_of(self._model), "config", None)
 
         def look(batch: NDArray[np.intp]) -> list[Inside]:
             return self._look([rows[k] for k in batch], [labels[k] for k in batch], parts)
 
-        with evaluating(self._model), torch.inference_mode(), bounded_memory(self._model):
+        with computing(self._model):
             return look_in_batches(self.encoder, rows, lengths, config, look)
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
         """The model for `embedded` and its vectors; see `Inspector.differentiating`."""
         with (
-            evaluating(self._model),
-            torch.no_grad(),
-            bounded_memory(self._model),
+            computing(self._model, gradients=True),
             plain_attention(backbone_of(self._model)),
             memory_told(self.encoder, "attribute"),
         ):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.model_state import alone, bounded_memory, evaluating
+from stickytoken.encoders.model_state import computing
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.layer_states import PromptBatch, pooled_states, prompt_states
 from stickytoken.encoders.prompted.model import PromptRow
@@ -66,15 +66,14 @@ class PromptInspector:
         def look(batch: NDArray[np.intp]) -> list[Inside]:
             return self._look([rows[k] for k in batch], [labels[k] for k in batch], parts)
 
-        with self._borrowed(), torch.inference_mode():
+        with computing(self._decoder.model):
             return look_in_batches(self.encoder, rows, lengths, self._decoder.model.config, look)
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
         """The model for `embedded` and its vectors; see `Inspector.differentiating`."""
         with (
-            self._borrowed(),
-            torch.no_grad(),
+            computing(self._decoder.model, gradients=True),
             plain_attention(self._decoder.model),
             memory_told(self.encoder, "attribute"),
         ):
@@ -110,12 +109,6 @@ class PromptInspector:
             return torch.zeros_like(embedded[0])
         found: torch.Tensor = self._decoder.embedding(torch.tensor([[token_id]], device=embedded.device))
         return found[0, 0]
-
-    @contextmanager
-    def _borrowed(self) -> Iterator[None]:
-        model = self._decoder.model
-        with alone(model), evaluating(model), bounded_memory(model):
-            yield
 
     def _places(self, row: PromptRow, values: Sequence[int], other: int) -> torch.Tensor:
         """A value for each position of a prompt: one a content id, wherever it stands, and one elsewhere."""

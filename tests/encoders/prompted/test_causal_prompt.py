@@ -237,7 +237,7 @@ def test_ids_that_the_model_lacks_are_named(encoder):
     with pytest.raises(EncodingError, match="token id -1"):
         encoder.encode_ids([(-1,)])
     assert not encoder.fits((5, 4000))
-    with pytest.raises(InputError, match="put it into a list"):
+    with pytest.raises(InputError, match="put it in a list"):
         encoder.encode("a text")
 
 

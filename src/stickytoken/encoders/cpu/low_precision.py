@@ -6,17 +6,30 @@ calibration, not from the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from stickytoken.encoders.cpu.packed_linear import LinearPlace, PackedForward, ReplacedForwards, linear_places
+from stickytoken.encoders.cpu.linear_places import LinearPlace
+from stickytoken.encoders.cpu.packed_linear import (
+    SWITCH,
+    PackedForward,
+    PackedLayer,
+    ReplacedForwards,
+    untrusted,
+)
+from stickytoken.errors import InputError, StickyTokenWarning
 
 # Inputs beyond the calibrated range by this share are still told apart.
 _HEADROOM = 1.1
 _LEVELS = 255
 _LARGEST_WEIGHT = 127
+# Largest difference from float32 that rounding explains, as a share of the largest output.
+_BFLOAT16_TOLERANCE = 0.05
+# How far int8 may be from float32 is decided by the model's vectors.
+_ANY_DIFFERENCE = 1e9
 
 
 class Range(NamedTuple):
@@ -30,46 +43,88 @@ class BFloat16Linears(ReplacedForwards):
     """Products of bfloat16 numbers, summed in float32.
 
     Args:
-        model: any model; layers that are not plain float32 ones on a CPU are left alone.
+        model: any model; layers other than plain float32 ones on a CPU are left alone.
+        packed: pack the weights with oneDNN; otherwise torch's public functions multiply.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__({place.module: _BFloat16Linear(place) for place in linear_places(model)})
+    def __init__(self, model: torch.nn.Module, *, packed: bool = True) -> None:
+        self._packed = packed
+        super().__init__(model)
+
+    def make(self, places: list[LinearPlace]) -> Mapping[torch.nn.Module, PackedForward]:
+        """Pack the layers, or none of them, with one warning, where oneDNN's operators do not work."""
+        if self._packed:
+            forwards = {place.module: _PackedBFloat16(place) for place in places}
+            reason = untrusted(places, forwards, _BFLOAT16_TOLERANCE)
+            if reason is None:
+                return forwards
+            warnings.warn(
+                f"packed layers are off, and bfloat16 on this CPU is slower: {reason}. Another version of "
+                f"torch may help; {SWITCH}=0 turns this warning off",
+                StickyTokenWarning,
+                stacklevel=2,
+            )
+        return {place.module: _BFloat16Linear(place) for place in places}
 
 
 class Int8Linears(ReplacedForwards):
-    """Products of int8 numbers: weights by their own scale a feature, inputs by one scale a layer.
+    """Products of int8 numbers: weights scaled by feature, inputs by layer.
 
     Args:
-        model: any model; layers that are not plain float32 ones on a CPU are left alone.
+        model: any model; layers other than plain float32 ones on a CPU are left alone.
         calibrate: runs the model on inputs of all kinds; called once.
+
+    Raises:
+        InputError: oneDNN's operators for int8 do not work here.
     """
 
     def __init__(self, model: torch.nn.Module, calibrate: Callable[[], object]) -> None:
-        places = linear_places(model)
-        ranges = _input_ranges(places, calibrate)
-        # A layer that the calibration did not reach has no range.
-        super().__init__(
-            {place.module: _Int8Linear(place, ranges) for place in places if place.layer in ranges}
-        )
+        self._calibrate = calibrate
+        super().__init__(model)
+
+    def make(self, places: list[LinearPlace]) -> Mapping[torch.nn.Module, PackedForward]:
+        """Pack the layers that calibration reaches, with the ranges of their inputs."""
+        ranges = _input_ranges(places, self._calibrate)
+        forwards = {place.module: _Int8Linear(place, ranges) for place in places if place.layer in ranges}
+        if reason := untrusted(places, forwards, _ANY_DIFFERENCE):
+            raise InputError(
+                f"precision int8 does not work with this torch on this processor: {reason}; use bfloat16, or "
+                "leave it out"
+            )
+        return forwards
 
 
-class _BFloat16Linear(PackedForward):
+class _BFloat16Linear(PackedLayer):
+    """With torch's public functions."""
+
     def __init__(self, place: LinearPlace) -> None:
         super().__init__(place)
-        self._feeds = place.feeds is not None
+        self._gelu, self._feeds = place.gelu, place.feeds is not None
+
+    def pack(self, weight: torch.Tensor) -> None:
+        self._weight = weight.bfloat16()
+
+    def multiply(self, flat: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        bias = None if bias is None else bias.bfloat16()
+        found = self._product(flat.bfloat16(), bias)
+        # The layer that reads it would round it to bfloat16 again.
+        return found if self._feeds else found.float()
+
+    def _product(self, flat: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        found = torch.nn.functional.linear(flat, self._weight, bias)
+        return torch.nn.functional.gelu(found) if self._gelu else found
+
+
+class _PackedBFloat16(_BFloat16Linear):
+    """Through oneDNN."""
 
     def pack(self, weight: torch.Tensor) -> None:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.bfloat16())
 
-    def multiply(self, flat: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def _product(self, flat: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         name, kind = self._activation
-        bias = None if bias is None else bias.bfloat16()
-        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-            flat.bfloat16(), self._weight, bias, name, [], kind
-        )
-        # The layer that reads it would round it to bfloat16 again.
-        return found if self._feeds else found.float()
+        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(flat, self._weight, bias, name, [], kind)
+        return found
 
 
 class _Quantization:
@@ -79,7 +134,7 @@ class _Quantization:
         low, high = min(of.low * _HEADROOM, 0.0), max(of.high * _HEADROOM, 0.0)
         self.scale = (high - low) / _LEVELS or 1.0
         self.zero = round(-low / self.scale)
-        # A half, since the conversion to integers cuts off.
+        # A half, since the conversion to integers truncates.
         self._shift = torch.tensor(self.zero + 0.5)
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
@@ -87,7 +142,7 @@ class _Quantization:
         return scaled.clamp_(0, _LEVELS).to(torch.uint8)
 
 
-class _Int8Linear(PackedForward):
+class _Int8Linear(PackedLayer):
     def __init__(self, place: LinearPlace, ranges: dict[torch.nn.Linear, Range]) -> None:
         super().__init__(place)
         self._input = _Quantization(ranges[place.layer])

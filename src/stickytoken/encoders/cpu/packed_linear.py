@@ -1,54 +1,73 @@
 """Linear layers on a CPU through oneDNN, their weights packed once.
 
-torch multiplies float32 matrices with MKL, which on processors of other makers than Intel's does not use
-their widest instructions. oneDNN's kernels do, take the bias along, and apply an exact GELU as they write.
+torch multiplies float32 matrices with MKL, which leaves the widest instructions of other makers' processors
+than Intel's unused. oneDNN's kernels use them, add the bias, and apply an exact GELU as they write.
+
+The operators are private to torch. So each kind of layer is compared with torch's own when it is packed, and
+a model whose layers do not agree computes without packed layers.
 """
 
 from __future__ import annotations
 
+import os
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import torch
 
 from stickytoken.encoders.batching import TOKEN_MULTIPLE
+from stickytoken.encoders.cpu.linear_places import LinearPlace, linear_places
+from stickytoken.encoders.model_state import evaluating
+from stickytoken.errors import StickyTokenWarning
+
+SWITCH = "STICKYTOKEN_PACKED_LAYERS"
+_TRIAL_ROWS = 64
+_TOLERANCE = 1e-4
+
+Forward: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
-class LinearPlace(NamedTuple):
-    """Where a linear layer's product is computed.
-
-    Attributes:
-        module: whose forward pass is replaced: the layer, or a block of the layer and its GELU.
-        layer: the layer.
-        gelu: whether an exact GELU follows inside the module.
-        feeds: the layer that alone reads what the module gives, where that is known.
-    """
-
-    module: torch.nn.Module
-    layer: torch.nn.Linear
-    gelu: bool
-    feeds: torch.nn.Linear | None = None
+def packed_layers_wanted(asked: bool | None) -> bool:
+    """Decide whether to pack layers: as asked, or else by the variable STICKYTOKEN_PACKED_LAYERS."""
+    if asked is not None:
+        return asked
+    return os.environ.get(SWITCH, "1").strip().lower() not in ("0", "false", "no", "off")
 
 
-class ReplacedForwards:
-    """Other forward passes for some modules of a model, which is left as it was outside of `active`.
+class ReplacedForwards(ABC):
+    """Other forward passes for some modules of a model, which stays as it is outside of `active`.
 
     Args:
-        forwards: by module.
+        model: any model; layers other than plain float32 ones on a CPU are left alone.
     """
 
-    def __init__(self, forwards: dict[torch.nn.Module, Callable[[torch.Tensor], torch.Tensor]]) -> None:
-        self._forwards = forwards
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._layout: list[object] | None = None
+        self._forwards: Mapping[torch.nn.Module, PackedForward] = {}
+        self._renew()
+
+    @property
+    def modules(self) -> frozenset[torch.nn.Module]:
+        """Modules whose forward pass is replaced."""
+        return frozenset(self._forwards)
+
+    @abstractmethod
+    def make(self, places: list[LinearPlace]) -> Mapping[torch.nn.Module, PackedForward]:
+        """Build the forward passes for the linear layers of the model."""
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Let the modules compute by their other forward passes."""
+        """Let the modules compute by their other forward passes; the caller holds the model's lock."""
+        self._renew()
         replaced = {
             module: forward for module, forward in self._forwards.items() if "forward" not in vars(module)
         }
         for module, forward in replaced.items():
+            forward.stale = True
             vars(module)["forward"] = forward
         try:
             yield
@@ -56,68 +75,46 @@ class ReplacedForwards:
             for module in replaced:
                 vars(module).pop("forward", None)
 
+    def layout(self, places: list[LinearPlace]) -> list[object]:
+        """List the modules that the forward passes were built for."""
+        return [*places]
 
-class PackedLinears(ReplacedForwards):
-    """Packed weights of a model's linear layers.
-
-    Args:
-        model: any model; layers that are not plain float32 ones on a CPU are left alone.
-    """
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__({place.module: PackedLinear(place) for place in linear_places(model)})
-
-
-def linear_places(model: torch.nn.Module) -> list[LinearPlace]:
-    """All plain float32 linear layers on a CPU; none where oneDNN is missing."""
-    onednn: Any = torch.backends.mkldnn
-    if not (onednn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
-        return []
-    fed = {
-        id(block): output
-        for parent in model.modules()
-        if (block := getattr(parent, "intermediate", None)) is not None
-        and (output := _plain(getattr(getattr(parent, "output", None), "dense", None))) is not None
-    }
-    blocks = [
-        LinearPlace(module, layer, gelu=True, feeds=fed.get(id(module)))
-        for module in model.modules()
-        if (layer := _followed_by_gelu(module)) is not None
-    ]
-    inner = {place.layer for place in blocks}
-    layers = [
-        LinearPlace(layer, layer, gelu=False)
-        for module in model.modules()
-        if (layer := _plain(module)) is not None and layer not in inner
-    ]
-    return [*blocks, *layers]
-
-
-def _plain(module: object) -> torch.nn.Linear | None:
-    """The module if it is a linear layer and nothing more."""
-    if type(module) is not torch.nn.Linear:
-        return None
-    weight = module.weight
-    return module if weight.device.type == "cpu" and weight.dtype == torch.float32 else None
-
-
-def _followed_by_gelu(module: torch.nn.Module) -> torch.nn.Linear | None:
-    """The layer of a block that is a linear layer and an exact GELU, as BERT and its kin have them."""
-    from transformers.activations import GELUActivation
-
-    parts: Any = dict(module.named_children())
-    activation = getattr(module, "intermediate_act_fn", None)
-    # Elsewhere the same parts may be used in another way.
-    known = type(module).__module__.startswith("transformers.models.")
-    exact = known and isinstance(activation, GELUActivation) and activation.act is torch.nn.functional.gelu
-    return _plain(parts["dense"]) if exact and set(parts) == {"dense", "intermediate_act_fn"} else None
+    def _renew(self) -> None:
+        """Build the forward passes again if modules were added, replaced or removed."""
+        places = linear_places(self._model)
+        layout = self.layout(places)
+        if layout != self._layout:
+            self._forwards = self.make(places)
+            self._layout = layout
 
 
 class PackedForward(ABC):
-    """A linear layer's forward pass with packed weights.
+    """A forward pass that computes with packed weights.
 
-    Weights that torch saw change, or that were replaced, are packed again; it does not see changes
-    through ``.data``.
+    Attributes:
+        stale: whether the weights may have changed since they were packed.
+    """
+
+    stale = True
+
+    def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Return the output, shape (..., features)."""
+        if self.stale:
+            self.refresh()
+            self.stale = False
+        return self.compute(hidden_states)
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Pack the weights again if they have changed."""
+
+    @abstractmethod
+    def compute(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Return the output, shape (..., features)."""
+
+
+class PackedLayer(PackedForward):
+    """A linear layer's forward pass with packed weights.
 
     Args:
         place: the layer.
@@ -127,23 +124,31 @@ class PackedForward(ABC):
         self._layer = place.layer
         # What oneDNN calls the function that follows, and its kind.
         self._activation = ("gelu", "none") if place.gelu else ("none", "")
-        self._version: tuple[int, int] | None = None
+        self._address: tuple[int, int] | None = None
+        self._checksum = torch.empty(0)
+        generator = torch.Generator().manual_seed(0)
+        self._direction = torch.randn(place.layer.in_features, generator=generator)
 
-    def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """The layer's output, shape (..., features)."""
-        self.refresh()
+    def compute(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output, shape (..., features)."""
         flat, rows = flattened(hidden_states)
         found = self.multiply(flat, self.bias)
         return found[:rows].reshape(*hidden_states.shape[:-1], self._layer.out_features)
 
     def refresh(self) -> None:
-        """Pack the weights if they are others than those that are packed."""
+        """Pack the weights again if they have changed.
+
+        torch counts most changes, but none that are made through ``.data``. The product with a fixed random
+        direction shows these, for the time of reading the weights once.
+        """
         weight = self._layer.weight.detach()
         # Weights that were made in inference mode have no version.
-        version = (0 if weight.is_inference() else self._layer.weight._version, weight.data_ptr())
-        if version != self._version:
+        address = (0 if weight.is_inference() else self._layer.weight._version, weight.data_ptr())
+        with torch.inference_mode():
+            checksum = weight @ self._direction
+        if address != self._address or not torch.equal(checksum, self._checksum):
             self.pack(weight)
-            self._version = version
+            self._address, self._checksum = address, checksum
 
     @property
     def bias(self) -> torch.Tensor | None:
@@ -157,7 +162,7 @@ class PackedForward(ABC):
 
     @abstractmethod
     def multiply(self, flat: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """The product with the weights, bias and activation applied.
+        """Multiply with the weights, then apply bias and activation.
 
         Args:
             flat: shape (rows, inputs).
@@ -168,19 +173,8 @@ class PackedForward(ABC):
         """
 
 
-def flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """States as rows, filled up to a multiple of `TOKEN_MULTIPLE`, and how many of them are theirs.
-
-    oneDNN keeps a kernel with its buffers for every number of rows: few numbers, little memory.
-    """
-    flat = hidden_states.reshape(-1, hidden_states.shape[-1])
-    rows = flat.shape[0]
-    missing = -rows % TOKEN_MULTIPLE
-    return (torch.nn.functional.pad(flat, (0, 0, 0, missing)) if missing else flat), rows
-
-
-class PackedLinear(PackedForward):
-    """In float32."""
+class PackedLinear(PackedLayer):
+    """A layer in float32."""
 
     def pack(self, weight: torch.Tensor) -> None:
         """Take the weights, shape (features, inputs)."""
@@ -189,14 +183,86 @@ class PackedLinear(PackedForward):
     def multiply(
         self, flat: torch.Tensor, bias: torch.Tensor | None, activation: str | None = None
     ) -> torch.Tensor:
-        """The product; ``activation`` is oneDNN's name of one that follows in place of the layer's own."""
+        """Multiply; ``activation`` is oneDNN's name of one that follows in place of the layer's own."""
         name, kind = self._activation if activation is None else (activation, "")
         found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(flat, self._packed, bias, name, [], kind)
         return found
 
     def times(self, flat: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """The product with the weights, bias applied, times another matrix of its shape, entry by entry."""
+        """Multiply with the weights, add the bias, then multiply entry by entry with another matrix."""
         found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(
             flat, other, self._packed, self.bias, "mul"
         )
         return found
+
+
+class PackedLinears(ReplacedForwards):
+    """Packed weights of a model's linear layers."""
+
+    def make(self, places: list[LinearPlace]) -> Mapping[torch.nn.Module, PackedForward]:
+        """Pack the layers, or none of them, with one warning, where oneDNN's operators do not work."""
+        if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+            return {}
+        forwards = {place.module: PackedLinear(place) for place in places}
+        if reason := untrusted(places, forwards, _TOLERANCE):
+            warnings.warn(
+                f"packed layers are off, and encoding on this CPU is slower: {reason}. Another version of "
+                f"torch may help; {SWITCH}=0 turns this warning off",
+                StickyTokenWarning,
+                stacklevel=2,
+            )
+            return {}
+        return forwards
+
+
+def untrusted(
+    places: list[LinearPlace], forwards: Mapping[torch.nn.Module, PackedForward], tolerance: float
+) -> str | None:
+    """Compare one layer of each shape with torch's own, on its own weights.
+
+    Args:
+        places: the layers.
+        forwards: their other forward passes.
+        tolerance: largest difference, as a share of the largest output.
+
+    Returns:
+        What is wrong; None if all agree.
+    """
+    tried = set()
+    for place in places:
+        shape = (*place.layer.weight.shape, place.layer.bias is None, place.gelu)
+        if shape in tried or place.module not in forwards or "forward" in vars(place.module):
+            continue
+        tried.add(shape)
+        try:
+            same = agrees(place.module, place.layer.in_features, forwards[place.module], tolerance)
+        except torch.OutOfMemoryError:
+            raise
+        except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+            # What torch raises for an operator that is missing, or that takes other arguments.
+            return f"oneDNN's operators failed ({' '.join(str(error).split())[:200]})"
+        if not same:
+            return "oneDNN's operators gave other numbers than torch's own"
+    return None
+
+
+def agrees(module: torch.nn.Module, features: int, forward: PackedForward, tolerance: float) -> bool:
+    """Check that a forward pass gives what the module gives, on `_TRIAL_ROWS` rows of ``features`` values."""
+    values = torch.linspace(-1, 1, _TRIAL_ROWS * features).sin().reshape(_TRIAL_ROWS, -1)
+    with torch.inference_mode(), evaluating(module):
+        expected: Any = module.forward(values)
+        found = forward(values)
+    known = expected.isfinite()  # damaged weights are reported with the text whose vector shows it
+    difference = torch.where(known, found - expected, 0).abs().max()
+    return bool(difference <= tolerance * torch.where(known, expected, 0).abs().max())
+
+
+def flattened(hidden_states: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Reshape states to rows, padded to a multiple of `TOKEN_MULTIPLE`, and count those that are theirs.
+
+    oneDNN keeps a kernel with its buffers for every number of rows: few numbers, little memory.
+    """
+    flat = hidden_states.reshape(-1, hidden_states.shape[-1])
+    rows = flat.shape[0]
+    missing = -rows % TOKEN_MULTIPLE
+    return (torch.nn.functional.pad(flat, (0, 0, 0, missing)) if missing else flat), rows

@@ -64,6 +64,7 @@ def load_encoder(
     trust_remote_code: bool = ...,
     max_length: int | None = ...,
     token_budget: int | None = ...,
+    packed_layers: bool | None = ...,
     token_prepending: bool = ...,
     start: int | None = ...,
     exit: int | None = ...,
@@ -82,6 +83,7 @@ def load_encoder(  # noqa: PLR0913 - the front door
     trust_remote_code: bool = False,
     max_length: int | None = None,
     token_budget: int | None = None,
+    packed_layers: bool | None = None,
     token_prepending: bool = False,
     start: int | None = None,
     exit: int | None = None,  # noqa: A002 - the published name
@@ -106,6 +108,8 @@ def load_encoder(  # noqa: PLR0913 - the front door
         max_length: longest input in tokens, special tokens included; None is the model's
             own. A loaded model keeps its own.
         token_budget: tokens of a batch; None chooses by device.
+        packed_layers: compute float32 linear layers on a CPU through oneDNN, with weights packed once; None
+            does so unless the environment variable STICKYTOKEN_PACKED_LAYERS is 0.
         token_prepending: with such a prompt, let the sentence see the state of the last token
             (Fu et al., ACL 2025).
         start: first layer that token prepending overwrites, from 0; None is the preset's.
@@ -122,7 +126,7 @@ def load_encoder(  # noqa: PLR0913 - the front door
     if not isinstance(model, (str, Path)):
         if _is_sentence_transformer(model):
             _require_as_loaded(model, _name_of(model), device, revision)
-            return _of_loaded(model, options, prompt_name, token_budget)
+            return _of_loaded(model, options, prompt_name, token_budget, packed_layers)
         given = {
             "device": device,
             "prompt": prompt,
@@ -130,6 +134,7 @@ def load_encoder(  # noqa: PLR0913 - the front door
             "revision": revision,
             "max_length": max_length,
             "token_budget": token_budget,
+            "packed_layers": packed_layers,
             **options.given,
         }
         return _of_object(
@@ -152,6 +157,7 @@ def load_encoder(  # noqa: PLR0913 - the front door
         trust_remote_code=trust_remote_code,
         max_length=max_length,
         token_budget=token_budget,
+        packed_layers=packed_layers,
     )
     if not loads_as_causal(source, options):
         refuse_prompt_options(options, name)
@@ -183,17 +189,24 @@ def _of_object(model: Encoder | TextModel, given: dict[str, object]) -> Encoder:
 
 
 def _of_loaded(
-    model: SentenceTransformer, options: PromptOptions, prompt_name: str | None, token_budget: int | None
+    model: SentenceTransformer,
+    options: PromptOptions,
+    prompt_name: str | None,
+    token_budget: int | None,
+    packed_layers: bool | None,
 ) -> IdEncoder:
     """An encoder of a model that the user loaded."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
     name = _name_of(model)
-    if (causal := encoder_of_module(model, name, options, prompt_name, token_budget)) is not None:
+    causal = encoder_of_module(model, name, options, prompt_name, token_budget, packed_layers)
+    if causal is not None:
         return causal
     refuse_prompt_options(options, name)
     prompt = options.prompt if prompt_name is None else _named_prompt(model, prompt_name, name)
-    return SentenceTransformerEncoder(model, name, prompt=prompt, token_budget=token_budget)
+    return SentenceTransformerEncoder(
+        model, name, prompt=prompt, token_budget=token_budget, packed_layers=packed_layers
+    )
 
 
 def _load_plain(source: ModelSource, spec: EncoderSpec, prompt_name: str | None) -> IdEncoder:
@@ -213,6 +226,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec, prompt_name: str | None)
         token_budget=spec.token_budget,
         max_length=spec.max_length,
         precision=precision,
+        packed_layers=spec.packed_layers,
     )
     if weights != "float32":
         require_running(encoder, weights)
@@ -240,6 +254,7 @@ def load_from_spec(spec: EncoderSpec, device: str) -> IdEncoder:
         trust_remote_code=spec.trust_remote_code,
         max_length=spec.max_length,
         token_budget=spec.token_budget,
+        packed_layers=spec.packed_layers,
         token_prepending=spec.token_prepending,
         start=spec.start,
         exit=spec.exit,

@@ -25,6 +25,7 @@ class EncoderSpec:
     trust_remote_code: bool
     max_length: int | None
     token_budget: int | None
+    packed_layers: bool | None = None
     token_prepending: bool = False
     start: int | None = None
     exit: int | None = None

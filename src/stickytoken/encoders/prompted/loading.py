@@ -111,6 +111,7 @@ def load_causal(source: ModelSource, options: PromptOptions, spec: EncoderSpec) 
         max_length=spec.max_length,
         normalize=saved is not None and _NORMALIZE in _kinds(source),
         precision=precision,
+        packed_layers=spec.packed_layers,
     )
     encoder.spec = replace(spec, device=encoder.device)
     if saved is None:
@@ -154,6 +155,7 @@ def encoder_of_module(
     options: PromptOptions,
     prompt_name: str | None,
     token_budget: int | None,
+    packed_layers: bool | None = None,
 ) -> CausalPromptEncoder | None:
     """The encoder of a loaded SentenceTransformer whose first module is a `CausalPrompt`; None for others.
 
@@ -181,6 +183,7 @@ def encoder_of_module(
         token_budget=token_budget,
         max_length=module.max_seq_length,
         normalize=_NORMALIZE in kinds,
+        packed_layers=packed_layers,
     )
 
 

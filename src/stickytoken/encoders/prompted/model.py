@@ -58,7 +58,7 @@ class PromptedModel:
     """A language model that is read through a prompt. The model and its tokenizer are left as they are.
 
     Args:
-        model: a decoder-only transformers model, with or without a head.
+        model: a decoder-only transformers model, with or without a head, or the decoder found in it.
         tokenizer: its transformers tokenizer.
         name: how messages call it.
         reading: prompt, overwriting and layer.
@@ -69,7 +69,7 @@ class PromptedModel:
     """
 
     def __init__(self, model: Any, tokenizer: Any, name: str, reading: Reading) -> None:
-        self.decoder: Decoder = find_decoder(model, name)
+        self.decoder = model if isinstance(model, Decoder) else find_decoder(model, name)
         self.reading = reading
         self.number = self.decoder.layer_number(reading.layer)
         if not hasattr(tokenizer, "add_tokens") or not hasattr(tokenizer, "convert_ids_to_tokens"):
@@ -130,6 +130,10 @@ class PromptedModel:
             size = self.decoder.embedding(sampled[:1]).shape[-1]
         drawn = np.random.default_rng(_PLACEHOLDER_SEED).standard_normal(size, dtype=np.float32)
         return torch.from_numpy(drawn * np.float32(scale))
+
+    def forget(self) -> None:
+        """Draw the placeholder's vector again: its length depends on weights that have changed."""
+        vars(self).pop("placeholder", None)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """What the first layer reads, shape (rows, tokens, d)."""

@@ -154,6 +154,14 @@ class HuggingFaceTokenizer:
             ) from error
 
 
+def vocabulary_size(tokenizer: Any) -> int | None:
+    """Count the entries of a tokenizer, added tokens included; None where it does not tell."""
+    backend = _backend_of(tokenizer)
+    if backend is not None:
+        return backend.get_vocab_size()
+    return len(tokenizer) if hasattr(tokenizer, "__len__") else None
+
+
 def _cut(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
     """Split the ids where a token begins a whitespace-separated word."""
     starts = {match.start() for match in _WORD.finditer(text, prompt_length)}
