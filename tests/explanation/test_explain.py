@@ -158,7 +158,7 @@ def test_a_static_model_is_explained_without_attention():
 
 def test_a_model_without_attention_weights_is_explained_otherwise(tmp_path, monkeypatch):
     encoder = load_encoder(architectures.stacked(architectures.bert(tmp_path)))
-    monkeypatch.setattr("stickytoken.inspection.attention.AttentionCapture._is_attention", lambda *_: False)
+    monkeypatch.setattr("stickytoken.inspection.attention._reported", lambda output: [])
     found = explain(encoder, ["river"], sentences=CORPUS, settings=SMALL)
     assert "attention" not in set(found.measures["area"])
     assert "hidden states" in set(found.measures["area"])

@@ -139,13 +139,71 @@ def test_weights_of_one_layer_are_held_at_a_time(backbones, monkeypatch):
         before = len(self.layers)
         reduce(self, module, inputs, output)
         if len(self.layers) > before:
-            taken.append(weakref.ref(self._last))
+            taken.append(weakref.ref(output[self.sources[module]]))
             alive.append(sum(reference() is not None for reference in taken))
 
     monkeypatch.setattr(AttentionCapture, "hook", watched)
     inside = inspector_of(encoder).look([ids], [[0] * len(ids)], 1)[0]
     assert alive == [1, 1]
     assert inside.attention.shape == (2, 4, 2, 2)
+
+
+class Decoy(torch.nn.Module):
+    """Puts out square matrices whose rows sum to 1, as attention weights do, and hands the states on."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, states, *arguments, **options):
+        found = self.inner(states, *arguments, **options)
+        rows, size = states.shape[:2]
+        return self.mix(found, torch.full((rows, 4, size, size), 1 / size))
+
+    def mix(self, found, square):
+        mixed = self.mixer(found, square)
+        return mixed[0]
+
+
+class Mixer(torch.nn.Module):
+    def forward(self, found, square):
+        return found, square
+
+
+def test_a_square_output_that_is_no_attention_is_not_taken_for_it(backbones):
+    model = architectures.stacked(backbones["bert"])
+    content, labels = with_copies(load_encoder(model))
+    expected = inspector_of(load_encoder(model)).look([content], [labels], 2)[0]
+    for layer in model[0].model.encoder.layer:
+        layer.output.dense = Decoy(layer.output.dense)
+        layer.output.dense.mixer = Mixer()
+    encoder = load_encoder(model)
+    seen = []
+    hook = (
+        model[0]
+        .model.encoder.layer[0]
+        .output.dense.mixer.register_forward_hook(lambda module, inputs, output: seen.append(output[1]))
+    )
+    found = inspector_of(encoder).look([content], [labels], 2)[0]
+    hook.remove()
+    assert all((square.sum(-1) - 1).abs().max() < 1e-6 for square in seen)
+    assert seen
+    assert found.attention.shape == expected.attention.shape == (2, 4, 3, 3)
+    np.testing.assert_allclose(found.attention, expected.attention, atol=1e-6)
+
+
+def test_a_model_that_reports_no_attention_has_none(backbones, monkeypatch):
+    model = architectures.stacked(backbones["bert"])
+    forward = type(backbone_of(model)).forward
+
+    def silent(self, *arguments, **options):
+        found = forward(self, *arguments, **options)
+        found.attentions = None
+        return found
+
+    monkeypatch.setattr(type(backbone_of(model)), "forward", silent)
+    content, labels = with_copies(load_encoder(model))
+    assert inspector_of(load_encoder(model)).look([content], [labels], 2)[0].attention is None
 
 
 def test_bad_input_is_refused(backbones):

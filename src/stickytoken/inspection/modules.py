@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,9 @@ from stickytoken.encoders.model_state import computing
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.inspection.attention import (
     AttentionCapture,
+    Sources,
     attention_of,
+    attention_sources,
     plain_attention,
     setting_changed,
 )
@@ -104,7 +106,7 @@ class ModuleInspector:
         members = torch.nn.functional.one_hot(torch.from_numpy(places), parts + 1).float()
         if template.flat:
             return self._look_static(contents, places, members)
-        capture = AttentionCapture(members)
+        capture = AttentionCapture(members, self._attention_sources)
         features, pool_input = self._forward(contents, capture)
         attention = capture.result()
         hidden = features.get("all_layer_embeddings")
@@ -132,7 +134,7 @@ class ModuleInspector:
         backbone, pooling = backbone_of(self._model), self._pooling
         seen: list[dict[str, Any]] = []
         with ExitStack() as stack:
-            stack.enter_context(attention_of(self._model, backbone, capture))
+            stack.enter_context(attention_of(backbone, capture))
             if hasattr(getattr(backbone, "config", None), "output_hidden_states"):
                 # sentence-transformers hands the states on where the configuration asks for them.
                 stack.enter_context(setting_changed(backbone.config, "output_hidden_states", True))
@@ -182,6 +184,13 @@ class ModuleInspector:
             )
             for row in range(len(contents))
         ]
+
+    @cached_property
+    def _attention_sources(self) -> Sources:
+        sample = [tuple(self.encoder.usable_entries()[:2])]
+        return attention_sources(
+            self._model, backbone_of(self._model), lambda: self._model(self.encoder.features(sample))
+        )
 
     @property
     def _pooling(self) -> Pooling | None:

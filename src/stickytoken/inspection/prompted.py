@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,13 @@ from stickytoken.encoders.model_state import computing
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.layer_states import PromptBatch, pooled_states, prompt_states
 from stickytoken.encoders.prompted.model import PromptRow
-from stickytoken.inspection.attention import AttentionCapture, attention_of, plain_attention
+from stickytoken.inspection.attention import (
+    AttentionCapture,
+    Sources,
+    attention_of,
+    attention_sources,
+    plain_attention,
+)
 from stickytoken.inspection.embedded_text import EmbeddedText
 from stickytoken.inspection.protocol import Inside, as_numbers, content_label, look_in_batches, memory_told
 
@@ -110,6 +116,14 @@ class PromptInspector:
         found: torch.Tensor = self._decoder.embedding(torch.tensor([[token_id]], device=embedded.device))
         return found[0, 0]
 
+    @cached_property
+    def _attention_sources(self) -> Sources:
+        ids = torch.tensor([self.encoder.usable_entries()[:3]], device=self._decoder.device)
+        model = self._decoder.model
+        return attention_sources(
+            model, model, lambda: model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+        )
+
     def _places(self, row: PromptRow, values: Sequence[int], other: int) -> torch.Tensor:
         """A value for each position of a prompt: one a content id, wherever it stands, and one elsewhere."""
         prompt = self._prompted.prompts[row.prompt]
@@ -135,8 +149,11 @@ class PromptInspector:
         rows = [PromptRow(prompt, content) for content in contents]
         places = torch.stack([self._places(row, own, parts) for row, own in zip(rows, labels, strict=True)])
         members = torch.nn.functional.one_hot(places, parts + 1).float()
-        batch, capture = prompted.batch(prompted.layout(rows)), AttentionCapture(members)
-        with attention_of(decoder.model, decoder.model, capture):
+        batch, capture = (
+            prompted.batch(prompted.layout(rows)),
+            AttentionCapture(members, self._attention_sources),
+        )
+        with attention_of(decoder.model, capture):
             states = prompt_states(decoder, batch, range(prompted.number + 1), prompted.reading.prepending)
         last = states[prompted.number]
         masks = members.to(last).unbind(dim=-1)
