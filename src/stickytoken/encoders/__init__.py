@@ -1,6 +1,7 @@
 """Text or token ids to vectors: one protocol, thin adapters, names resolved to models."""
 
-from stickytoken.encoders.loading.load import analyze_vocabulary, load_encoder, load_tokenizer
+from stickytoken.encoders.loading.load import analyze_vocabulary, load_encoder
+from stickytoken.encoders.loading.tokenizers import load_tokenizer
 from stickytoken.encoders.mean_similarity import MeanSimilarity, mean_similarity
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdEncoder
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +14,10 @@ from stickytoken.encoders.loading.resolution import (
     ModelSource,
     Origin,
     has_weights,
-    hub_repositories,
     resolve_model,
 )
 from stickytoken.encoders.loading.spec import EncoderSpec
+from stickytoken.encoders.loading.tokenizers import TOKENIZER_FILES, load_tokenizer
 from stickytoken.encoders.loading.weights_dtype import require_running, set_precision
 from stickytoken.encoders.prompted.loading import (
     PromptOptions,
@@ -32,7 +31,6 @@ from stickytoken.encoders.text_encoder import TextEncoder, TextModel
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.precision import Precision
-from stickytoken.validation import shown
 from stickytoken.vocabulary.categories import Vocabulary, categorize
 
 if TYPE_CHECKING:
@@ -41,15 +39,6 @@ if TYPE_CHECKING:
 AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel"
 
 _DTYPES = ("float32", "float16", "bfloat16", "tf32")
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.txt",
-    "vocab.json",
-    "spiece.model",
-    "tokenizer.model",
-    "sentencepiece.bpe.model",
-)
 
 
 @overload
@@ -262,33 +251,6 @@ def load_from_spec(spec: EncoderSpec, device: str) -> IdEncoder:
     )
 
 
-def load_tokenizer(
-    model: str | Path, *, revision: str | None = None, trust_remote_code: bool = False
-) -> HuggingFaceTokenizer:
-    """Load a model's tokenizer alone; the folder needs no weights.
-
-    Raises:
-        ModelError: there is no tokenizer, or it cannot be reached.
-        InputError: a revision of a folder.
-    """
-    from tokenizers import Tokenizer
-
-    if not isinstance(model, (str, Path)):
-        raise InputError(f"the model is {shown(model)}: pass the name or folder of a model")
-    source = resolve_model(str(model), revision)
-    if source.origin is Origin.HUB:
-        with explained(source, "tokenizer"):
-            return HuggingFaceTokenizer(_tokenizer_from_hub(source.name, revision, trust_remote_code))
-    folder = _tokenizer_folder(Path(source.location), source.name)
-    files = {path.name for path in folder.iterdir()}
-    with explained(source, "tokenizer"):
-        if "tokenizer.json" in files and not files & {"tokenizer_config.json", "config.json"}:
-            return HuggingFaceTokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")))
-        return HuggingFaceTokenizer(
-            _auto_tokenizer(str(folder), trust_remote_code=trust_remote_code, local_files_only=True)
-        )
-
-
 def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
     """Categorize every vocabulary entry of an encoder, a tokenizer, or a model that is named.
 
@@ -301,24 +263,6 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
     return categorize(
         encoder if isinstance(encoder, HuggingFaceTokenizer) else load_encoder(encoder).tokenizer
     )
-
-
-def _tokenizer_from_hub(name: str, revision: str | None, trust_remote_code: bool) -> Any:
-    """The tokenizer of the first repository that has one."""
-    *preferred, last = hub_repositories(name)
-    options = {"revision": revision, "trust_remote_code": trust_remote_code}
-    for repository in preferred:
-        try:
-            return _auto_tokenizer(repository, **options)
-        except OSError:  # what transformers raises where there is no such repository, or no tokenizer in it
-            continue
-    return _auto_tokenizer(last, **options)
-
-
-def _auto_tokenizer(location: str, **options: Any) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(location, **options)
 
 
 def _load_sentence_transformer(
@@ -353,26 +297,11 @@ def _load_sentence_transformer(
 
 def _require_model(folder: Path, name: str) -> None:
     if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
-        if any((folder / file).is_file() for file in _TOKENIZER_FILES):
+        if any((folder / file).is_file() for file in TOKENIZER_FILES):
             raise ModelError(f"{name!r} holds a tokenizer but no model: detection needs the weights")
         raise ModelError(f"{name!r} holds no model: no modules.json and no config.json in it")
     if not has_weights(folder):
         raise ModelError(f"{name!r} holds no weights (*.safetensors or *.bin): detection needs them")
-
-
-def _tokenizer_folder(folder: Path, name: str) -> Path:
-    """The folder itself, or that of the first module listed in modules.json."""
-    places = [folder]
-    modules = folder / "modules.json"
-    if modules.is_file():
-        try:
-            places += [folder / entry["path"] for entry in json.loads(modules.read_text("utf-8"))]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ModelError(f"{modules} is not a list of modules: {error}") from error
-    for place in places:
-        if any((place / file).is_file() for file in _TOKENIZER_FILES):
-            return place
-    raise ModelError(f"{name!r} holds no tokenizer: none of {', '.join(_TOKENIZER_FILES)} in it")
 
 
 def _require_as_loaded(
