@@ -287,6 +287,7 @@ def test_probe_stores_nothing(planted_folder, sentence_file, tmp_path, monkeypat
 # Real processes
 
 
+@pytest.mark.slow
 def test_the_command_in_a_process_of_its_own_prints_one_document(
     planted_folder, planted_options, planted_run
 ):

@@ -94,6 +94,7 @@ def test_a_result_table_without_its_columns_is_named(run_copy):
     planted.refused("show", run_copy, saying="tokens.parquet")
 
 
+@pytest.mark.slow
 def test_a_run_folder_that_another_process_writes_is_refused(small, tmp_path):
     saying = "is being written by another process: wait for it, or choose another folder"
     with planted.held(tmp_path / "run"):
@@ -120,6 +121,7 @@ def test_a_run_folder_that_cannot_be_written_is_refused(small, sentence_file, tm
         detect_into(tmp_path / "closed" / "run", small, saying + "Permission denied")
 
 
+@pytest.mark.slow
 def test_a_command_that_failed_on_its_input_does_not_block_its_folder(small, tmp_path):
     wrong = [*small, "--sentence-count", "1000", "--out", tmp_path / "run"]
     planted.refused("detect", *wrong, saying="has 60 distinct sentences, 1000 are asked for")

@@ -77,6 +77,7 @@ def test_detect_gives_one_document_which_show_repeats(place, options, tmp_path):
         assert planted.document(planted.command(*again)) == found
 
 
+@pytest.mark.slow
 def test_detect_says_first_whether_there_is_a_problem(place, run, options, tmp_path):
     shown = planted.command("show", run)
     detected = planted.command("detect", place / "planted", *options, "--out", run)
@@ -119,6 +120,7 @@ def test_detect_names_its_folder_after_the_method(place, options, tmp_path, monk
     assert [row["token"] for row in found["sticky"]] == ["!"]
 
 
+@pytest.mark.slow
 def test_the_options_of_detect_reach_the_run(place, options, tmp_path):
     given = (
         "--method profile --seed 9 --insertion text --budget 8 --confidence 0.8 --fdr 0.1 "
@@ -314,6 +316,7 @@ def test_show_refuses_topical_tokens_of_the_method_std(planted_run):
     planted.refused("show", planted_run, "--verdict", "topical", saying=saying)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filters", [[], ["--verdict", "sticky"]], ids=["summary", "list"])
 def test_hostile_tokens_are_printed_escaped(run, tmp_path, filters):
     folder = Path(shutil.copytree(run, tmp_path / "run"))
@@ -333,6 +336,7 @@ def test_hostile_tokens_are_printed_escaped(run, tmp_path, filters):
 # probe
 
 
+@pytest.mark.slow
 def test_probe_gives_one_document(place, options):
     arguments = ("probe", place / "planted", "!", "river", *options)
     result = planted.command(*arguments, "--format", "json")

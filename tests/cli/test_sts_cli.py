@@ -53,6 +53,7 @@ def plain_score(encoder, task):
     return 100 * spearmanr(found, task.gold).statistic
 
 
+@pytest.mark.slow
 def test_token_prepending_stands_beside_the_plain_prompt_at_the_same_layer(folder, task):
     options = {"device": "cpu", "prompt": "prompteol"}
     span = {"token_prepending": True, "start": 1, "exit": 3}
@@ -98,6 +99,7 @@ def test_a_sentence_transformer_is_scored_as_it_is(bert_folder, task):
     assert [each.layer for each in compare(encoder, read_similarity(task)).scores] == [None]
 
 
+@pytest.mark.slow
 def test_tuning_tries_what_it_says_and_the_best_is_the_best(folder, task):
     encoder = load_encoder(folder, device="cpu", prompt="prompteol")
     pairs = read_similarity(task)
@@ -120,6 +122,7 @@ def test_tuning_tries_what_it_says_and_the_best_is_the_best(folder, task):
     assert steps[-1][0] == steps[-1][1]
 
 
+@pytest.mark.slow
 def test_tuning_on_the_command_line_shows_the_curve_and_the_choice(folder, task):
     found = document("tune", folder, "--task", task, "--device", "cpu")
     best = found["best"]

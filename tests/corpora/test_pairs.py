@@ -38,6 +38,7 @@ def spaced(low, high, count):
 # nearest_free
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=400)
 @given(st.lists(values, min_size=1, max_size=30, unique=True), st.data())
 def test_nearest_free_equals_a_search_through_all_free_values(numbers, data):

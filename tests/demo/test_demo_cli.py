@@ -67,6 +67,7 @@ def test_a_model_that_is_not_there_is_one_line(tmp_path, hub_cache):
     assert "error:" in refused("--port", 0, "--model", tmp_path / "absent", "--folder", tmp_path)
 
 
+@pytest.mark.slow
 def test_it_serves_until_it_is_interrupted(tmp_path):
     """In a process of its own: one JSON document, a page on 127.0.0.1 alone, Ctrl-C, nothing left behind."""
     backbone = tiny.bert_backbone(tmp_path / "backbone", max_length=128)

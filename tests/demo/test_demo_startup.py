@@ -84,6 +84,7 @@ def test_nobody_waits_for_a_model_whose_loading_was_stopped(startup):
     assert told == ["the model was not loaded: start the app again"]
 
 
+@pytest.mark.slow
 def test_a_model_that_turns_out_to_be_broken_ends_the_command_with_one_line(bert_folder, tmp_path):
     model = Path(shutil.copytree(bert_folder, tmp_path / "model"))
     (model / "model.safetensors").write_bytes(b"no weights")

@@ -45,6 +45,7 @@ def read_pairs(path):
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("insertion", ["text", "ids"])
 def test_every_number_equals_that_of_a_plain_version_of_the_method(
     exact_model, pair_file, tmp_path, insertion
@@ -123,6 +124,7 @@ def test_single_and_double_precision_agree(small_run, exact_model, tmp_path):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("insertion", list(Insertion))
 def test_a_planted_token_is_found_sticky_with_the_highest_validation_rate(tmp_path, insertion):
     settings = StdSettings(
@@ -218,6 +220,7 @@ def test_a_validation_does_not_depend_on_the_other_candidates(encoder, small_run
     assert alone.tokens["verdict"].to_list() == ["benign"]  # one rate is no outlier of itself
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [1, 100])
 def test_the_batch_size_changes_neither_identity_nor_numbers(bert_folder, small_run, tmp_path, budget):
     model = SentenceTransformer(str(bert_folder), device="cpu")

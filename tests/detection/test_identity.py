@@ -245,6 +245,7 @@ def test_the_fingerprint_of_pairs_knows_texts_similarity_and_order():
     assert fingerprint not in found
 
 
+@pytest.mark.slow
 def test_the_hash_is_the_same_in_another_process():
     """Nothing of it may rest on hash seeds or on the order of a set."""
     script = (

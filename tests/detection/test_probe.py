@@ -20,6 +20,7 @@ def vocabulary(encoder):
     return analyze_vocabulary(encoder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("insertion", list(Insertion))
 def test_a_probe_gives_the_numbers_that_a_detection_stores(encoder, vocabulary, tmp_path, insertion):
     settings = replace(planted.SMALL, insertion=insertion, seed=3)

@@ -22,6 +22,8 @@ from stickytoken.measurement.engines.ray_engine import ray_engine
 from stickytoken.measurement.engines.ray_worker import ShardWorker
 from stickytoken.precision import Precision
 
+pytestmark = pytest.mark.slow
+
 READING = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}
 OPTIONS = "--device cpu --prompt prompteol --token-prepending --start 1 --exit 3 --layer 3".split()
 SAMPLE = 40

@@ -23,6 +23,8 @@ from stickytoken import detect, open_run
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.errors import RunError
 
+pytestmark = pytest.mark.slow
+
 SHARDS = 95 + 19  # one a token, one a candidate
 
 

@@ -15,6 +15,8 @@ import tiny_architectures as architectures
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.errors import EncodingError, InputError
 
+pytestmark = pytest.mark.slow
+
 CLOSE = {"rtol": 0, "atol": 1e-5}
 TEXTS = [*tiny.sentences(20), "river", "the river " * 7]
 PROMPTS = {"query": "the song: ", "passage": ""}

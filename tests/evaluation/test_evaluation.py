@@ -17,6 +17,8 @@ from stickytoken.errors import InputError
 from stickytoken.evaluation import compare, find_task, read_similarity
 from stickytoken.evaluation.comparison import encodings
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = "--device cpu --prompt prompteol --token-prepending --start 1 --exit 3 --layer 3".split()
 READINGS = (
     {"layer": -1},

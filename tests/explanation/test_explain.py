@@ -295,6 +295,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_command_says_a_verdict_and_writes_tables(bert_folder, tmp_path):
     result = planted.command("explain", bert_folder, "river", "--out", tmp_path / "out", *OPTIONS)
     assert result.exit_code == 0, result.stderr
@@ -303,6 +304,7 @@ def test_the_command_says_a_verdict_and_writes_tables(bert_folder, tmp_path):
     assert len(list((tmp_path / "out").glob("*/*.parquet"))) == len(TABLES)
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_run_and_prints_json(bert_folder, small_run, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(small_run.path, folder)

@@ -58,6 +58,7 @@ def test_a_planted_token_is_told_from_ordinary_ones(prompt, span):
         assert pair["similarity_before"] == pytest.approx(before, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_several_prompts_are_explained_without_attribution():
     encoder, token_id = encoder_with_long_row("metaeol")
     settings = ExplainSettings(copies=3, carriers=3, benign=3, attribution=False, directions=8)
@@ -66,6 +67,7 @@ def test_several_prompts_are_explained_without_attribution():
     assert found.pooling == "lasttoken of several prompts"
 
 
+@pytest.mark.slow
 def test_the_command_explains_tokens_of_a_prompted_run(tmp_path):
     folder = tiny_decoders.saved_decoder(tmp_path / "model")
     run = profiled.detect_profile(

@@ -14,6 +14,8 @@ from stickytoken.impacts import impact
 from stickytoken.impacts.results import TABLES
 from stickytoken.insertion import Placement
 
+pytestmark = pytest.mark.slow
+
 # Of three tasks: clean, two tokens, their matches, two mixtures. Of the intrusion: tokens and matches.
 SHARDS = 3 * 7 + 4
 

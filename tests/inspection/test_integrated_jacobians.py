@@ -54,6 +54,7 @@ def test_the_sum_of_the_parts_is_the_vector(encoder, found):
     np.testing.assert_allclose(np.linalg.norm([found.vector, found.reference], axis=1), 1, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_contributions_are_integrals_of_finite_differences(encoder, found):
     ids = encoder.tokenize([TEXT])[0].ids
     model = encoder.model.double()

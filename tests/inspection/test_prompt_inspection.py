@@ -194,6 +194,7 @@ def test_an_operation_without_derivative_is_told():
         JacobianIntegrator(inspector_of(encoder)).contributions([20, 21], [0, 0], 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompt", ["metaeol", "echo"])
 def test_contributions_of_several_places_sum_to_the_vector(prompt):
     encoder = encoder_of(prompt=prompt, layer=1)
@@ -207,6 +208,7 @@ def test_contributions_of_several_places_sum_to_the_vector(prompt):
     np.testing.assert_allclose(found.parts[1], by_token.parts[1:].sum(axis=0), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_contributions_are_integrals_of_finite_differences():
     """Every state in double precision, every layer wrapped by hand."""
     encoder = encoder_of("llama", span=(1, 3))

@@ -37,6 +37,7 @@ def remount(place, options):
     subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
 
 
+@pytest.mark.slow
 def test_a_run_that_fills_the_disk_says_so_and_continues_when_there_is_space(encoder, small_disk, tmp_path):
     folder = small_disk / "run"
     with pytest.raises(

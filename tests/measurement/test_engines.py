@@ -22,6 +22,8 @@ from stickytoken.measurement.stage import Shard
 from stickytoken.methods.std.plan import make_plan, validation_stage
 from stickytoken.vocabulary.categories import categorize
 
+pytestmark = pytest.mark.slow
+
 TOKENS_A_SHARD = 6
 SHARD_PROBES = TOKENS_A_SHARD * planted.SHARD_PROBES
 

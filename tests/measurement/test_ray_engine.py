@@ -28,6 +28,8 @@ from stickytoken.measurement.engines.ray_engine import differing_parts, ray_engi
 from stickytoken.measurement.engines.ray_worker import ShardWorker
 from stickytoken.measurement.stage import Shard
 
+pytestmark = pytest.mark.slow
+
 SHARD_PROBES = 4 * planted.SHARD_PROBES
 
 

@@ -102,6 +102,7 @@ def test_how_strong_sticky_tokens_are_does_not_matter():
     assert fits[0] == fits[1] == fits[2]
 
 
+@pytest.mark.slow
 def test_sticky_tokens_do_not_pass_for_heavy_tails():
     for seed in range(5):
         values = normal_vocabulary(seed)
@@ -111,6 +112,7 @@ def test_sticky_tokens_do_not_pass_for_heavy_tails():
         assert np.isinf(Null.fit(values, 4.0).shape.freedom)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [500, 4000])
 def test_a_normal_vocabulary_is_taken_for_normal_but_for_a_few_in_a_hundred(tokens):
     draws = 200
@@ -131,6 +133,7 @@ def test_heavy_tails_give_student_s_t_and_its_width(seed, noise):
     assert found.spread == pytest.approx(2.0, rel=0.06)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "wrong", "least"), [(0.0, stats.norm.sf(2), 12.0), (0.5, 0.2, 6.0)])
 @pytest.mark.parametrize("sides", [(HEAVY, NORMAL), (NORMAL, HEAVY)], ids=["below", "above"])
 def test_a_tail_that_is_heavy_on_one_side_alone_stays_normal(sides, noise, wrong, least):
@@ -146,6 +149,7 @@ def test_a_tail_that_is_heavy_on_one_side_alone_stays_normal(sides, noise, wrong
     assert np.median([found.spread for found in fits]) == pytest.approx(1.0, rel=0.05)
 
 
+@pytest.mark.slow
 def test_tails_are_as_heavy_as_on_the_side_where_they_are_lighter():
     for seed in range(3):
         values = draw_sides(np.random.default_rng(seed), Shape(freedom=2.5), Shape(freedom=6.0))
@@ -245,6 +249,7 @@ def test_tokens_that_are_all_alike_have_no_spread(variance):
     assert Null.fit(np.full(300, 1.5), variance) == Null(1.5, 0.0, NORMAL)
 
 
+@pytest.mark.slow
 def test_any_heavy_skewed_or_rounded_vocabulary_can_be_fitted():
     for seed in range(80):
         generator = np.random.default_rng(seed)
@@ -259,6 +264,7 @@ def test_any_heavy_skewed_or_rounded_vocabulary_can_be_fitted():
         assert found.shape.freedom >= 2
 
 
+@pytest.mark.slow
 def test_the_shape_of_a_part_is_averaged_with_that_of_the_whole():
     values = draw_effects(np.random.default_rng(5), HEAVY, TOKENS)
     own = Null.fit(values, 0.0)
@@ -307,6 +313,7 @@ def slow_exceedance(shape, distance, error):
     return sum(integrate.quad(beyond, left, right, epsabs=1e-13)[0] for left, right in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [0.1, 0.5, 1.0, 1.5])
 @pytest.mark.parametrize("shape", [NORMAL, Shape(freedom=2.0), Shape(freedom=6.0), SKEWED], ids=str)
 def test_p_values_with_noise_equal_a_numerical_integral(shape, error):

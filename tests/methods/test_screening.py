@@ -169,6 +169,7 @@ def test_a_precision_that_changes_the_vectors_too_much_is_an_error(tmp_path):
 # In a detection.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ON_CPU)
 def test_the_last_round_is_in_the_models_own_precision_and_the_table_says_which(precision, tmp_path):
     """The rows of the last round are those of the plain run, for the tokens in both.
@@ -243,6 +244,7 @@ def test_one_spelling_of_a_screening_precision():
     assert ProfileSettings(screen_precision="int8").screen_precision is Precision.INT8
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_it_and_says_so(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()

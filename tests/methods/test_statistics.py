@@ -289,6 +289,7 @@ def slow_quantile(values, weights, level):
     raise AssertionError
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(
     st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 9)), min_size=1, max_size=12), st.integers(0, 100)

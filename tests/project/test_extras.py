@@ -86,6 +86,7 @@ def test_detection_needs_no_extra_and_says_what_the_report_lacks(planted_folder,
     assert not (run / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_tasks_of_pairs_need_no_extra(bert_folder, pairs):
     done = run_without(("pytrec_eval", "mteb"), "evaluate", bert_folder, "--task", pairs, "--format", "json")
     assert done.returncode == 0, done.stderr
@@ -99,6 +100,7 @@ def test_a_report_names_its_extra(small_run, package):
     )
 
 
+@pytest.mark.slow
 def test_saved_figures_name_their_extra(small_run, tmp_path):
     found = refusal(EXTRAS["figures"], "report", small_run.path, "--figures", tmp_path / "figures")
     assert "pip install 'stickytoken[figures]'" in found
@@ -110,6 +112,7 @@ def test_hub_data_sets_name_their_extra(bert_folder):
     assert "pip install 'stickytoken[hub]'" in found
 
 
+@pytest.mark.slow
 def test_ray_names_its_extra(bert_folder, sentence_file, tmp_path):
     found = refusal(
         EXTRAS["ray"], "detect", bert_folder, "--sentences", sentence_file, "--method", "std",
@@ -118,6 +121,7 @@ def test_ray_names_its_extra(bert_folder, sentence_file, tmp_path):
     assert "pip install 'stickytoken[ray]'" in found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["impact", "evaluate"])
 def test_ranking_tasks_name_their_extra_before_anything_is_encoded(bert_folder, candidates, command):
     options = ("--tokens", "river") if command == "impact" else ()
@@ -126,6 +130,7 @@ def test_ranking_tasks_name_their_extra_before_anything_is_encoded(bert_folder, 
     assert "pip install 'stickytoken[impact]'" in found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["impact", "evaluate"])
 def test_tasks_of_mteb_name_their_extra(bert_folder, command):
     options = ("--tokens", "river") if command == "impact" else ()

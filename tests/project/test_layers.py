@@ -175,6 +175,7 @@ def test_every_part_of_the_package_has_its_layer():
     assert {part_of(path, PACKAGE) for path in modules()} - set(RANK) <= {"__init__"}
 
 
+@pytest.mark.slow
 def test_imports_point_one_way():
     assert wrong_imports(PACKAGE) == []
 
@@ -289,6 +290,7 @@ def test_importing_the_package_loads_no_heavy_library():
     assert loaded_by("import stickytoken")[0] == []
 
 
+@pytest.mark.slow
 def test_the_page_of_the_web_app_is_there_before_what_only_a_model_needs():
     pytest.importorskip("gradio", reason="gradio is not installed")
     loaded, _ = loaded_by("import stickytoken.demo.app, stickytoken.demo.server")

@@ -52,6 +52,7 @@ def test_the_forty_published_models_are_there_with_their_numbers():
     assert all(model.hub_name.endswith("/" + model.model) for model in models)
 
 
+@pytest.mark.slow
 def test_models_run_under_their_settings_and_failures_do_not_stop_the_others(root, tmp_path, capsys):
     corpus = tmp_path / "sentences.txt"
     corpus.write_text("\n".join(tiny.sentences(60)), encoding="utf-8")

@@ -249,6 +249,7 @@ def hostile_run(explained_run, tmp_path_factory):
     return run
 
 
+@pytest.mark.slow
 def test_hostile_text_of_an_explanation_is_text(hostile_run, explained_run, tmp_path):
     html = stickytoken.report(hostile_run)
     assert_harmless(html.replace("\u2068", "").replace("\u2069", ""))

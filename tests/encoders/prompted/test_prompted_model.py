@@ -143,6 +143,7 @@ def test_hooks_are_removed_after_an_error(place):
     assert np.array_equal(encoder.encode(SENTENCES), expected)
 
 
+@pytest.mark.slow
 def test_threads_and_encoders_on_one_model_do_not_disturb_each_other():
     model, tokenizer = tiny_decoders.decoder("qwen2")
     readings = [

@@ -20,6 +20,8 @@ from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, Readin
 from stickytoken.encoders.prompted.prompts import PROMPTS, find_prompt
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending, prepended
 
+pytestmark = pytest.mark.slow
+
 SENTENCES = ["the river", *tiny.sentences(3), 'Is it "the old" bird?']
 
 

@@ -16,6 +16,8 @@ from stickytoken.encoders.prompted.model import PromptedModel, Reading
 from stickytoken.encoders.prompted.prompts import find_prompt
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending, prepended
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi3", "opt", "gpt2")
 LAYERS = 6
 # Those of the published values; some with "!", the id that stands for padding elsewhere.

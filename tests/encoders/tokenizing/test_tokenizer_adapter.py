@@ -118,6 +118,7 @@ def test_head_and_words_together_are_the_ids_of_prompt_and_text(name, prompt):
     assert all(word for text in texts for word in text.words)
 
 
+@pytest.mark.slow
 @fast_names
 @reproducible
 @given(words=known_texts, separators=st.lists(blanks, min_size=14, max_size=14), outside=st.booleans())
@@ -256,6 +257,7 @@ def test_a_broken_list_of_modules_is_named_when_only_the_tokenizer_is_wanted(con
 # --- published tokenizers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t5", "roberta-base"])
 def test_published_tokenizers_are_cut_at_the_words_of_the_text(shared, name):
     adapted = load_tokenizer(shared / "tokenizers" / name)

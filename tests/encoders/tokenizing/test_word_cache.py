@@ -18,6 +18,8 @@ from stickytoken.encoders.tokenizing.word_cache import WordCache
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Placement, Token, copies_as_text
 
+pytestmark = pytest.mark.slow
+
 BUILDERS = {**pipelines.CACHED, "MiniLM": lambda: load_tokenizer("all-MiniLM-L6-v2")._backend}
 PUBLISHED = ["t5", "roberta-base"]
 TEXTS = [*tiny.sentences(20), *architectures.HOSTILE_TEXTS]

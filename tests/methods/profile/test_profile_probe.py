@@ -156,6 +156,7 @@ def test_the_default_is_the_profile_method(encoder, vocabulary):
     assert evidence.texts == ProfileSettings().confirming_texts
 
 
+@pytest.mark.slow
 def test_the_curve_ends_where_the_model_reads_no_more(tmp_path):
     model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path, words=profiled.WORDS), normalize=True)
     short = [" ".join(text.split()[:3]) for text in profiled.sentences(600)]

@@ -11,6 +11,8 @@ from interrupted import assert_same_run, copied, died, finished, killed_again_an
 from stickytoken import load_encoder, open_run
 from stickytoken.errors import RunError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):

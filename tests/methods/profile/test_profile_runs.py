@@ -162,6 +162,7 @@ def test_a_lift_equals_that_of_a_plain_version_of_the_method(tmp_path, step, pla
 # What changes nothing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [1, 100])
 def test_the_batch_size_changes_neither_identity_nor_verdicts_nor_numbers(bert, bert_run, tmp_path, budget):
     batches = []
@@ -205,6 +206,7 @@ def test_a_named_token_is_measured_as_in_the_whole_run(encoder, run, tmp_path):
     assert named.record.identity != run.record.identity
 
 
+@pytest.mark.slow
 def test_a_named_token_does_not_depend_on_the_others(encoder, tmp_path):
     numbers = pl.exclude("q_value")  # of as many tests as there are tokens
     together = profiled.detect_profile(encoder, tmp_path / "together", tokens=NAMED).tokens

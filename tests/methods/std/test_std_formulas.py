@@ -47,6 +47,7 @@ def slow_score(series, alone, constants):
 # sticky_score
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=300)
 @given(st.lists(distance_values, min_size=2, max_size=10), distance_values, constants)
 def test_the_score_equals_a_loop_over_the_steps(series, alone, constants):
