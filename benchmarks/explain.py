@@ -149,7 +149,7 @@ def planted_and_ordinary(rows: Path, device: str, carriers: int) -> list[Check]:
     lifts = pl.read_csv(rows.with_suffix(".csv")).select("token_id", "planted_lift").iter_rows()
     available = [token.id for token in analyze_vocabulary(model).available if token.id not in planted]
     ordinary = sorted(int(k) for k in np.random.default_rng(0).choice(available, ORDINARY, replace=False))
-    settings = ExplainSettings(carriers=carriers, attribution=False)
+    settings = ExplainSettings(carriers=carriers, attribution=False, confidence=0.95)
     found, _ = explained(model, [*planted, *ordinary], settings)
     return [planted_check(found, planted, dict(lifts)), ordinary_check(found, ordinary)]
 

@@ -114,7 +114,8 @@ def test_every_command_line_in_the_documents_is_real():
 def test_every_option_in_the_page_on_usage_is_real():
     """Options of other programs stand in blocks of code only."""
     text = re.sub(r"```.*?```", "", (ROOT / "docs" / "usage.md").read_text("utf-8"), flags=re.DOTALL)
-    known = set().union(*map(options_of, COMMANDS))
+    shared = {name for each in get_command(app).params for name in each.opts}
+    known = shared.union(*map(options_of, COMMANDS))
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - known == set()
 
 
