@@ -68,7 +68,10 @@ class Decoder:
         """
         if not getattr(self.model.config, "hidden_size_per_layer_input", None):
             return {}
-        return {"per_layer_inputs": self.model.get_per_layer_inputs(ids)}
+        by_layer = self.model.get_per_layer_inputs
+        # Earlier releases of transformers ask for the embedded inputs as well, and ignore them next to ids.
+        more = {"inputs_embeds": None} if "inputs_embeds" in inspect.signature(by_layer).parameters else {}
+        return {"per_layer_inputs": by_layer(ids, **more)}
 
     def layer_number(self, layer: int) -> int:
         """The number of layers to run for ``layer``, an index into the states from embedding to last layer.
