@@ -35,8 +35,9 @@ def test_verbose_says_where_the_model_is_and_how_it_computes(bert_folder, senten
     lines = result.stderr.splitlines()
     assert f"model: {bert_folder} (folder), weights " in result.stderr
     (line,) = [line for line in lines if line.startswith("computes: ")]
-    for part in ("on cpu in float32", "at most 64 tokens", "batch size chosen by device"):
+    for part in ("on cpu in float32", "at most 64 tokens", "components"):
         assert part in line
+    assert any("batches of at most 4096 tokens on cpu" in each for each in lines)
     plain = planted.command("show", tmp_path / "run", "--verbose")
     assert plain.stdout == result.stdout
 

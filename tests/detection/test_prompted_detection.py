@@ -146,7 +146,7 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(qwen, tmp_path):
     moved = qwen.rename(tmp_path / "moved")
     refused = planted.command(*asked, "--format", "json")
     assert refused.exit_code == 1
-    assert "--model says where it lies now" in refused.stderr
+    assert "if it has moved, pass --model" in refused.stderr
     measured = planted.command(*asked, "--model", moved, "--format", "json")
     assert measured.exit_code == 0, measured.stderr
     assert json.loads(measured.stdout)["effects"]

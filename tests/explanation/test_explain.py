@@ -320,9 +320,9 @@ def test_the_command_refuses_bad_input(bert_folder, small_run, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(small_run.path, folder)
     planted.edit_record(folder, model=small_run.record.model.model_dump() | {"name": "./nowhere"})
-    planted.refused("explain", folder, "river", *OPTIONS, saying="--model says where it lies now")
+    planted.refused("explain", folder, "river", *OPTIONS, saying="if it has moved, pass --model")
     planted.refused("explain", bert_folder, "river", "--text", " ", saying="--text is ' '")
-    planted.refused("explain", bert_folder, "river", "--model", "x", saying="is no run folder")
+    planted.refused("explain", bert_folder, "river", "--model", "x", saying="--model needs a run folder")
     planted.refused("explain", bert_folder, "x", "--ids", saying="'x' is not a token id")
     planted.refused("explain", bert_folder, "river", "--column", "a", saying="without sentences")
     planted.edit_record(folder, result=None)

@@ -1,4 +1,4 @@
-"""The group of all commands: every way in which a command ends is handled here."""
+"""The group of all commands, which handles every way in which a command ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CommandGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command that the arguments name; wrong usage is one line."""
+        """Run the command that the arguments name; report wrong usage in one line."""
         try:
             status = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra) or 0
         except typer.TyperException as error:
@@ -51,7 +51,7 @@ class CommandGroup(TyperGroup):
         return status
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; what a user can mend, an interrupt and a closed pipe become exit statuses."""
+        """Run a command; turn user errors, an interrupt and a closed pipe into exit statuses."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.TyperException):

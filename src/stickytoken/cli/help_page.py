@@ -12,7 +12,7 @@ _PANELS = (MODEL, TEXTS, METHOD, COMPUTATION, LANGUAGE_MODELS, OUTPUT)
 
 
 class PanelledCommand(TyperCommand):
-    """A command whose options stand in the same order of panels as those of every other command."""
+    """A command whose options stand in panels, in the order that all commands share."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

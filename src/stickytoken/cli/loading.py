@@ -42,11 +42,10 @@ def _describe(encoder: Encoder, model: str, loading: LoadingOptions) -> None:
     source = resolve_model(model, loading.revision)
     identity = encoder.identity
     longest = "any length" if identity.max_length is None else f"at most {identity.max_length:,} tokens"
-    batch = "chosen by device" if loading.token_budget is None else f"{loading.token_budget:,} tokens"
     inform(f"model: {source.location} ({source.origin}), weights {identity.weights[:12]}")
     inform(
         f"computes: on {encoder.device} in {identity.dtype}, inputs of {longest}, vectors of "
-        f"{identity.dimension:,} components, batch size {batch}"
+        f"{identity.dimension:,} components"
     )
 
 

@@ -1,4 +1,4 @@
-"""Tokens that the user names."""
+"""Find the tokens that the user names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def named_token_ids(encoder: Encoder, names: Sequence[str] | None) -> list[int] 
 
     Args:
         encoder: knows the vocabulary.
-        names: vocabulary strings, texts of tokens, or files of either, which end in .txt or as tables do.
+        names: vocabulary strings, texts of tokens, or files (.txt or a table) of either.
 
     Raises:
         InputError: a file cannot be read, or the model has no such token.

@@ -1,4 +1,4 @@
-"""A run that a command works with, and its model, loaded as it was for the run."""
+"""Open the run that a command works with, and load its model as it was loaded for the run."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 def run_in(source: str, model: str | None) -> Run | None:
-    """The run in a folder; None where the source is a model.
+    """Open the run that the source names; None where it names a model.
 
     Args:
         source: a run folder or a model.
-        model: where the run's model lies now, as `--model` says.
+        model: what `--model` says.
 
     Raises:
         RunError: the run is damaged or not finished.
-        InputError: `--model` beside a source that is no run.
+        InputError: `--model` is given, and the source is not a run.
     """
     from stickytoken.detection.run import is_run, open_run
 
     if is_run(source):
         return open_run(source)
     if model is not None:
-        raise InputError(f"{source} is no run folder, so --model says nothing: leave it out")
+        raise InputError(f"--model needs a run folder, and {source} is not one: leave --model out")
     return None
 
 
@@ -44,17 +44,17 @@ def load_for(
     prompting: PromptingOptions,
     model: str | None = None,
 ) -> Encoder:
-    """Load the model that is named, or that of a run.
+    """Load the model that the source names, or the model of a run.
 
-    What the user leaves open is as the run had it: precision and revision each, prompt and token prepending
+    What the user leaves open is as in the run: precision and revision separately, prompt and token prepending
     together.
 
     Args:
-        source: the model where there is no run, else the run folder.
+        source: a model where there is no run, else the run folder.
         run: run.json of the run; None without one.
-        loading: what the user says about loading.
-        prompting: what the user says about prompts.
-        model: where the run's model lies now; None is as the run names it.
+        loading: options of loading.
+        prompting: options of prompts.
+        model: the model of the run, if it has moved.
 
     Raises:
         ModelError: it cannot be found or used.
@@ -76,13 +76,13 @@ def load_for(
 def require_found(
     source: str, run: RunRecord | None, loading: LoadingOptions, model: str | None = None
 ) -> str:
-    """The name of the model that `load_for` would load; what is not there is refused before it takes time.
+    """Return the name of the model that `load_for` would load, and refuse early one that does not exist.
 
     Args:
-        source: as for `load_for`, like the others.
+        source: a model where there is no run, else the run folder.
         run: run.json of the run; None without one.
-        loading: what the user says about loading.
-        model: where the run's model lies now; None is as the run names it.
+        loading: options of loading.
+        model: the model of the run, if it has moved.
 
     Raises:
         ModelError: it cannot be found.
@@ -99,15 +99,15 @@ def require_found(
 
 @contextmanager
 def _named_by(source: str) -> Iterator[None]:
-    """Say of an error that it is about the model of a run."""
+    """Add to an error that it is about the model of a run."""
     try:
         yield
     except ModelError as error:
-        raise ModelError(f"the model of {source}: {error} (--model says where it lies now)") from error
+        raise ModelError(f"the model of {source}: {error} (if it has moved, pass --model)") from error
 
 
 def recorded_loading(run: RunRecord) -> LoadingRecord:
-    """How the run's model was loaded; runs that do not say so have at least their prompt and precision."""
+    """Return how the run's model was loaded; old runs know only their prompt and precision."""
     from stickytoken.detection.schema import LoadingRecord
 
     if run.model.loading is not None:

@@ -54,8 +54,11 @@ class BatchRunner:
     @cached_property
     def token_budget(self) -> int:
         """Tokens of a batch; smaller after a lack of memory."""
-        if self._given_budget is not None:
-            return self._given_budget
+        budget = self._given_budget or self._budget_by_device()
+        _LOG.info("%s: batches of at most %d tokens on %s", self._name, budget, self._model.device)
+        return budget
+
+    def _budget_by_device(self) -> int:
         if self._model.device.type == "cuda":
             return self._budget_by_memory()
         return _CPU_TOKEN_BUDGET if self._model.device.type == "cpu" else _ACCELERATOR_TOKEN_BUDGET

@@ -1,4 +1,4 @@
-"""stickytoken demo: the web app."""
+"""stickytoken demo: serve the web app."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def demo(
 
 
 def _served(startup: Startup, port: int, share: bool) -> Served:
-    """Build the page, and serve it."""
+    """Build the page and serve it."""
     from stickytoken.demo.app import make_app
     from stickytoken.demo.server import serve
 
@@ -101,7 +101,7 @@ def _served(startup: Startup, port: int, share: bool) -> Served:
 
 
 def _context(encoder: Encoder, library: RunLibrary) -> Context:
-    """What the tabs compute with."""
+    """Make what the tabs compute with."""
     from stickytoken.corpora import load_sentences
     from stickytoken.demo.context import make_context
     from stickytoken.demo.shared_model import SharedModel
@@ -124,4 +124,4 @@ def _announce(served: Served, output_format: Format, open_it: bool) -> None:
             print_line(f"anyone can reach it on {served.public_url}")
     inform("press Ctrl-C to stop")
     if open_it and not webbrowser.open(served.url):
-        raise InputError(f"no browser could be started: open {served.url} yourself")
+        raise InputError(f"no browser could be started: open {served.url} in one yourself")

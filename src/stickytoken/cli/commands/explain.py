@@ -14,7 +14,7 @@ from stickytoken.cli.options.measuring import AnySeed, CopiesInText, IntervalCon
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.panels import METHOD, OUTPUT, TEXTS
-from stickytoken.cli.options.texts import Column, Ids, SentenceSource, Source, TokenArguments
+from stickytoken.cli.options.texts import Column, Ids, Source, TokenArguments
 from stickytoken.cli.output.console import inform, print_json
 from stickytoken.cli.output.explanation import print_explanation
 from stickytoken.cli.output.progress import progress_bar
@@ -83,7 +83,14 @@ def explain(
         ),
     ] = None,
     *,
-    sentences: SentenceSource = None,
+    sentences: Annotated[
+        str | None,
+        typer.Option(
+            help="Corpus, as for detect. Default: that of the run, else the bundled one.",
+            show_default=False,
+            rich_help_panel=TEXTS,
+        ),
+    ] = None,
     column: Column = None,
     model: RunsModel = None,
     measuring: MeasuringOptions,

@@ -1,4 +1,4 @@
-"""The option ``--method`` and the options of all methods, made from the registry."""
+"""Make the option ``--method`` and the options of all methods from the registry."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MethodOptions:
-    """What a user says about the method; subclasses have a field for every option."""
+    """What the user sets of the method; subclasses have a field for every option."""
 
     def settings(self, pairs_file: Path | None) -> MethodSettings:
-        """Settings of the chosen method; without one, of the first that takes what is given.
+        """Make the settings of the chosen method; without one, of the first that takes what is given.
 
         Args:
             pairs_file: if there is one.
@@ -48,7 +48,7 @@ class MethodOptions:
 
 
 def method_options(*, probe: bool) -> type[MethodOptions]:
-    """A class with a field for ``--method`` and for every option of a method.
+    """Make a class with a field for ``--method`` and for every option of a method.
 
     Args:
         probe: only the options that `stickytoken probe` takes.
@@ -97,7 +97,7 @@ def _annotation(owners: Sequence[tuple[MethodEntry, Option]]) -> Any:
 
 
 def _defaults(owners: Sequence[tuple[MethodEntry, Option]]) -> str:
-    """The default; with the names of the methods where these differ, or not all have the option."""
+    """Return the default, with the names of methods if they differ or some lack the option."""
     if len(owners) == len(entries()) and len({option.default for _, option in owners}) == 1:
         return owners[0][1].default
     return ", ".join(f"{option.default} ({entry.name})" for entry, option in owners)

@@ -94,7 +94,7 @@ Start: TypeAlias = Annotated[
 Exit: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        help="First layer after that which it leaves alone. Default: the prompt's preset.",
+        help="First layer after --start that it leaves alone. Default: the prompt's preset.",
         show_default=False,
         rich_help_panel=LANGUAGE_MODELS,
     ),

@@ -1,4 +1,4 @@
-"""Tokens and texts."""
+"""Options that name tokens and texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from stickytoken.cli.options.panels import METHOD, TEXTS
+from stickytoken.cli.options.panels import TEXTS
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ PairsFile: TypeAlias = Annotated[
     typer.Option(
         "--pairs",
         help="File of pairs (sentence1, sentence2, similarity) to use in place of sampled ones.",
-        rich_help_panel=METHOD,
+        rich_help_panel=TEXTS,
         show_default=False,
     ),
 ]

@@ -1,4 +1,4 @@
-"""How an explanation is printed."""
+"""Print an explanation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from stickytoken.explanation import Explanation
     from stickytoken.explanation.result import TokenExplanation
 
-# What people read first; all measures are in the files and in JSON.
+# The most telling measures; all of them are in the files and in JSON.
 _SHOWN = (
     "lift_sentences",
     "attention_received",
@@ -30,7 +30,7 @@ _HEADS = 5
 
 
 def print_explanation(found: Explanation) -> None:
-    """Print a verdict in words for every token, then small tables."""
+    """Print a verdict in words for every token, then tables."""
     for each in found.tokens:
         print_line(each.verdict)
     for each in found.tokens:
@@ -39,7 +39,7 @@ def print_explanation(found: Explanation) -> None:
     print_line(
         f"{asked.copies} copies ({asked.placement}) in {found.carriers} texts of {found.source}; "
         f"pooling: {found.pooling or 'unknown'}. low, high: {asked.confidence:.0%} interval of the mean over "
-        "texts; benign low, high: where one more benign token would lie, in all layers at once."
+        "texts; benign low, high: the range of one more benign token, over all layers together."
     )
     for note in found.notes:
         inform(f"note: {note}")
@@ -49,7 +49,7 @@ def _print_token(found: Explanation, token: TokenExplanation) -> None:
     tables = found.of_token(token.token_id)
     print_table(
         f"{token.token!r} ({token.token_id}) beside {len(tables['benign'])} benign tokens, "
-        "at the layer where it is furthest from them",
+        "at the layer where it differs most",
         [column.replace("_", " ") for column in _COLUMNS],
         [
             _furthest(tables["measures"], name)
@@ -70,7 +70,7 @@ def _print_token(found: Explanation, token: TokenExplanation) -> None:
             "kl",
         )
         print_table(
-            "Attention that the copies receive: heads whose distribution is furthest from the benign ones",
+            "Attention that the copies receive: the heads that differ most from those of benign tokens",
             [column.replace("_", " ") for column in columns],
             heads.select(columns).iter_rows(),
         )
@@ -99,7 +99,7 @@ def _print_token(found: Explanation, token: TokenExplanation) -> None:
 
 
 def _furthest(measures: pl.DataFrame, name: str) -> list[object]:
-    """The row of a measure's layer with the largest deviation."""
+    """Return the row of a measure at the layer with the largest deviation."""
     rows = measures.filter(measure=name).to_dicts()
     row = max(rows, key=lambda each: abs(each["deviations"] or 0.0))
     shown = {True: "yes", False: "no", None: None}

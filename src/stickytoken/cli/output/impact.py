@@ -1,4 +1,4 @@
-"""How an impact measurement is printed."""
+"""Print an impact measurement."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EFFECTS = {
     "clean": "clean",
     "sticky": "sticky",
     "benign": "benign",
-    "difference": "sticky costs more by",
+    "difference": "sticky - benign",
     "difference_low": "low",
     "difference_high": "high",
     "effect_size": "effect size",
@@ -45,7 +45,7 @@ _INTRUSION = {
 
 
 def show_impact(impact: Impact, output_format: Format) -> None:
-    """Write a measurement to stdout, as a document or for people."""
+    """Print a measurement, as tables or as one JSON document."""
     if output_format is Format.JSON:
         print_json(impact.summary())
     else:
@@ -77,29 +77,29 @@ def _print(impact: Impact) -> None:
     for task in impact.result.tasks:
         if task.cut:
             inform(
-                f"note: {task.name}: {task.cut} of {task.texts} texts were cut so that the copies fit, "
+                f"note: {task.name}: {task.cut} of {task.texts} texts were truncated so that the copies fit, "
                 "in every condition alike"
             )
     if intrusion and intrusion[0]["cut"]:
         cut, documents = intrusion[0]["cut"], intrusion[0]["documents"]
-        inform(f"note: intrusion: {cut} of {documents} documents were cut so that the copies fit")
+        inform(f"note: intrusion: {cut} of {documents} documents were truncated so that the copies fit")
     for note in impact.record.notes:
         inform(f"note: {note}")
 
 
 def _sentence(effect: Mapping[str, Any]) -> str:
-    """The effect on one task in words."""
+    """Put the effect on one task into words."""
     name, metric = effect["task"], effect["metric"]
     if effect["difference"] is None:
-        return f"{name}: {metric} is not defined, so nothing can be said."
-    costs = f"{name}: copies cost {metric} {effect['drop_sticky']:.4f} if sticky"
-    costs += f" and {effect['drop_benign']:.4f} if benign, from {effect['clean']:.4f}"
+        return f"{name}: {metric} is not defined."
+    costs = f"{name}: sticky tokens lower {metric} by {effect['drop_sticky']:.4f}"
+    costs += f", benign ones by {effect['drop_benign']:.4f}, from {effect['clean']:.4f}"
     low, high = effect["difference_low"], effect["difference_high"]
     if low is None:
         return f"{costs}."
     if low > 0:
-        return f"{costs}: sticky ones cost more."
-    return f"{costs}: " + ("sticky ones cost less." if high < 0 else "no difference that can be told.")
+        return f"{costs}: sticky tokens cost more."
+    return f"{costs}: " + ("sticky tokens cost less." if high < 0 else "no significant difference.")
 
 
 def _table(title: str, headings: Mapping[str, str], rows: list[dict[str, Any]]) -> None:

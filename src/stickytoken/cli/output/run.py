@@ -1,4 +1,4 @@
-"""How a finished run is printed."""
+"""Print a finished run, and write its report."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ORDINARY = "OK"
 
 
 def print_rows(title: str, run: Run, rows: pl.DataFrame) -> None:
-    """Print rows of tokens.parquet: of its columns, those that people read first.
+    """Print rows of tokens.parquet with the columns that the method lists.
 
-    The category is among them where a token has another one than nearly all have.
+    The category is left out where every token has the usual one.
     """
     special = not rows.is_empty() and not (rows["category"] == _ORDINARY).all()
     columns = (_ID, _TOKEN, *((_CATEGORY,) if special else ()), *run.method.listed, _VERDICT)
@@ -35,14 +35,14 @@ def print_rows(title: str, run: Run, rows: pl.DataFrame) -> None:
 
 
 def finish_run(run: Run, output_format: Format, write_report: bool) -> None:
-    """Print the results; then, if asked, write report.html into the run folder and say where.
+    """Print the results; then, if asked, write report.html into the run folder.
 
     Raises:
-        RunError: the report cannot be written; the results are in place and printed all the same.
+        RunError: the report cannot be written. The results are printed and stored nevertheless.
     """
     try:
         show_run(run, output_format)
-    finally:  # also where the reader of stdout has gone
+    finally:  # also if stdout was closed early
         if write_report:
             _write_report(run)
 
@@ -62,7 +62,7 @@ def _write_report(run: Run) -> None:
 
 
 def show_run(run: Run, output_format: Format) -> None:
-    """Write a run to stdout, as a document or for people."""
+    """Print a run, as tables or as one JSON document."""
     if output_format is Format.JSON:
         print_json(run.summary())
     else:
@@ -70,7 +70,7 @@ def show_run(run: Run, output_format: Format) -> None:
 
 
 def _print_run(run: Run) -> None:
-    """Print what was found, on what it rests, and where the run lies."""
+    """Print what was found, what it rests on, and where the run is."""
     first, *others = run.method.lines(run)
     print_line(first)
     if not run.sticky.is_empty():
