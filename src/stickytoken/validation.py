@@ -38,11 +38,11 @@ def whole_number(name: str, value: Any, least: int | None = None) -> int:
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name} is {shown(value)}: it must be a whole number") from None
+        raise InputError(f"{name} is {_plain(value)}: it must be a whole number") from None
     if isinstance(value, (str, bytes, bool)) or number != value:
-        raise InputError(f"{name} is {shown(value)}: it must be a whole number")
+        raise InputError(f"{name} is {_plain(value)}: it must be a whole number")
     if least is not None and number < least:
-        raise InputError(f"{name} is {value}: it must be at least {least}")
+        raise InputError(f"{name} is {_plain(value)}: it must be at least {least}")
     return number
 
 
@@ -149,6 +149,10 @@ def list_of(what: str, name: str, values: object, *, ordered: bool = True) -> li
 def shown(value: object) -> str:
     """Describe a value in a message: short, on one line."""
     return " ".join(reprlib.repr(value).split())[:_SHOWN]
+
+
+def _plain(value: object) -> str:
+    return " ".join(str(value).split())[:_SHOWN]
 
 
 def _columns_of(values: object) -> list[str] | None:

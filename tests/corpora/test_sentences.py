@@ -5,8 +5,8 @@ import codecs
 import pytest
 
 from stickytoken.corpora import load_sentences, sentences_from_file
-from stickytoken.corpora.corpus import Sentences, collect_sentences
-from stickytoken.errors import InputError
+from stickytoken.corpora.corpus import LONGEST_SENTENCE, Sentences, collect_sentences
+from stickytoken.errors import InputError, StickyTokenWarning
 from tables import TABLES, table
 
 TEXTS = ("A red boat.", "Größe, \N{SNOWMAN} and 'quotes'", 'She said "no", then left', "One")
@@ -282,3 +282,43 @@ def test_topics_have_a_fingerprint_of_their_own():
 
 def test_a_sentence_with_half_a_surrogate_pair_has_a_fingerprint():
     assert len(Sentences(("a\ud800",), "test").fingerprint) == 64
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_a_column_that_is_named_twice_is_refused(write, ending):
+    separator = "," if ending == "csv" else "\t"
+    path = write(f"s.{ending}", f'a{separator}"text"{separator}text\n1{separator}x{separator}y\n')
+    with pytest.raises(InputError, match="two columns called 'text': rename or remove one"):
+        load_sentences(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "column"),
+    [
+        ("s.csv", "n,text\n1,a\n2.5,b\n", "n"),
+        ("s.txt", "1\n2\n-3e5\n", None),
+        ("s.tsv", "text\n7\n8\n", "text"),
+    ],
+)
+def test_numbers_are_no_sentences(write, name, content, column):
+    with pytest.raises(InputError, match=r"holds numbers, such as [17], and no sentence"):
+        load_sentences(write(name, content), column)
+
+
+def test_a_line_too_long_for_any_model_is_left_out_with_a_warning(write):
+    path = write("s.txt", f"a b\n{'x' * 10_000_000}\nc d\n")
+    with pytest.warns(StickyTokenWarning, match="left out 1 sentences longer than 100,000 characters"):
+        found = load_sentences(path)
+    assert (found.texts, found.too_long) == (("a b", "c d"), 1)
+
+
+@pytest.mark.parametrize("name", ["s.txt", "s.csv"])
+def test_a_file_of_one_huge_line_is_refused(write, name):
+    content = "word " * 2_000_000 if name == "s.txt" else f"text\n{'y' * 10_000_000}\n"
+    with pytest.raises(InputError, match="longer than 100,000 characters, the others blank"):
+        load_sentences(write(name, content))
+
+
+def test_a_sentence_of_the_greatest_length_is_kept():
+    text = "x" * LONGEST_SENTENCE
+    assert collect_sentences([text], "test").texts == (text,)

@@ -145,7 +145,8 @@ def written(path, content):
         ("a.txt", " tip\ntip\n", [2, 1]),
         ("a", "12\n", [20]),
         ("a.csv", "token_id\n13\n1\n", [13, 1]),
-        ("a.csv", "token_id,token\n13,tip\n", [13]),
+        ("a.csv", "token_id,token\n13,Stone\n2, tip\n", [13, 2]),
+        ("a.csv", "token_id,token\n3,river\n20,12\n6,\n", [3, 20, 6]),
         ("a.csv", "rank,token\n1,river\n2,tip\n", [3, 1]),
         ("a.csv", 'token\n"a,b"\n""""\n', [22, 21]),
         ("a.csv", "token\n12\n", [20]),
@@ -198,3 +199,20 @@ def test_a_token_file_that_is_missing_or_a_folder_or_binary_is_refused(vocabular
     (tmp_path / "binary.txt").write_bytes(b"tip\x00\xff")
     with pytest.raises(InputError, match="not UTF-8 text"):
         token_ids_from_file(vocabulary, tmp_path / "binary.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.csv",
+            "token_id,token\n13,Stone\n1,river\n",
+            "row 2 .* token id 1 is 'river', .* has 'tip'",
+        ),
+        ("a.jsonl", '{"token_id": 20, "token": 13}\n', "row 1 .* token id 20 is 13, .* has '12'"),
+        ("a.csv", "token_id,token_id\n1,2\n", "two columns called 'token_id'"),
+    ],
+)
+def test_a_table_that_contradicts_itself_is_refused(vocabulary, tmp_path, name, content, message):
+    with pytest.raises(InputError, match=message):
+        token_ids_from_file(vocabulary, written(tmp_path / name, content))

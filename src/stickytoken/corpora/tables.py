@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import polars as pl
 from stickytoken.errors import InputError
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _SHOWN_REASON = 200
 
 
@@ -23,18 +26,30 @@ def read_table(path: Path) -> pl.DataFrame:
     content = read_bytes(path)
     suffix = path.suffix.lower()
     if suffix != ".parquet":
-        content = decode(content, path).encode()
+        text = decode(content, path)
+        if suffix in _SEPARATORS:
+            _require_distinct_columns(text, _SEPARATORS[suffix], path)
+        content = text.encode()
     try:
         if suffix == ".parquet":
             return pl.read_parquet(content)
         if suffix in (".jsonl", ".ndjson"):
             return pl.read_ndjson(content, infer_schema_length=None)
-        separator = "\t" if suffix == ".tsv" else ","
-        return pl.read_csv(content, separator=separator, infer_schema=False)
+        return pl.read_csv(content, separator=_SEPARATORS[suffix], infer_schema=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
         lines = suffix in (".jsonl", ".ndjson")
         reason = (_no_json(content) if lines else None) or " ".join(str(error).split())[:_SHOWN_REASON]
         raise InputError(f"{path} is not a readable {suffix.lstrip('.')} file: {reason}") from error
+
+
+def _require_distinct_columns(text: str, separator: str, path: Path) -> None:
+    """Refuse a header that names a column twice, which polars would rename without a word."""
+    try:
+        header = next(csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=separator), [])
+    except csv.Error:  # no table: reading it says what is wrong
+        return
+    if repeated := next((name for name in header if header.count(name) > 1), None):
+        raise InputError(f"{path} has two columns called {repeated!r}: rename or remove one")
 
 
 def _no_json(content: bytes) -> str | None:

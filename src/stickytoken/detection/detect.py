@@ -6,10 +6,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from stickytoken.corpora.choice import PairSource, SentenceSource, choose_corpus, corpus_fingerprint
+from stickytoken.corpora.readability import readable
 from stickytoken.detection.evidence import has_evidence, write_evidence
 from stickytoken.detection.identity import identity_parts
 from stickytoken.detection.run import Run, open_run
-from stickytoken.detection.run_folder import RUN, RunFolder
+from stickytoken.detection.run_folder import RUN, RunFolder, require_usable
 from stickytoken.detection.schema import LoadingRecord, ModelRecord, RunRecord, corpus_record
 from stickytoken.detection.selection import TokenSource, choose_tokens, token_ids
 from stickytoken.encoders.loading.load import AnyModel, load_encoder
@@ -83,7 +84,10 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     require_callable("progress", progress)
     corpus = choose_corpus(sentences, pairs)
     out = None if out is None else file_path("out", out)
+    if out is not None:
+        require_usable(out, chosen_method.entry.name, settings)
     encoder = load_encoder(encoder)
+    corpus = readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = categorize(encoder.tokenizer)
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, settings.seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stickytoken.corpora.choice import PairSource, SentenceSource, choose_corpus
+from stickytoken.corpora.readability import readable
 from stickytoken.detection.selection import TokenSource, token_ids
 from stickytoken.encoders.loading.load import AnyModel, load_encoder
 from stickytoken.errors import InputError
@@ -52,6 +53,7 @@ def probe(
     require_callable("progress", progress)
     corpus = choose_corpus(sentences, pairs)
     encoder = load_encoder(encoder)
+    corpus = readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = categorize(encoder.tokenizer)
     probed = [_token(vocabulary, token, settings.insertion) for token in token_ids(vocabulary, tokens)]
     job = Job(encoder, settings, corpus, vocabulary, probed, True, False)

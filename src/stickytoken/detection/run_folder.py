@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from stickytoken.detection.schema import SCHEMA_VERSION, RunRecord
 from stickytoken.errors import RunError
-from stickytoken.measurement.resume import Kind
+from stickytoken.measurement.atomic import require_writable
+from stickytoken.measurement.identity import differences
+from stickytoken.measurement.resume import IdentityRecord, Kind
 from stickytoken.measurement.store import (
+    IDENTITY_FILE,
     PLAN_FILE,
     RUN_FILE,
     TOKENS_FILE,
@@ -20,6 +24,7 @@ from stickytoken.measurement.store import (
     repair_advice,
     validated,
 )
+from stickytoken.methods.job import MethodSettings
 from stickytoken.methods.registry import method_named
 from stickytoken.methods.stored_settings import StoredSettings
 
@@ -47,6 +52,35 @@ class RunFolder(ResultFolder):
         """The settings in run.json."""
         defaults = method_named(record.method).settings()
         return StoredSettings(record.settings, defaults, str(self.path / RUN_FILE))
+
+
+def require_usable(path: Path, method: str, settings: MethodSettings) -> None:
+    """Refuse a folder that a run cannot go to, before a model is loaded.
+
+    Args:
+        path: Where the run should go.
+        method: The name of its method.
+        settings: The settings of the method.
+
+    Raises:
+        RunError: The folder is locked, cannot be written, or holds other files or a run of another method
+            or other settings.
+    """
+    folder = RunFolder(path)
+    if folder.holds_other_files():
+        raise RunError(f"{path} holds files but no run: choose an empty or a new folder")
+    require_writable(path)
+    if not folder.exists():
+        return
+    with folder.locked():
+        earlier_run = RUN.read(folder) if folder.holds_run() else None
+        claim = earlier_run or folder.read_record(IDENTITY_FILE, IdentityRecord)
+    ours = {"method": method, "settings": json.loads(json.dumps(asdict(settings)))}
+    earlier = {} if claim is None else {name: claim.identity_parts.get(name) for name in ours}
+    if claim is not None and (different := differences(ours, earlier)):
+        raise RunError(
+            f"{path} holds another run (it differs in {', '.join(different)}): choose another folder"
+        )
 
 
 def _require_readable(version: Any, path: Path) -> None:

@@ -54,14 +54,24 @@ class CorpusRecord(Record):
     sentences: int | None = Field(description="distinct sentences; null for a pair file")
     blank: int = 0
     duplicates: int = 0
+    too_long: int = Field(default=0, description="sentences left out for their length")
+    unknown: float | None = Field(
+        default=None,
+        description="share of characters that the tokenizer does not know",
+    )
 
 
 def corpus_record(corpus: Sentences | PairCorpus) -> CorpusRecord:
     """Describe a corpus for run.json."""
     if isinstance(corpus, PairCorpus):
-        return CorpusRecord(source=corpus.source, sentences=None)
+        return CorpusRecord(source=corpus.source, sentences=None, unknown=corpus.unknown)
     return CorpusRecord(
-        source=corpus.source, sentences=len(corpus), blank=corpus.blank, duplicates=corpus.duplicates
+        source=corpus.source,
+        sentences=len(corpus),
+        blank=corpus.blank,
+        duplicates=corpus.duplicates,
+        too_long=corpus.too_long,
+        unknown=corpus.unknown,
     )
 
 

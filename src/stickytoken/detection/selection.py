@@ -117,7 +117,10 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
     if path.suffix.lower() in TABLE_SUFFIXES:
         frame = read_table(path)
         if "token_id" in frame.columns:
-            return _numbers(frame["token_id"], path)
+            ids = _numbers(frame["token_id"], path)
+            if "token" in frame.columns:
+                _require_agreement(vocabulary, ids, frame["token"].to_list(), path)
+            return ids
         if "token" not in frame.columns:
             raise InputError(
                 f"{path} has no column 'token_id' or 'token': it has {', '.join(frame.columns) or 'none'}"
@@ -130,6 +133,23 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
         ids_by_token[name] if name in ids_by_token else find_token(vocabulary, name.rstrip("\r"))
         for name in names
     ]
+
+
+def _require_agreement(
+    vocabulary: Vocabulary, ids: Sequence[int], tokens: Sequence[object], path: Path
+) -> None:
+    """Refuse a table whose ids and tokens are not those of one vocabulary."""
+    places = {token_id: place for place, token_id in enumerate(vocabulary.ids)}
+    for row, (token_id, token) in enumerate(zip(ids, tokens, strict=True), start=1):
+        place = places.get(token_id)
+        if place is None or token is None:  # what is not in the vocabulary is refused later
+            continue
+        name, text = vocabulary.tokens[place], vocabulary.decoded[place]
+        if str(token) not in (name, text) and str(token).strip() not in (name.strip(), text.strip()):
+            raise InputError(
+                f"{path}: row {row} says that token id {token_id} is {shown(token)}, and this model has "
+                f"{name!r} there: the table is of another model, or one of the columns is wrong"
+            )
 
 
 def _numbers(values: pl.Series, path: Path) -> list[int]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from stickytoken.corpora import load_sentences
 from stickytoken.corpora.choice import SentenceSource
+from stickytoken.corpora.readability import readable
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.same_model import require_same_model
 from stickytoken.detection.selection import TokenSource, choose_tokens
@@ -25,6 +26,7 @@ from stickytoken.explanation.observing import Surroundings, unit
 from stickytoken.explanation.result import Explanation
 from stickytoken.explanation.said_by_run import flagged_tokens
 from stickytoken.explanation.settings import ExplainSettings
+from stickytoken.measurement.atomic import require_writable
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.validation import file_path, list_of, or_default, require_callable
 from stickytoken.vocabulary.benign import match_benign
@@ -73,10 +75,14 @@ def explain(
     chosen = None if given is None else list_of("texts", "texts", given)
     corpus = None if sentences is None else load_sentences(sentences)
     out = None if out is None else file_path("out", out)
+    if out is not None:
+        require_writable(out)
     encoder = require_ids(load_encoder(encoder), "explain")
     inspector = inspector_of(encoder)
     if run is not None:
         require_same_model(run, encoder)
+    if corpus is not None:
+        corpus = readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = categorize(encoder.tokenizer)
     token_ids = _token_ids(vocabulary, tokens)
     unread = {token.id for token in vocabulary.available if not encoder.fits((token.id,))}

@@ -25,6 +25,7 @@ from stickytoken.impacts.plan import ImpactPlan, TaskSource, make_plan
 from stickytoken.impacts.record import ImpactRecord, ImpactResultRecord, TaskRecord
 from stickytoken.impacts.results import IMPACT, IMPACTS, TABLES, Impact, open_impact
 from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.measurement.atomic import require_writable
 from stickytoken.measurement.default_folder import default_folder, folder_name
 from stickytoken.measurement.engines.choice import EngineChoice, chosen_engine
 from stickytoken.measurement.environment import hardware, now, package_versions
@@ -81,6 +82,8 @@ def impact(
     settings = or_default("settings", settings, ImpactSettings())
     require_callable("progress", progress)
     out = None if out is None else file_path("out", out)
+    if out is not None:
+        require_writable(out)
     intrusion = None if intrusion is None else file_path("intrusion", intrusion)
     run = None if run is None else open_run(run)
     single = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes")

@@ -53,6 +53,25 @@ def make_folder(folder: Path) -> None:
         raise RunError(_reason(folder, error)) from error
 
 
+def require_writable(folder: Path) -> None:
+    """Refuse a folder that could not be written to, without creating it.
+
+    Raises:
+        RunError: It is a file, or it or the closest folder above it cannot be written.
+    """
+    try:
+        place = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
+        if not place.is_dir():
+            reason = "it is a file" if place == folder else f"{place} is a file"
+        elif not os.access(place, os.W_OK | os.X_OK):
+            reason = f"{place} is read-only"
+        else:
+            return
+    except OSError as error:
+        raise RunError(_reason(folder, error)) from error
+    raise RunError(f"{folder} cannot be written: {reason}")
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete temporary files that a killed writer left; only the lock holder may call it."""
     for leftover in folder.glob(".*.tmp"):

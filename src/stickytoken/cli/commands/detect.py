@@ -37,10 +37,14 @@ def detect(
     Example: stickytoken detect all-MiniLM-L6-v2 --sample 300
     """
     from stickytoken.detection import detect as run_detection
+    from stickytoken.detection.run_folder import require_usable
+    from stickytoken.methods.registry import choose_method
 
     engine = computing.choice
     settings = method.settings(corpus.pairs)
     sentences = corpus.read()
+    if out is not None:
+        require_usable(out, choose_method(None, settings, corpus.pairs is not None).entry.name, settings)
     encoder = load(model, loading, prompting)
     with progress_bar() as progress:
         run = run_detection(

@@ -113,7 +113,10 @@ def explain(
     """
     from stickytoken.explanation import ExplainSettings
     from stickytoken.explanation import explain as run_explain
+    from stickytoken.measurement.atomic import require_writable
 
+    if out is not None:
+        require_writable(out)
     settings = ExplainSettings(**asdict(measuring))
     numbers = [token_id(token) for token in tokens] if ids else []
     _require_text(text)

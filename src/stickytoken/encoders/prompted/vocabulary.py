@@ -34,6 +34,11 @@ class PromptVocabulary:
         return self._tokenizer.special_ids
 
     @property
+    def unknown_id(self) -> int | None:
+        """The id that stands for what the vocabulary lacks; None where there is none."""
+        return self._tokenizer.unknown_id
+
+    @property
     def fingerprint(self) -> str:
         """sha256 over the pipeline and the vocabulary."""
         return self._tokenizer.fingerprint
@@ -45,3 +50,7 @@ class PromptVocabulary:
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode each text as a part of a sentence, without the prompt."""
         return self._tokenizer.encode_many([reachable_text(text, quoted=self._quoted) for text in texts])
+
+    def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
+        """Encode each text as `encode_many` does, without the characters that each id stands for."""
+        return [(ids, None) for ids in self.encode_many(texts)]

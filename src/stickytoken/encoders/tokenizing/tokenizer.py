@@ -82,6 +82,16 @@ class HuggingFaceTokenizer:
         return frozenset(named | (others - {getattr(self._tokenizer, "cls_token_id", None)}))
 
     @cached_property
+    def unknown_id(self) -> int | None:
+        """The id that stands for what the vocabulary lacks; None where there is none."""
+        found = getattr(self._tokenizer, "unk_token_id", None)
+        if found is not None or self._backend is None:
+            return found
+        model = json.loads(self._backend.to_str())["model"]  # a bare pipeline has no roles
+        token = model.get("unk_token")
+        return model.get("unk_id") if token is None else self._backend.token_to_id(token)
+
+    @cached_property
     def fingerprint(self) -> str:
         """sha256 over the pipeline and the vocabulary."""
         if self._backend is not None:

@@ -129,7 +129,8 @@ def _require_capable(encoder: Encoder, settings: ProfileSettings) -> None:
     if settings.insertion is Insertion.IDS:
         require_ids(encoder, "insertion 'ids'")
     if settings.screen_precision is not None:
-        require_ids(encoder, f"screening in {settings.screen_precision}")
+        # Built here: it takes seconds, and may be refused.
+        require_ids(encoder, f"screening in {settings.screen_precision}").at(settings.screen_precision)
 
 
 class _Split(NamedTuple):

@@ -15,7 +15,6 @@ from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.verdict import (
-    LEAST_NULL_TOKENS,
     find_outliers,
     profile,
     severities,
@@ -51,7 +50,7 @@ class Findings(NamedTuple):
         tokens: one row per measured token.
         ordinary_lift: lift of the typical token.
         ordinary_spread: standard deviation of the lifts of ordinary tokens.
-        empirical_null: whether there were enough tokens to control false discoveries.
+        empirical_null: whether false discoveries are controlled.
         candidates: number of tokens that the last round measured, unselected ones included.
         rounds: measurements.
     """
@@ -172,7 +171,7 @@ def decide(
         .sort("token_id"),
         tokens.null.center + level,
         tokens.null.spread,
-        len(unselected) >= LEAST_NULL_TOKENS,
+        outliers.q_values is not None,
         len(list(rounds.values())[-1].ids),
         rounds,
     )

@@ -61,7 +61,8 @@ class Outliers(NamedTuple):
     """Tokens whose effects are outliers of their vocabulary.
 
     Attributes:
-        q_values: shape (T,); None if the vocabulary is too small for an empirical null.
+        q_values: shape (T,); None without an empirical null: too few tokens, or effects that differ by no
+            more than noise.
         found: whether each token is an outlier, shape (T,).
     """
 
@@ -89,7 +90,8 @@ def find_outliers(
         settings: with the false discovery rate.
     """
     large = tokens.lift.low > tokens.null.center + smallest
-    if null_tokens < LEAST_NULL_TOKENS:
+    # A null of no width would call everything beyond the noise an outlier.
+    if null_tokens < LEAST_NULL_TOKENS or min(tokens.null.spread, rarity.null.spread) == 0:
         return Outliers(None, large)
     found = q_values(rarity.null.exceedance(rarity.tested))
     return Outliers(found, large & (found <= settings.fdr))

@@ -82,8 +82,10 @@ def notes(run: ProfileRun) -> list[str]:
     """Say what a reader should know before relying on the run."""
     found = []
     if not run.result.empirical_null:
+        flat = "ordinary tokens differ too little"
+        reason = "the vocabulary is too small" if run.result.ordinary_spread else flat
         found.append(
-            "the vocabulary is too small to tell what is ordinary: verdicts rest on the intervals alone, "
+            f"{reason} to tell what is ordinary: verdicts rest on the intervals alone, "
             "without control of false discoveries"
         )
     if run.plan.left_out:

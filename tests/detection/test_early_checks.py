@@ -1,0 +1,87 @@
+"""What cannot work is refused before the long work: before the model is loaded, or before u is computed."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+import planted
+import profiled
+import tiny
+from stickytoken import detect, explain, impact
+from stickytoken.errors import InputError, ModelError, RunError
+
+NO_MODEL = "no-such-folder/of/a-model"
+"""Loading it fails, so whatever is refused otherwise was refused before."""
+
+
+def test_the_model_of_these_tests_cannot_be_loaded(tmp_path):
+    with pytest.raises(ModelError):
+        detect(NO_MODEL, settings=planted.SMALL, out=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_with_other_files_is_refused_before_the_model_is_loaded(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="holds files but no run"):
+        detect(NO_MODEL, settings=planted.SMALL, out=tmp_path)
+
+
+def test_a_run_with_other_settings_is_refused_before_the_model_is_loaded(small_run):
+    with pytest.raises(RunError, match=r"another run \(it differs in settings.copies\)"):
+        detect(NO_MODEL, settings=replace(planted.SMALL, copies=2), out=small_run.path)
+    with pytest.raises(RunError, match=r"another run \(it differs in method, "):
+        detect(NO_MODEL, settings=profiled.SMALL, out=small_run.path)
+    with pytest.raises(ModelError):
+        detect(NO_MODEL, settings=planted.SMALL, out=small_run.path)
+
+
+def test_a_locked_folder_is_refused_before_the_model_is_loaded(tmp_path):
+    with planted.held(tmp_path / "run"), pytest.raises(RunError, match="written by another process"):
+        detect(NO_MODEL, settings=planted.SMALL, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("function", ["detect", "explain", "impact"])
+def test_a_file_in_the_way_is_refused_before_the_model_is_loaded(tmp_path, function):
+    (tmp_path / "file").write_text("mine")
+    call = {
+        "detect": lambda out: detect(NO_MODEL, settings=planted.SMALL, out=out),
+        "explain": lambda out: explain(NO_MODEL, ["river"], out=out),
+        "impact": lambda out: impact(NO_MODEL, tokens=["river"], intrusion="bundled", out=out),
+    }[function]
+    with pytest.raises(RunError, match="file"):
+        call(tmp_path / "file")
+    with pytest.raises(RunError, match="is a file"):
+        call(tmp_path / "file" / "below" / "it")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="permissions do not bind this user")
+def test_a_read_only_folder_is_refused_before_the_model_is_loaded(tmp_path):
+    (tmp_path / "fixed").mkdir(mode=0o500)
+    with pytest.raises(RunError, match="is read-only"):
+        detect(NO_MODEL, settings=planted.SMALL, out=tmp_path / "fixed" / "run")
+
+
+def test_the_command_refuses_the_folder_before_it_loads_the_model(small_run, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    planted.refused("detect", NO_MODEL, "--out", tmp_path, saying="holds files but no run")
+    planted.refused("detect", NO_MODEL, "--out", small_run.path, saying="holds another run")
+
+
+def test_a_precision_that_the_model_lacks_is_refused_before_the_vocabulary_is_encoded(encoder, tmp_path):
+    events = []
+    with pytest.raises(InputError, match="tf32"):
+        detect(
+            encoder,
+            sentences=profiled.corpus(),
+            settings=replace(profiled.SMALL, screen_precision="tf32"),
+            out=tmp_path / "run",
+            progress=events.append,
+        )
+    assert events == []
+
+
+def test_a_path_from_a_notebook_may_begin_with_the_home_folder(encoder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run = detect(encoder, sentences=tiny.sentences(60), settings=planted.SMALL, tokens=[60], out="~/run")
+    assert run.path == tmp_path / "run"
