@@ -45,7 +45,7 @@ def test_a_port_in_use_is_one_line(taken):
 
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_a_number_that_is_no_port_is_one_line(port):
-    assert f"port {port} is no port" in refused(f"--port={port}")
+    assert f"port {port} is not a port number" in refused(f"--port={port}")
 
 
 def test_any_free_port_can_be_asked_for():

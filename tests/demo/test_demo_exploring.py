@@ -111,3 +111,11 @@ def test_a_token_that_no_text_holds_has_no_evidence(planted_profile, content):
     unavailable = set(shared_model.vocabulary.ids) - {token.id for token in shared_model.vocabulary.available}
     with pytest.raises(InputError, match="cannot occur in text"):
         computed_evidence(content, min(unavailable), shared_model)
+
+
+def test_only_flagged_tokens_have_a_severity_in_the_table(content):
+    places = {name: exploring.headings(content).index(name) for name in ("verdict", "severity")}
+    rows = exploring.table_rows(content, filtered(content, Filters()))
+    graded = {row[places["verdict"]] for row in rows if row[places["severity"]] is not None}
+    assert graded == {"sticky"}
+    assert len(content.tokens["severity"].drop_nulls()) > len(content.flagged)

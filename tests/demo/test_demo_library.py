@@ -98,7 +98,7 @@ def test_without_a_run_there_is_an_example_too(bert_folder):
     context = context_of(bert_folder)
     assert context.run is None
     example = worked_example(None, context.model.vocabulary, context.corpus)
-    assert "nobody has said" in example.why
+    assert "are not known" in example.why
     assert example.token_id in {token.id for token in context.model.vocabulary.available}
     assert listed_tokens(None) == []
     assert len(other_sentences(None, context.corpus)) == 6

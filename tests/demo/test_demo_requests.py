@@ -245,7 +245,7 @@ def test_an_explanation_that_is_refused_is_one_line(events, place, value, reason
     assert_one_line_and_no_traceback(caplog, capfd)
 
 
-EVIDENCE = ("input", "Run", "Token to look at")
+EVIDENCE = ("input", "Run", "Token to show")
 FILTERS = ("input", "Run", "Search", "Verdict", "Kind", "Script")
 
 
@@ -260,8 +260,8 @@ FILTERS = ("input", "Run", "Search", "Verdict", "Kind", "Script")
         (("input", "Run"), ({},), "no run of that name"),
         (FILTERS, ("second", "", "sticky", [], []), "verdict is not a list"),
         (FILTERS, ("second", "", [], [3], []), "kind is not a list"),
-        (("input", "Run", "Beside run"), ("second", "second"), "choose two"),
-        (("input", "Run", "Beside run"), ("second", 5), "no run of that name"),
+        (("input", "Run", "Compared with"), ("second", "second"), "choose two"),
+        (("input", "Run", "Compared with"), ("second", 5), "no run of that name"),
     ],
 )
 def test_a_run_or_token_that_no_list_offers_is_one_line(app, event, values, reason, caplog, capfd):

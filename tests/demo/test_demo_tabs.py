@@ -46,7 +46,7 @@ def test_the_table_is_filtered_and_a_token_shows_its_evidence(page):
 
 def test_a_token_is_chosen_by_keyboard(page):
     panel = open_tab(page, "Explore")
-    choose(page, panel.get_by_label("Token to look at"), "laga (")
+    choose(page, panel.get_by_label("Token to show"), "laga (")
     expect(looked_at(page)).to_have_text("laga")
 
 
@@ -59,7 +59,7 @@ def test_a_run_that_is_not_finished_is_shown_as_far_as_it_got(page):
     everything = page.inner_text("#explore-count")
     choose(page, run, "half (not finished)")
     expect(page.locator("#explore-about")).to_contain_text("not finished")
-    assert "continues it" in page.inner_text("#explore-about")
+    assert "to continue it" in page.inner_text("#explore-about")
     expect(page.locator("#explore-count")).to_contain_text("0 tokens")
     choose(page, run, usual)
     expect(page.locator("#explore-count")).to_have_text(everything)
@@ -85,7 +85,7 @@ def test_a_token_is_explained_with_the_figures_of_the_report(bert_page):
         "Attention that the copies receive, by layer",
         "Attention that the copies receive, by layer and head",
         "Drift of the hidden states, by layer",
-        "What the copies supply to the sentence vector",
+        "What the copies contribute to the sentence vector",
         "The row of the embedding matrix",
     ]
     attributed = "One pair's similarity, token by token"
@@ -120,13 +120,13 @@ def test_two_runs_are_compared(page):
     panel = open_tab(page, "Compare")
     answer = page.locator("#compare-answer")
     expect(answer.locator("table").first).to_be_visible()
-    first, beside = panel.get_by_label("Run", exact=True), panel.get_by_label("Beside run")
+    first, beside = panel.get_by_label("Run", exact=True), panel.get_by_label("Compared with")
     usual = first.input_value()
     choose(page, beside, "half (not finished)")
     expect(answer).to_contain_text("half")
     choose(page, beside, "second")
     expect(answer).to_contain_text("Agreement")
-    expect(titles(panel)).to_have_text(["Sticky tokens, run by run", "How far the vocabularies reach"])
+    expect(titles(panel)).to_have_text(["Sticky tokens, run by run", "How strong the strongest tokens are"])
     choose(page, first, "second")
     expect(error(page)).to_contain_text("choose two")
     expect(titles(panel)).to_have_count(0)

@@ -78,7 +78,7 @@ def test_the_number_asked_for_is_on_the_curve(shared_model):
 def test_what_the_model_does_not_read_whole_is_refused_or_left_out(shared_model):
     long = " ".join(["river"] * 40)
     with shared_model.encoder() as encoder:
-        with pytest.raises(InputError, match=r"sentence B has 72 tokens with 32 copies in, more than"):
+        with pytest.raises(InputError, match=r"sentence B has 72 tokens with 32 copies, more than"):
             plan_trial(encoder, question(shared_model, carrier=long, copies=32))
         with pytest.raises(InputError, match="sentence A has 80 tokens, more than"):
             plan_trial(encoder, question(shared_model, anchor=f"{long} {long}"))

@@ -32,7 +32,7 @@ def test_another_token_is_tried_by_name_by_id_and_from_the_list(page):
     token.fill(f"#{token_id}")
     token.press("Enter")
     expect(named(page)).to_have_text("baba")
-    panel.get_by_label("From the run's list").click()
+    panel.get_by_label("From the run").click()
     page.get_by_role("option").filter(has_text=SHOWN[1]).click()
     expect(named(page)).to_have_text(SHOWN[1])
 
@@ -42,8 +42,8 @@ def test_sentences_placement_and_copies_change_the_answer(page):
     panel.get_by_label("Sentence A").fill("baba bama")
     panel.get_by_label("Sentence B").fill("laga lara")
     panel.get_by_role("textbox", name=TOKEN).fill("!")
-    panel.get_by_text("in front", exact=True).click()
-    expect(page.locator("#try-answer .lead")).to_contain_text("in front")
+    panel.get_by_text("before (prefix)", exact=True).click()
+    expect(page.locator("#try-answer .lead")).to_contain_text("before sentence B")
     expect(page.locator("#try-sentences")).to_contain_text("baba bama")
     copies = panel.get_by_role("spinbutton", name="Copies")
     before = int(copies.input_value())
@@ -95,9 +95,9 @@ def test_a_number_of_copies_that_is_refused_is_not_replaced_and_not_computed(bro
 def test_a_model_without_a_run_can_be_tried(bert_page):
     assert "No run of this model is open" in bert_page.inner_text("#try-answer")
     open_tab(bert_page, "Explore")
-    bert_page.get_by_text("There is no run to look through").wait_for()
+    bert_page.get_by_text("There is no run to explore").wait_for()
     open_tab(bert_page, "Compare")
-    bert_page.get_by_text("Comparing takes two runs, and there is none").wait_for()
+    bert_page.get_by_text("A comparison needs two runs, and there is none").wait_for()
 
 
 @pytest.mark.parametrize("narrow", [False, True])

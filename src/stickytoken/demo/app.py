@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 _FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]
 _MONO = ["ui-monospace", "SF Mono", "Menlo", "Consolas", "Noto Sans Mono", "monospace"]
 
-# Words of at least 4.5 to 1 on their ground, in both schemes.
+# Text has a contrast of at least 4.5 to 1 in both schemes.
 _COLORS = {
     "button_primary_background_fill": "#00609a",
     "button_primary_background_fill_dark": "#00609a",
@@ -55,11 +55,11 @@ class App:
 
 
 def make_app(startup: Startup, shared: bool = False) -> App:
-    """Build the page; what needs the model comes into it when the model is loaded.
+    """Build the page; what needs the model appears once it is loaded.
 
     Args:
         startup: the runs, and the model to come.
-        shared: whether others can reach it.
+        shared: whether the page has a public address.
 
     Raises:
         RunError: the run that the app opens with cannot be read.
@@ -120,7 +120,7 @@ def _style() -> dict[str, Any]:
     themes = json.dumps({name: template(name) for name in ("light", "dark")})
     script = packaged("app.js", "stickytoken.demo").replace("__THEMES__", themes)
     return {
-        # System fonts: nothing is fetched.
+        # System fonts, so that nothing is fetched.
         "theme": gr.themes.Default(primary_hue="blue", font=_FONTS, font_mono=_MONO).set(**_COLORS),
         "css": packaged("pieces.css") + packaged("app.css", "stickytoken.demo"),
         "head": f"<script>{script}</script>",

@@ -1,4 +1,4 @@
-"""Figures, tables and errors as components of a page."""
+"""Figures, tables and errors as components of the page."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ _LINE = 500
 
 
 def render(template: str, **values: Any) -> str:
-    """A template of the app as HTML; what is put in is escaped."""
+    """Fill a template of the app; all values are escaped."""
     return environment("stickytoken.demo").get_template(template).render(**values)
 
 
 def heading(figure: ReportFigure | None) -> str:
-    """The title of a figure."""
+    """Return the title of a figure as HTML."""
     return "" if figure is None else render("title.html.j2", title=figure.title)
 
 
 def figure_notes(figure: ReportFigure | None) -> str:
-    """How to read a figure, and what it shows in words and numbers."""
+    """Return how to read a figure, its description and its numbers as HTML."""
     return "" if figure is None else render("words.html.j2", figure=figure)
 
 
 def tables(*named: tuple[str, DataTable]) -> str:
-    """Tables that hold something, below each other."""
+    """Return the tables that are not empty as HTML."""
     return render("tables.html.j2", tables=[(name, table) for name, table in named if table.rows])
 
 
 def message(text: str) -> str:
-    """A paragraph that says what is missing or what to do."""
+    """Return a paragraph that says what is missing or what to do."""
     return render("message.html.j2", text=text)
 
 
 def error_message(text: str) -> str:
-    """A paragraph that says what failed."""
+    """Return a paragraph that says what failed."""
     return render("error.html.j2", text=text)
 
 
 def plotly_figure(figure: ReportFigure | None) -> go.Figure | None:
-    """The picture, with what the page's script needs to name it and to fit it to a narrow screen."""
+    """Return the picture, with what the page's script needs to name it and fit it to narrow screens."""
     if figure is None:
         return None
     plot = go.Figure(figure.plot)
@@ -60,10 +60,10 @@ def plotly_figure(figure: ReportFigure | None) -> go.Figure | None:
 
 
 class FigureSlot:
-    """A place for a figure: its title, the picture, and words and numbers under it.
+    """A place for a figure: its title, the picture, its description and numbers.
 
     Args:
-        figure: to begin with; None leaves the place empty.
+        figure: the first one; None leaves the place empty.
     """
 
     def __init__(self, figure: ReportFigure | None) -> None:
@@ -74,12 +74,12 @@ class FigureSlot:
 
     @property
     def outputs(self) -> list[Any]:
-        """What `slot_contents` fills."""
+        """The components that `slot_contents` fills."""
         return [self._column, self._title, self._plot, self._words]
 
 
 def slot_contents(figure: ReportFigure | None) -> list[Any]:
-    """New contents of a slot; None hides it."""
+    """Return new contents of a slot; None hides it."""
     return [
         gr.update(visible=figure is not None),
         heading(figure),
@@ -91,7 +91,7 @@ def slot_contents(figure: ReportFigure | None) -> list[Any]:
 def count_field(
     name: str, least: int, most: int, value: int | None = None, interactive: bool | None = None
 ) -> gr.Number:
-    """A field for a whole number.
+    """Make a field for a whole number.
 
     Not a slider: Gradio's sliders put another number in the place of one that is outside their range, and
     the next click would run what nobody asked for.

@@ -1,4 +1,4 @@
-"""What every tab of the app works with."""
+"""What all tabs of the app work with."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from stickytoken.reports.content import RunContent
 
 @dataclass(frozen=True)
 class Context:
-    """Shared by all visitors and never changed by one.
+    """Shared by all visitors and never changed.
 
     Attributes:
         model: the model.
         library: the runs.
         content: a finished run of the loaded model, for its sentences and its tokens; None without one.
-        corpus: sentences to fall back on.
+        corpus: sentences to use if there is no run.
     """
 
     model: SharedModel
@@ -35,15 +35,15 @@ class Context:
         return None if self.content is None else self.content.run
 
     def name_of(self, token_id: int) -> str:
-        """What a visitor may type to name a token."""
+        """Return what a visitor can type to name a token."""
         return name_of(self.model.vocabulary, token_id)
 
     def shown_name(self, token_id: int) -> str:
-        """A token's vocabulary string, made visible."""
+        """Return a token's vocabulary string with every character visible."""
         return shown_name(self.model.vocabulary, token_id)
 
     def verdict_of(self, token_id: int) -> str | None:
-        """What the run of the loaded model says of a token."""
+        """Return the verdict on a token in the run of the loaded model."""
         if self.run is None:
             return None
         found = self.run.tokens.filter(token_id=token_id)["verdict"]

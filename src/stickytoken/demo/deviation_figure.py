@@ -13,7 +13,7 @@ _MEASURES = ("measure", "layer", "value", "low", "high", "benign_low", "benign_h
 
 
 def deviation_figure(measures: pl.DataFrame, token: str) -> ReportFigure:
-    """All measures on one scale: standard deviations of the benign tokens."""
+    """Draw all measures on one scale: standard deviations of the benign tokens."""
     rows = [row for row in furthest(measures) if row["deviations"] is not None]
     rows.sort(key=lambda row: abs(row["deviations"]))
     figure = new_figure(height=110 + 24 * max(1, len(rows)))
@@ -23,7 +23,7 @@ def deviation_figure(measures: pl.DataFrame, token: str) -> ReportFigure:
         if chosen:
             figure.add_scatter(
                 x=[round(row["deviations"], 3) for row in chosen],
-                y=[_words(row) for row in chosen],
+                y=[_measure_name(row) for row in chosen],
                 mode="markers",
                 marker={"color": STICKY if outside else ORDINARY, "symbol": symbol, "size": 10},
                 name=name,
@@ -31,7 +31,7 @@ def deviation_figure(measures: pl.DataFrame, token: str) -> ReportFigure:
             )
     figure.add_vline(x=0, line={"color": ORDINARY, "width": 1})
     figure.update_xaxes(title_text="standard deviations of the benign tokens", zeroline=False)
-    figure.update_yaxes(categoryorder="array", categoryarray=[_words(row) for row in rows])
+    figure.update_yaxes(categoryorder="array", categoryarray=[_measure_name(row) for row in rows])
     figure.update_layout(hovermode="closest")
     count = sum(bool(row["outside"]) for row in rows)
     return ReportFigure(
@@ -39,26 +39,30 @@ def deviation_figure(measures: pl.DataFrame, token: str) -> ReportFigure:
         "All measures",
         figure,
         f"{count} of {len(rows)} measures of {token} lie outside the interval of the benign tokens."
-        + (f" The furthest: {_words(rows[-1])}, {rows[-1]['deviations']:+.1f} sd." if rows else ""),
-        "Each at the layer where it is furthest. One measure that is barely outside is no finding; several "
-        "far outside, with a rise of the similarities, are.",
+        + (
+            f" The largest deviation: {_measure_name(rows[-1])}, {rows[-1]['deviations']:+.1f} sd."
+            if rows
+            else ""
+        ),
+        "Each measure at the layer where it differs most. One measure just outside the interval means "
+        "little; several far outside, together with a rise of the similarities, mean much.",
         measures_table(measures),
-        # The names of the measures leave little room beside them.
+        # The names of the measures leave little room.
         {"xaxis.title.text": "sd of the<br>benign tokens", "xaxis.nticks": 4, "xaxis.tickangle": 0},
     )
 
 
 def measures_table(measures: pl.DataFrame) -> DataTable:
-    """A row a measure, at the layer where it is furthest from the benign tokens."""
+    """Return one row per measure, at the layer where it is furthest from the benign tokens."""
     rows = [
-        tuple(as_word(row[name]) if name == "layer" else row[name] for name in _MEASURES)
+        tuple(layer_name(row[name]) if name == "layer" else row[name] for name in _MEASURES)
         for row in furthest(measures)
     ]
     return DataTable([name.replace("_", " ") for name in _MEASURES], rows)
 
 
 def furthest(measures: pl.DataFrame) -> list[dict[str, Any]]:
-    """Of every measure of one token, the row of the layer with the largest deviation; ties by layer."""
+    """Return the row with the largest deviation of each measure of one token; ties go to the first layer."""
     ranked = measures.sort(
         pl.col("deviations").abs(), "layer", descending=[True, False], nulls_last=True, maintain_order=True
     )
@@ -67,11 +71,11 @@ def furthest(measures: pl.DataFrame) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: order[row["measure"]])
 
 
-def as_word(layer: int | None) -> str | None:
-    """A layer as a word: it is a name, no quantity."""
+def layer_name(layer: int | None) -> str | None:
+    """Return a layer as text: it is a name, not a quantity."""
     return None if layer is None else str(layer)
 
 
-def _words(row: dict[str, Any]) -> str:
+def _measure_name(row: dict[str, Any]) -> str:
     layer = "" if row["layer"] is None else f", layer {row['layer']}"
     return f"{row['measure'].replace('_', ' ')}{layer}"

@@ -1,4 +1,4 @@
-"""What the app opens with: a worked example, and the sentences of the heat-map. Pure."""
+"""The worked example that the app opens with, and the sentences of the heat-map. Pure."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from stickytoken.vocabulary.categories import Category, Vocabulary
 _COPIES = 8
 _OTHERS = 6
 _LISTED = 200
-# Sentences of the heat-map are read in a table: shorter ones first choice.
+# Short sentences are preferred for the heat-map: they are read in a table.
 _CHARACTERS = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A question to begin with.
+    """A trial to begin with.
 
     Attributes:
         anchor: sentence A.
         carrier: sentence B.
         token_id: the token.
-        copies: of it.
-        why: where they come from.
+        copies: number of copies.
+        why: where token and sentences come from.
     """
 
     anchor: str
@@ -38,7 +38,7 @@ class Example:
 
 
 def worked_example(content: RunContent | None, vocabulary: Vocabulary, corpus: Sentences) -> Example:
-    """The worst token of a run with its typical pair; without a run, any token and two sentences.
+    """Choose the worst token of a run with its typical pair; without a run, any token and two sentences.
 
     Args:
         content: a finished run of the model; None without one.
@@ -47,24 +47,24 @@ def worked_example(content: RunContent | None, vocabulary: Vocabulary, corpus: S
     """
     sentences = spread(list(corpus.texts), 2)
     if content is None or content.run is None:
-        why = "No run of this model is open, so nobody has said which of its tokens are sticky."
+        why = "No run of this model is open, so its sticky tokens are not known."
         return Example(sentences[0], sentences[-1], _any_token(vocabulary), _COPIES, why)
     if row := _worst_with_pair(content):
         why = (
-            f"The token of the run {content.path.name} with the largest effect, and a typical pair of its "
-            "unrelated sentences."
+            f"This is the worst token of the run {content.path.name}, with a typical pair of unrelated "
+            "sentences from that run."
         )
         copies = content.evidence.record.pair_copies if content.evidence else _COPIES
         return Example(row["typical_anchor"], row["typical_carrier"], row["token_id"], copies, why)
     own = own_sentences(content, corpus)
-    why = f"The token of the run {content.path.name} with the largest effect, and two of its sentences."
+    why = f"This is the worst token of the run {content.path.name}, with two sentences from that run."
     return Example(own[0], own[-1], worst_token(content), _COPIES, why)
 
 
 def worst_token(content: RunContent) -> int:
-    """The first flagged token, or the one that ranks highest."""
+    """Return the first flagged token, or else the one that ranks highest."""
     if content.run is None:
-        raise ValueError("a run that is not finished has no worst token")
+        raise ValueError("an unfinished run has no worst token")
     if len(content.flagged):
         return int(content.flagged["token_id"][0])
     ranked = content.tokens.sort(
@@ -74,7 +74,7 @@ def worst_token(content: RunContent) -> int:
 
 
 def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
-    """Tokens of a run to choose from, with what the run says: flagged ones, then ordinary ones."""
+    """Return tokens of a run to choose from, with their verdicts: flagged ones, then ordinary ones."""
     if content is None or content.run is None:
         return []
     listed = [
@@ -93,21 +93,21 @@ def listed_tokens(content: RunContent | None) -> list[tuple[int, str]]:
 
 
 def own_sentences(content: RunContent | None, corpus: Sentences) -> list[str]:
-    """Sentences that a run compared with, in the order of their topics; else those of a corpus."""
+    """Return the sentences that a run compared with, ordered by topic; else those of a corpus."""
     if content is None or content.plan is None:
         return list(corpus.texts)
     return content.method.texts(content.plan).anchors or list(corpus.texts)
 
 
 def other_sentences(content: RunContent | None, corpus: Sentences) -> tuple[str, ...]:
-    """A few sentences on different things."""
+    """Return a few sentences on different topics."""
     texts = own_sentences(content, corpus)
     short = [text for text in texts if len(text) <= _CHARACTERS]
     return tuple(spread(short or texts, _OTHERS))
 
 
 def spread(texts: list[str], count: int) -> list[str]:
-    """Some of the texts, evenly spread."""
+    """Return some of the texts, evenly spaced."""
     if len(texts) <= count:
         return texts
     return [texts[(2 * k + 1) * len(texts) // (2 * count)] for k in range(count)]
@@ -121,7 +121,7 @@ def _worst_with_pair(content: RunContent) -> dict[str, Any] | None:
 
 
 def _any_token(vocabulary: Vocabulary) -> int:
-    """A special token that text can produce, else a word: special tokens are often the worst."""
+    """Return a special token that can occur in text, or else a word; special tokens are often the worst."""
     entries = zip(vocabulary.ids, vocabulary.categories, strict=True)
     special = [token_id for token_id, category in entries if category is Category.OK_SPECIAL]
     return (special or [token.id for token in vocabulary.available])[0]

@@ -1,10 +1,10 @@
-"""An explanation within the limits of the app, as figures and tables. Pure but for the call."""
+"""Explain one token within the limits of the app, as figures and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from stickytoken.demo.deviation_figure import as_word, deviation_figure
+from stickytoken.demo.deviation_figure import deviation_figure, layer_name
 from stickytoken.demo.inputs import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS, checked_count, checked_placement
 from stickytoken.demo.shared_model import SharedModel
 from stickytoken.detection.run import Run
@@ -24,10 +24,10 @@ _FINDINGS = ("measure", "layer", "begins", "value", "benign mean", "sd")
 def chosen_settings(
     copies: object, carriers: object, benign: object, placement: object, attribution: object
 ) -> ExplainSettings:
-    """Settings of a visitor's explanation.
+    """Return the settings of a visitor's explanation.
 
     Raises:
-        InputError: a number is beyond its limits.
+        InputError: a value is not allowed.
     """
     return ExplainSettings(
         copies=checked_count("the number of copies", copies, 1, COPIES),
@@ -48,17 +48,17 @@ def explain_on(
     settings: ExplainSettings,
     progress: Callable[[Progress], None],
 ) -> Explanation:
-    """Explain one token; nobody else computes meanwhile."""
+    """Explain one token while holding the model exclusively."""
     with model.encoder() as encoder:
         return explain(encoder, [token.id], run=run, settings=settings, progress=progress)
 
 
-# All measures, and the figures of the report.
+# The overview of all measures, and the figures of the report.
 FIGURES = 7
 
 
 def figures_of(found: Explanation) -> list[ReportFigure | None]:
-    """The figures of the one token that was explained; None for what there is no data of."""
+    """Return the figures of the explained token; None for a figure without data."""
     (token,) = found.tokens
     drawn = explanation_figures(found.content(token.token_id))
     overview = deviation_figure(found.measures, visible(token.token))
@@ -66,14 +66,14 @@ def figures_of(found: Explanation) -> list[ReportFigure | None]:
 
 
 def findings_table(found: Explanation) -> DataTable:
-    """A row a measure outside the benign interval."""
+    """Return one row per measure outside the benign interval."""
     return DataTable(
         _FINDINGS,
         [
             (
                 each.called,
-                as_word(each.layer),
-                as_word(each.begins),
+                layer_name(each.layer),
+                layer_name(each.begins),
                 each.value,
                 each.benign_mean,
                 each.deviations,
@@ -84,12 +84,12 @@ def findings_table(found: Explanation) -> DataTable:
 
 
 def neighbours_table(found: Explanation) -> DataTable:
-    """The nearest rows of the embedding matrix."""
+    """Return the nearest rows of the embedding matrix."""
     rows = found.neighbours.select("neighbour", "neighbour_id", "cosine").rows()
     return DataTable(("nearest embedding", "id", "cosine"), rows)
 
 
 def pairs_table(found: Explanation) -> DataTable:
-    """Attributed pairs: the similarity as a sum."""
+    """Return the attributed pairs, each similarity as a sum."""
     columns = [name for name in found.pairs.columns if name not in ("token_id", "token", "pair")]
     return DataTable([name.replace("_", " ") for name in columns], found.pairs.select(columns).rows())

@@ -1,4 +1,4 @@
-"""The table of a run, filtered; and what one of its tokens did. No browser, no server."""
+"""The token table of a run with its filters, and the evidence of one token."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ NOT_JUDGED = "not judged"
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What of a run is shown; an empty choice leaves everything.
+    """Which tokens of a run are shown; an empty filter keeps everything.
 
     Attributes:
-        text: part of the token or of its text, whatever the case.
-        verdicts: of these; `NOT_JUDGED` for those without one.
-        kinds: of these.
-        scripts: of these.
+        text: part of the token or of its text; case is ignored.
+        verdicts: allowed verdicts; `NOT_JUDGED` for tokens without one.
+        kinds: allowed kinds.
+        scripts: allowed scripts.
     """
 
     text: str = ""
@@ -35,7 +35,7 @@ class Filters:
 
 
 def choices(content: RunContent, column: str) -> list[str]:
-    """The values that a run has in a column."""
+    """Return the values that a run has in a column."""
     if content.run is None:
         return []
     found = content.tokens[column].fill_null(NOT_JUDGED).unique().to_list()
@@ -43,7 +43,7 @@ def choices(content: RunContent, column: str) -> list[str]:
 
 
 def filtered(content: RunContent, filters: Filters) -> pl.DataFrame:
-    """Rows that pass all filters: sticky ones, then topical ones, then the others, worst first."""
+    """Return the rows that pass all filters: sticky, then topical, then other tokens, worst first."""
     if content.run is None:
         return content.tokens
     kept = content.tokens
@@ -64,12 +64,12 @@ def filtered(content: RunContent, filters: Filters) -> pl.DataFrame:
 
 
 def headings(content: RunContent) -> list[str]:
-    """Headings of the table."""
+    """Return the headings of the table."""
     return [column.title for column in columns(content)]
 
 
 def table_rows(content: RunContent, tokens: pl.DataFrame) -> list[list[Any]]:
-    """Cells of the first rows: text made visible, numbers rounded, None where there is none."""
+    """Return the cells of the first rows: text made visible, numbers rounded, None if missing."""
     shown = columns(content)
     return [
         [_cell(row.get(column.key), column.digits) for column in shown]
@@ -78,23 +78,23 @@ def table_rows(content: RunContent, tokens: pl.DataFrame) -> list[list[Any]]:
 
 
 def id_column(content: RunContent) -> int:
-    """The place of the token's id in a row of the table."""
+    """Return the index of the token id in a row of the table."""
     return headings(content).index("id")
 
 
 def kept_evidence(content: RunContent, token_id: int) -> RunContent | None:
-    """The run with the evidence that it keeps of one token; None where it keeps none."""
+    """Return the run with its stored evidence of one token; None if it stores none."""
     kept = content.evidence
     if kept is None or token_id not in kept.tokens["token_id"]:
         return None
     chosen = kept.tokens.filter(pl.col("ordinary") | (pl.col("token_id") == token_id))
-    # An ordinary token that is asked for is shown like any other, beside the rest of them.
+    # An ordinary token that is asked for is drawn like any other, beside the rest of the ordinary ones.
     chosen = chosen.with_columns(ordinary=pl.col("ordinary") & (pl.col("token_id") != token_id))
     return replace(content, evidence=replace(kept, tokens=chosen))
 
 
 def computed_evidence(content: RunContent, token_id: int, model: SharedModel) -> RunContent:
-    """The run with the evidence of one token that its model shows now.
+    """Return the run with evidence of one token, computed now by its model.
 
     Raises:
         InputError: the model of the run is not loaded.
@@ -112,7 +112,7 @@ def computed_evidence(content: RunContent, token_id: int, model: SharedModel) ->
 
 
 def tokens_offered(tokens: pl.DataFrame, most: int = TABLE_ROWS) -> list[tuple[str, int]]:
-    """Label and id of the first rows, for a list to choose from."""
+    """Return label and id of the first rows, to choose from."""
     if tokens.is_empty():
         return []
     rows = tokens.head(most).select("token", "token_id").iter_rows()

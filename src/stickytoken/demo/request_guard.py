@@ -43,10 +43,10 @@ class AllowedHosts:
 
 
 class RequestGuard:
-    """ASGI middleware that answers for the app where a request is not from its page.
+    """ASGI middleware that refuses requests that the app's own page does not send.
 
     Args:
-        app: what answers all others.
+        app: the application.
         hosts: names under which the app may be addressed.
         body_bytes: largest request body.
     """
@@ -75,7 +75,7 @@ class RequestGuard:
             await _refuse(scope, send, *refused)
 
     def _refusal(self, scope: Message) -> tuple[int, str] | None:
-        """Status and reason of a refusal; None where the request is welcome."""
+        """Return status and reason of a refusal; None if the request is allowed."""
         headers: dict[bytes, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.lower(), []).append(value.decode("latin-1"))
@@ -94,7 +94,7 @@ class RequestGuard:
         if scope["method"] in _READING:
             return None
         if scope["path"].rstrip("/") not in _POSTED:
-            return 404, "this app has no API: `stickytoken` and the Python package compute the same"
+            return 404, "this app has no API: use the command line or the Python package instead"
         length = headers.get(b"content-length", [""])[0]
         if not length.isdecimal():
             return 411, "the length of the request is missing"

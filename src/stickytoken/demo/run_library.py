@@ -1,4 +1,4 @@
-"""The runs that the app can show: those named, those in a folder, and the one that comes with it."""
+"""The runs that the app can show: those named, those in a folder, and the packaged example."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ListedRun:
     """A run that can be opened.
 
     Attributes:
-        label: what it is called in the app; distinct.
+        label: its distinct name in the app.
         path: its folder.
         record: run.json.
     """
@@ -34,11 +34,11 @@ class ListedRun:
 
 
 class RunLibrary:
-    """Runs by label; each is read when it is first asked for, and then kept.
+    """Runs by label; each is read on first use and then kept.
 
     Args:
-        listed: the runs, the one to open first in front.
-        left_out: why folders that look like runs are not among them.
+        listed: the runs; the app opens with the first.
+        left_out: why folders that look like runs are missing.
     """
 
     def __init__(self, listed: Sequence[ListedRun], left_out: Sequence[str] = ()) -> None:
@@ -57,10 +57,10 @@ class RunLibrary:
         return self._listed[label].record
 
     def content(self, label: object) -> RunContent:
-        """A run by its label.
+        """Return a run by its label.
 
         Raises:
-            RunError: there is none of that name, or it cannot be read.
+            RunError: no run has that label, or it cannot be read.
         """
         if not isinstance(label, str) or label not in self._listed:
             raise RunError("there is no run of that name: choose one from the list")
@@ -71,7 +71,7 @@ class RunLibrary:
 
 
 def find_runs(named: Sequence[Path], folder: Path, example: Path = EXAMPLE) -> RunLibrary:
-    """The runs named, then those in a folder, newest first, then the packaged example.
+    """List the named runs, then those in a folder, newest first, then the packaged example.
 
     Args:
         named: run folders; one that cannot be read is an error.
@@ -79,7 +79,7 @@ def find_runs(named: Sequence[Path], folder: Path, example: Path = EXAMPLE) -> R
         example: the packaged run.
 
     Raises:
-        RunError: a named folder is no run, is damaged or of a newer schema.
+        RunError: a named folder is not a run, is damaged or has a newer schema.
     """
     listed = [_listed_run(path.expanduser()) for path in named]
     taken = {_resolved(path) for path in named}
@@ -108,11 +108,11 @@ def _listed_run(path: Path) -> ListedRun:
 
 
 def _from_first_readable(listed: Sequence[ListedRun], left_out: list[str]) -> Sequence[ListedRun]:
-    """The runs without those in front that cannot be read: with the first one the app opens.
+    """Drop unreadable runs from the front of the list: the app opens with the first one.
 
     Args:
-        listed: runs that nobody named.
-        left_out: takes why they cannot be read.
+        listed: runs found in a folder.
+        left_out: collects why runs cannot be read.
     """
     for place, run in enumerate(listed):
         try:
@@ -133,7 +133,7 @@ def _runs_in(folder: Path) -> list[Path]:
         found = [path.parent for path in folder.glob(f"*/{RUN_FILE}")]
         return sorted(found, key=lambda path: (-path.stat().st_mtime, path.name))[:_MOST_FOUND]
     except OSError:
-        return []  # nobody named this folder: what cannot be read is not there
+        return []  # nobody named this folder, so an unreadable one is no error
 
 
 def _resolved(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Serve the page on this machine, until somebody stops it."""
+"""Serve the page on this machine until it is stopped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Served:
     Attributes:
         app: the page.
         url: its address on this machine.
-        public_url: its address for everybody; None where it is not shared.
+        public_url: its public address; None if it is not shared.
     """
 
     app: App
@@ -34,32 +34,34 @@ class Served:
     public_url: str | None
 
     def wait(self) -> None:
-        """Return when the server has ended; an interrupt passes through."""
+        """Block until the server has ended; an interrupt passes through."""
         while self.app.blocks.is_running:
             time.sleep(_WAIT)
 
     def close(self) -> None:
-        """End the server, and free its port."""
+        """Stop the server and free its port."""
         self.app.blocks.close(verbose=False)
 
 
 def require_free(port: int) -> int:
-    """A port that can be served on; 0 finds one.
+    """Return a port that can be served on; 0 finds a free one.
 
     Raises:
-        InputError: it is in use, not allowed, or no port.
+        InputError: the port is in use, not allowed or not a port number.
     """
     if not 0 <= port <= _LARGEST_PORT:
-        raise InputError(f"port {port} is no port: use 1 to {_LARGEST_PORT}, or 0 for any that is free")
+        raise InputError(
+            f"port {port} is not a port number: use 1 to {_LARGEST_PORT}, or 0 for any free port"
+        )
     with socket.socket() as tried:
-        # As servers do: a port whose last connections are being closed is free.
+        # As servers do: a port whose last connections are closing counts as free.
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             tried.bind((HOST, port))
         except OSError as error:
             raise InputError(
                 f"port {port} cannot be used ({(error.strerror or str(error)).lower()}): choose another one "
-                "with --port, or --port 0 for any that is free"
+                "with --port, or --port 0 for any free port"
             ) from error
         found: int = tried.getsockname()[1]
         return found
@@ -70,8 +72,8 @@ def serve(app: App, port: int, share: bool) -> Served:
 
     Args:
         app: the page.
-        port: to serve on; 0 finds one.
-        share: make a public address too, through Gradio's tunnel.
+        port: port to serve on; 0 finds a free one.
+        share: also make a public address through Gradio's tunnel.
 
     Raises:
         InputError: the port is in use, or no public address could be made.
@@ -98,10 +100,12 @@ def serve(app: App, port: int, share: bool) -> Served:
             **app.style,
         )
     except OSError as error:
-        raise InputError(f"port {free} was taken meanwhile: choose another one with --port") from error
+        raise InputError(f"port {free} has just been taken: choose another one with --port") from error
     if share and not public:
         app.blocks.close(verbose=False)
-        raise InputError("no public address could be made: is there a network? Without --share the app works")
+        raise InputError(
+            "no public address could be made: check the network, or start the app without --share"
+        )
     if public:
         hosts.add(urlsplit(public).hostname or "")
     return Served(app, url, public)

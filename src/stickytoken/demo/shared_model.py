@@ -23,7 +23,7 @@ _SEED = 42
 
 
 class SharedModel:
-    """A model, loaded once. One visitor computes at a time; nothing of a visitor is kept.
+    """A model that is loaded once. One visitor computes at a time; no visitor's input is kept.
 
     Args:
         encoder: the model.
@@ -31,7 +31,7 @@ class SharedModel:
 
     def __init__(self, encoder: IdEncoder) -> None:
         self._encoder = encoder
-        # Reentrant: what is reopened is kept by a call that holds it already.
+        # Reentrant: a run is reopened within calls that already hold the lock.
         self._lock = threading.RLock()
         self.vocabulary: Vocabulary = categorize(encoder.tokenizer)
         available = self.vocabulary.available
@@ -45,34 +45,34 @@ class SharedModel:
 
     @contextmanager
     def encoder(self) -> Iterator[IdEncoder]:
-        """Have the model to oneself: neither it nor its tokenizer is made for several threads."""
+        """Hold the model exclusively: neither it nor its tokenizer is thread-safe."""
         with self._lock:
             yield self._encoder
 
     def is_model_of(self, record: RunRecord) -> bool:
-        """Whether a run looked at this model."""
+        """Whether a run was made with this model."""
         return model_difference(record, self._encoder) == []
 
     def reopened(self, run: Run) -> Reopened:
-        """A run of this model with its texts encoded; the last few are kept.
+        """Return a run of this model with its texts encoded; the last few are cached.
 
         Raises:
-            InputError: the run is of another model.
+            InputError: the run was made with another model.
         """
         if not self.is_model_of(run.record):
             raise InputError(
-                f"the run is of {run.record.model.name} or of other settings of it, and {self.name} is "
-                f"loaded: start the app with --run {run.path.name} to compute more for it"
+                f"the run was made with {run.record.model.name} or with other settings of it, but "
+                f"{self.name} is loaded: start the app with --run {run.path.name} to compute more for it"
             )
         with self._lock:
             return self._reopened(run)
 
     def benign(self, token_id: int, run: Run | None, count: int) -> tuple[Token, ...]:
-        """Benign tokens like a token, as an explanation matches them.
+        """Match benign tokens to a token as an explanation does.
 
         Args:
             token_id: an available token.
-            run: whose flagged tokens are left out; None leaves out none.
+            run: its flagged tokens are left out; None leaves out nothing.
             count: how many.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What the page is built from while the model is still being loaded."""
+"""What the page is built from while the model is still loading."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Startup:
-    """The runs, which are there at once, and the model, which takes some seconds.
+    """The runs, which are available at once, and the model, which takes some seconds.
 
     Args:
         model: the name of the model, as the user gave it.
@@ -28,14 +28,14 @@ class Startup:
 
     @property
     def opened(self) -> str | None:
-        """Label of the run that the app opens with; None where there is no run."""
+        """Label of the run that the app opens with; None if there is no run."""
         return next(iter(self.library.labels), None)
 
     def finish(self, load: Callable[[], Context]) -> None:
-        """Load the model here; everybody who waits for it goes on, or is told why there is none.
+        """Load the model and release everybody who waits for it, with the error if it cannot be loaded.
 
         Args:
-            load: loads it.
+            load: loads the model.
         """
         try:
             context = load()
@@ -48,9 +48,9 @@ class Startup:
         self._context.set_result(context)
 
     def context(self) -> Context:
-        """What the tabs compute with; waits until the model is loaded.
+        """Return what the tabs compute with; wait until the model is loaded.
 
         Raises:
-            StickyTokenError: it could not be loaded.
+            StickyTokenError: the model could not be loaded.
         """
         return self._context.result()

@@ -1,4 +1,4 @@
-"""Copies of a token in one of two sentences, beside benign tokens: what is encoded, and what it shows."""
+"""A trial: copies of a token in one of two sentences, compared with benign tokens. Pure but for encoding."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _KEY = 0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a visitor asks.
+    """What a visitor wants to try.
 
     Attributes:
-        anchor: the sentence that stays.
+        anchor: the sentence that stays unchanged.
         carrier: the sentence that gets the copies.
         token: the token.
         placement: where the copies go.
-        copies: how many, at least 1.
-        benign: tokens to compare with; the first one stands in the heat-map.
-        others: further sentences of the heat-map, at most 24.
+        copies: number of copies, at least 1.
+        benign: tokens to compare with; the first one is shown in the heat-map.
+        others: up to 24 more sentences for the heat-map.
     """
 
     anchor: str
@@ -50,16 +50,16 @@ class Trial:
     """What will be encoded; pure data.
 
     Attributes:
-        question: what it answers.
+        question: the question it answers.
         counts: numbers of copies on the curve, 0 first, ascending.
         anchor: content ids.
-        curves: content ids of the carrier by token (the asked one first) and number of copies.
-        names: of the sentences of the heat-map: A the anchor, B the carrier, C and on the others; those
-            that have no room for the copies are left out.
+        curves: content ids of the carrier, by token (the one asked for first) and number of copies.
+        names: of the sentences in the heat-map: A is the anchor, B the carrier, C and so on the others; those
+            without room for the copies are left out.
         texts: these sentences.
         plain: their content ids.
-        with_token: the same with the copies in.
-        with_benign: the same with copies of the first benign token; empty where there is none.
+        with_token: the same with the copies.
+        with_benign: the same with copies of the first benign token; empty if there is none.
     """
 
     question: Question
@@ -75,15 +75,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Answer:
-    """Similarities, cosine.
+    """Cosine similarities.
 
     Attributes:
         trial: what was encoded.
-        curve: of the two sentences by number of copies.
+        curve: of the two sentences, by number of copies.
         benign: the same for every benign token, shape (tokens, counts).
         plain: of the sentences of the heat-map, shape (texts, texts).
-        with_token: rows with the copies in, columns without.
-        with_benign: the same with copies of the benign token; None where there is none.
+        with_token: rows with the copies, columns without.
+        with_benign: the same with copies of the benign token; None if there is none.
     """
 
     trial: Trial
@@ -114,14 +114,14 @@ class Answer:
 
 
 def plan_trial(encoder: IdEncoder, question: Question) -> Trial:
-    """Put the copies in, at the same places for every token.
+    """Insert the copies, at the same places for every token.
 
     Args:
         encoder: the model.
-        question: what is asked.
+        question: what to try.
 
     Raises:
-        InputError: a sentence has no tokens, or the model does not read it whole with the copies in.
+        InputError: a sentence has no tokens, or is too long for the model with the copies.
     """
     texts = (question.anchor, question.carrier, *question.others)
     tokenized = encoder.tokenize(texts)
@@ -137,7 +137,7 @@ def plan_trial(encoder: IdEncoder, question: Question) -> Trial:
         if n <= question.copies or _fits(encoder, carrier, question, n)
     )
     tokens = (question.token, *question.benign)
-    # In the heat-map copies go into every sentence; those without room are left out.
+    # In the heat-map copies go into every sentence; those without room for them are left out.
     kept = [k for k, text in enumerate(tokenized) if text.words and _fits(encoder, text, question)]
 
     def filled(token: Token) -> tuple[Ids, ...]:
@@ -157,7 +157,7 @@ def plan_trial(encoder: IdEncoder, question: Question) -> Trial:
 
 
 def measure_trial(encoder: IdEncoder, trial: Trial) -> Answer:
-    """Encode everything together.
+    """Encode everything in one call and compare.
 
     Raises:
         EncodingError: a text without a usable vector.
@@ -190,7 +190,7 @@ def _require_room(
         )
     if question.copies not in room:
         raise InputError(
-            f"sentence B has {len(carrier.ids) + question.copies} tokens with {question.copies} copies in, "
+            f"sentence B has {len(carrier.ids) + question.copies} tokens with {question.copies} copies, "
             f"more than {encoder.name} reads ({longest} with its special tokens): shorten it or use fewer "
             "copies"
         )
@@ -208,5 +208,7 @@ def _with_copies(token: Token, text: TokenizedText, question: Question, copies: 
     if question.placement is Placement.RANDOM:
         most = max(question.copies, SYMPTOM_COPIES[-1])
         paths = KeyedPaths(_SEED, _KEY, (len(text.words),), most, Insertion.IDS)
-        path = paths.of(Token(place, ""))[0]  # not of the token: all tokens stand at the same places
+        path = paths.of(Token(place, ""))[
+            0
+        ]  # independent of the token, so that all tokens have the same places
     return copies_as_ids(token, text, question.placement, copies, path)

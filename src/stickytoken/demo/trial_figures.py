@@ -1,4 +1,4 @@
-"""The figures that only the app has: one pair over copies, all pairs of a few sentences. Pure."""
+"""Figures of a trial: one pair by number of copies, and all pairs of a few sentences. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stickytoken.reports.figures.panels import stacked
 from stickytoken.reports.figures.style import CONTROL, ORDINARY, STICKY, label, new_figure
 from stickytoken.reports.figures.symptom_curves import spread_out
 
-# Numbers of copies that are written under the curve, beside the one that was asked for.
+# Numbers of copies written below the curve, besides the one that was asked for.
 _TICKS = (0, 1, 2, 4, 8, 16, 32)
 _BAND = "rgba(0,158,115,0.15)"
 
@@ -20,7 +20,7 @@ _BAND = "rgba(0,158,115,0.15)"
 def similarity_curve(
     answer: Answer, token: str, benign: list[str], mean_similarity: float | None
 ) -> ReportFigure:
-    """Similarity of the two sentences over the number of copies.
+    """Draw the similarity of the two sentences by number of copies.
 
     Args:
         answer: what was measured.
@@ -64,21 +64,22 @@ def similarity_curve(
         "Similarity of the two sentences",
         figure,
         describe_answer(answer, token),
-        "The two sentences as copies of the token are added to sentence B; the thin line is the number "
-        "chosen. Green: the mean and the range of benign tokens like it. "
+        "The similarity of the two sentences as copies of the token are added to sentence B; the thin line "
+        "marks the number chosen. Green: the mean and the range of matched benign tokens. "
         + ("Dotted: the model's mean similarity u. " if mean_similarity is not None else "")
-        + "A sticky token moves unrelated sentences up toward one value and related ones down to it; any "
-        "token moves a related pair down, and one pair proves nothing.",
+        + "A sticky token makes unrelated sentences more similar than benign tokens do. Many copies of any "
+        "token make related sentences less similar. One pair proves nothing.",
         _curve_table(answer, token, benign),
     )
 
 
 def describe_answer(answer: Answer, token: str) -> str:
-    """What the copies did, in one sentence."""
+    """Describe what the copies did in one sentence."""
     copies = answer.trial.question.copies
     text = (
-        f"{copies} {'copy' if copies == 1 else 'copies'} of {token} change the similarity of the two "
-        f"sentences from {answer.before:.3f} to {answer.after:.3f}"
+        f"{copies} {'copy' if copies == 1 else 'copies'} of {token} "
+        f"{'changes' if copies == 1 else 'change'} the similarity of the two sentences from "
+        f"{answer.before:.3f} to {answer.after:.3f}"
     )
     others = answer.benign_after
     if not others:
@@ -86,14 +87,16 @@ def describe_answer(answer: Answer, token: str) -> str:
     mean = float(np.mean(others))
     several = f" on average ({min(others):.3f} to {max(others):.3f})" if len(others) > 1 else ""
     tokens = "token" if len(others) == 1 else "tokens"
-    return f"{text}; as many of {len(others)} benign {tokens} to {mean:.3f}{several}."
+    return (
+        f"{text}; the same number of copies of {len(others)} matched benign {tokens} to {mean:.3f}{several}."
+    )
 
 
 def pair_heatmap(answer: Answer, token: str, benign: str | None) -> ReportFigure:
-    """Similarities of a few sentences: as they are, with copies of the token, with copies of a benign one."""
+    """Draw similarities of a few sentences: unchanged, with copies of the token, and of a benign token."""
     copies = answer.trial.question.copies
     panels: list[tuple[str, Matrix]] = [
-        ("as they are", answer.plain),
+        ("without copies", answer.plain),
         (f"{copies} × {label(token)}", answer.with_token),
     ]
     if answer.with_benign is not None and benign is not None:
@@ -105,9 +108,9 @@ def pair_heatmap(answer: Answer, token: str, benign: str | None) -> ReportFigure
         "All pairs",
         plot,
         _describe_pairs(panels),
-        "A row is a sentence with the copies in it, a column a sentence as it is. The copies of a sticky "
-        "token make all rows alike: pairs that have nothing in common become brighter, and a sentence "
-        "becomes less like itself (the diagonal).",
+        "Rows are sentences with the copies, columns are sentences without. Copies of a sticky token make "
+        "all rows alike: unrelated pairs become brighter, and a sentence becomes less similar to its own "
+        "original (the diagonal).",
         DataTable(
             ("sentence", "text", *(title for title, _ in _plain_titles(panels, copies, token, benign))),
             [
@@ -115,7 +118,7 @@ def pair_heatmap(answer: Answer, token: str, benign: str | None) -> ReportFigure
                 for row, (name, text) in enumerate(zip(names, answer.trial.texts, strict=True))
             ],
         ),
-        # Every cell has its number, and a narrow screen has no room for the scale.
+        # Every cell shows its number, and a narrow screen has no room for the scale.
         stacked(plot, len(panels), 350 * len(panels)) | {"coloraxis.showscale": False},
     )
 
@@ -123,7 +126,11 @@ def pair_heatmap(answer: Answer, token: str, benign: str | None) -> ReportFigure
 def _plain_titles(
     panels: list[tuple[str, Matrix]], copies: int, token: str, benign: str | None
 ) -> list[tuple[str, Matrix]]:
-    names = ["to the others, as they are", f"with {copies} × {token}", f"with {copies} × {benign}"]
+    names = [
+        "mean similarity to the others, without copies",
+        f"with {copies} × {token}",
+        f"with {copies} × {benign}",
+    ]
     return [(name, values) for name, (_, values) in zip(names, panels, strict=False)]
 
 
@@ -133,15 +140,15 @@ def _mean_to_others(values: Matrix, row: int) -> float | None:
 
 
 def _describe_pairs(panels: list[tuple[str, Matrix]]) -> str:
-    words = ("as they are", "with copies of the token", "with copies of the benign token")
+    names = ("without copies", "with copies of the token", "with copies of the benign token")
     parts = []
-    for said, (_, values) in zip(words, panels, strict=False):
+    for name, (_, values) in zip(names, panels, strict=False):
         off = values[~np.eye(len(values), dtype=bool)]
         if len(off):
-            parts.append(f"{said} {off.mean():.3f}")
+            parts.append(f"{name} {off.mean():.3f}")
     itself = [f"{np.diag(values).mean():.3f}" for _, values in panels[1:]]
     text = f"Mean similarity of different sentences: {', '.join(parts)}. " if parts else ""
-    return f"{text}Mean similarity of a sentence with copies to itself without: {', '.join(itself)}."
+    return f"{text}Mean similarity of a sentence with copies to its original: {', '.join(itself)}."
 
 
 def _curve_table(answer: Answer, token: str, benign: list[str]) -> DataTable:

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from stickytoken.detection.flagged import is_flagged
 from stickytoken.methods.descriptions import Column
 from stickytoken.reports.content import RunContent, moved
 
@@ -14,15 +15,20 @@ _LAST = (Column("kind", "kind"), Column("script", "script"), Column("token_id", 
 
 
 def columns(content: RunContent) -> tuple[Column, ...]:
-    """The columns of a table of tokens, those of the method in the middle."""
+    """Return the columns of a table of tokens; those of the method are in the middle."""
     return (*_FIRST, *content.method.reported, *_LAST)
 
 
 def flagged_rows(content: RunContent) -> list[dict[str, Any]]:
-    """All flagged tokens, sticky ones first, with `sd` beside what tokens.parquet says."""
+    """Return all flagged tokens, sticky ones first, with `sd`."""
     return rows_of(content, content.flagged)
 
 
 def rows_of(content: RunContent, tokens: pl.DataFrame) -> list[dict[str, Any]]:
-    """Rows of tokens with `sd`, the lift beyond an ordinary token's in standard deviations."""
-    return tokens.with_columns(sd=moved(content)).to_dicts() if len(tokens) else []
+    """Return rows of tokens with `sd`, their lift beyond an ordinary token's; severity only where flagged."""
+    if tokens.is_empty():
+        return []
+    shown = tokens.with_columns(sd=moved(content))
+    if "severity" in shown.columns:
+        shown = shown.with_columns(severity=pl.when(is_flagged()).then("severity"))
+    return shown.to_dicts()

@@ -1,1 +1,1 @@
-"""The tabs of the app: what they show, and what happens when somebody uses them."""
+"""The tabs of the app: their layout and their events."""

@@ -20,24 +20,24 @@ from stickytoken.reports.comparison import (
 from stickytoken.reports.figures.figure import ReportFigure
 
 TWO_RUNS_NEEDED = (
-    "Comparing takes two runs, and there is {count}. `stickytoken detect MODEL` makes another one in the "
-    "folder runs; start the app again there, or name both: `stickytoken demo --run RUN --run RUN`."
+    "A comparison needs two runs, and there is {count}. Make another with `stickytoken detect MODEL`, then "
+    "start the app with both: `stickytoken demo --run RUN --run RUN`."
 )
 
 
-# Of `comparison_figures`.
+# The number of figures that `comparison_figures` returns.
 FIGURES = 2
 
 
 def compared(library: RunLibrary, first: object, second: object) -> tuple[str, list[ReportFigure]]:
-    """Two runs in words, tables and figures.
+    """Return the comparison of two runs in words, tables and figures.
 
     Raises:
-        InputError: a run compared with itself.
-        RunError: a run that cannot be read.
+        InputError: a run is compared with itself.
+        RunError: a run cannot be read.
     """
     if first == second:
-        raise InputError("a run is the same as itself: choose two")
+        raise InputError("both runs are the same: choose two different ones")
     found = compare([library.content(label) for label in (first, second)])
     said = render(
         "comparison.html.j2",
@@ -50,7 +50,7 @@ def compared(library: RunLibrary, first: object, second: object) -> tuple[str, l
 
 
 def compare_tab(library: RunLibrary, own_tab: gr.Tab) -> None:
-    """Lay the tab out; its first opening compares the first two runs.
+    """Lay out the tab; its first opening compares the first two runs.
 
     Args:
         library: the runs.
@@ -62,7 +62,7 @@ def compare_tab(library: RunLibrary, own_tab: gr.Tab) -> None:
         return
     with gr.Row():
         first = gr.Dropdown(labels, value=labels[0], label="Run", interactive=True, min_width=280)
-        second = gr.Dropdown(labels, value=labels[1], label="Beside run", interactive=True, min_width=280)
+        second = gr.Dropdown(labels, value=labels[1], label="Compared with", interactive=True, min_width=280)
     answer = gr.HTML("", elem_id="compare-answer")
     slots = [FigureSlot(None) for _ in range(FIGURES)]
 

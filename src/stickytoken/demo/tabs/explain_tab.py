@@ -1,4 +1,4 @@
-"""Explain: what the model does with copies of one token, beside benign ones."""
+"""Explain: what the model does with copies of one token, compared with benign tokens."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _COPIES, _CARRIERS, _BENIGN = 8, 8, 8
 
 
 class Explain:
-    """What the tab shows; whatever it is asked for waits until the model is loaded.
+    """What the tab shows; every request waits until the model is loaded.
 
     Args:
-        startup: what there is of the app.
+        startup: the runs, and the model to come.
     """
 
     def __init__(self, startup: Startup) -> None:
@@ -46,7 +46,7 @@ class Explain:
 
     @property
     def example_name(self) -> str:
-        """What a visitor may type to name the token of the worked example."""
+        """The name of the token in the worked example."""
         context = self._startup.context()
         example = worked_example(context.content, context.model.vocabulary, context.corpus)
         return context.name_of(example.token_id)
@@ -61,11 +61,11 @@ class Explain:
         attribution: object,
         progress: ProgressCallback,
     ) -> list[Any]:
-        """Explain a token: words, figures and tables.
+        """Explain a token in words, figures and tables.
 
         Raises:
-            InputError: something that cannot be explained; says what.
-            ModelError: an encoder that nobody can look into.
+            InputError: a value that cannot be used.
+            ModelError: an encoder that cannot be inspected.
             EncodingError: a text without a usable vector.
         """
         settings = chosen_settings(copies, carriers, benign, placement, attribution)
@@ -74,21 +74,21 @@ class Explain:
         return _parts(explain_on(context.model, token, context.run, settings, progress))
 
     def example(self, progress: ProgressCallback) -> list[Any]:
-        """The worked example; computed once, when somebody first opens the tab."""
+        """Return the worked example; computed once, when the tab is first opened."""
         with self._lock:
             if self._example is None:
                 self._example = self.explained(
                     self.example_name, Placement.SUFFIX.value, _COPIES, _CARRIERS, _BENIGN, False, progress
                 )
-            return deepcopy(self._example)  # Gradio takes updates apart
+            return deepcopy(self._example)  # Gradio modifies updates
 
 
 def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
-    """Lay the tab out; its first opening computes the worked example.
+    """Lay out the tab; its first opening computes the worked example.
 
     Args:
-        startup: what there is of the app.
-        page: that the tab is in.
+        startup: the runs, and the model to come.
+        page: the page of the tab.
         own_tab: the tab itself.
     """
     tab = Explain(startup)
@@ -128,7 +128,7 @@ def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
 
 
 def _inputs() -> list[Any]:
-    """What a visitor sets, in the order of `Explain.explained`; the token not yet."""
+    """Make the inputs in the order of `Explain.explained`; the token is disabled at first."""
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, min_width=180, interactive=False)
         placement = gr.Radio(PLACES, value=Placement.SUFFIX.value, label="Where the copies go", min_width=220)
@@ -137,7 +137,7 @@ def _inputs() -> list[Any]:
         carriers = count_field("Texts", 2, EXPLAIN_CARRIERS, value=_CARRIERS)
         benign = count_field("Benign tokens", LEAST_BENIGN, EXPLAIN_BENIGN, value=_BENIGN)
     attribution = gr.Checkbox(
-        value=False, label="Attribution", info="which tokens make up the similarity; slow"
+        value=False, label="Attribution", info="how much each token contributes to the similarity; slow"
     )
     return [token, placement, copies, carriers, benign, attribution]
 
@@ -154,11 +154,12 @@ def progress_callback(progress: gr.Progress | None) -> ProgressCallback:
 
 
 def _parts(found: Explanation) -> list[Any]:
-    """What the tab's outputs become."""
+    """Return the values of the tab's outputs."""
     token = found.tokens[0]
     said = render(
         "explanation.html.j2",
         verdict=token.verdict,
+        run_verdict=token.run_verdict,
         settings=found.settings,
         carriers=found.carriers,
         source=found.source,
@@ -167,7 +168,7 @@ def _parts(found: Explanation) -> list[Any]:
         notes=found.notes,
     )
     details = tables(
-        ("What differs", findings_table(found)),
+        ("Measures outside the benign interval", findings_table(found)),
         ("Similarity as a sum over tokens", pairs_table(found)),
         ("Nearest embeddings", neighbours_table(found)),
     )

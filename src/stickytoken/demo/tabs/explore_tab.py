@@ -1,4 +1,4 @@
-"""Explore: the table of a run, and the evidence of the token that is chosen in it."""
+"""Explore: the table of a run, and the evidence of the chosen token."""
 
 from __future__ import annotations
 
@@ -31,21 +31,23 @@ from stickytoken.reports.figure_set import curve_figures
 from stickytoken.reports.figures.figure import ReportFigure
 
 _FILTERED = ("verdict", "kind", "script")
-NO_RUN = "There is no run to look through: `stickytoken detect MODEL` makes one, `demo --run RUN` shows it."
+NO_RUN = (
+    "There is no run to explore: make one with `stickytoken detect MODEL`, then start the app with --run RUN."
+)
 
 
 class Explore:
     """What the tab shows.
 
     Args:
-        startup: what there is of the app; only evidence that a run does not keep waits for the model.
+        startup: the runs, and the model to come; only evidence that a run does not store waits for it.
     """
 
     def __init__(self, startup: Startup) -> None:
         self._startup = startup
 
     def about(self, content: RunContent) -> str:
-        """The headline of a run, its key numbers and notes."""
+        """Return the headline of a run, its key numbers and notes."""
         return render(
             "run.html.j2",
             tone=tone(content),
@@ -55,13 +57,13 @@ class Explore:
         )
 
     def evidence(self, content: RunContent, token_id: int) -> tuple[str, ReportFigure | None]:
-        """The card of a token, and its symptom curve.
+        """Return the card of a token and its symptom curves.
 
         Raises:
-            InputError: the run did not look at it, or nothing is kept of it and its model is not loaded.
+            InputError: the run did not look at it, or stores nothing about it and its model is not loaded.
         """
         if content.run is None:
-            raise InputError("this run is not finished: no token has evidence yet")
+            raise InputError("this run is not finished, so no token has evidence yet")
         shown = kept_evidence(content, token_id)
         if shown is None:
             shown = computed_evidence(content, token_id, self._startup.context().model)
@@ -73,10 +75,10 @@ class Explore:
         return render("evidence.html.j2", card=card, confidence=confidence), figures[0] if figures else None
 
     def chosen(self, label: object, token_id: object) -> list[Any]:
-        """What the evidence's outputs become: nothing where no token is chosen.
+        """Return the values of the evidence's outputs: empty if no token is chosen.
 
         Raises:
-            StickyTokenError: there is no such run or token, or no evidence of it.
+            StickyTokenError: there is no such run or token, or no evidence for it.
         """
         if token_id is None:
             return ["", *slot_contents(None)]
@@ -86,10 +88,10 @@ class Explore:
 
 
 def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
-    """Lay the tab out, with the run that the app opens with in it.
+    """Lay out the tab with the run that the app opens with.
 
     Args:
-        startup: what there is of the app.
+        startup: the runs, and the model to come.
         own_tab: the tab itself.
     """
     if startup.opened is None:
@@ -115,8 +117,8 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
     )  # fmt: skip
     token_id = worst_token(content) if content.run is not None else None
     token = gr.Dropdown(
-        tokens_offered(rows), value=token_id, label="Token to look at", interactive=True,
-        info="or choose a row of the table", elem_id="explore-token",
+        tokens_offered(rows), value=token_id, label="Token to show", interactive=True,
+        info="or click a row of the table", elem_id="explore-token",
     )  # fmt: skip
     evidence = gr.HTML("", elem_id="explore-evidence")
     shown = [evidence, *FigureSlot(None).outputs]
@@ -176,8 +178,8 @@ def _table(content: RunContent, rows: Any) -> dict[str, Any]:
 
 
 def _counted(rows: int) -> str:
-    listed = f", of which the first {TABLE_ROWS} are listed: narrow the search" if rows > TABLE_ROWS else ""
+    listed = f"; the first {TABLE_ROWS} are listed, so narrow the search" if rows > TABLE_ROWS else ""
     return message(
-        f"{rows:,} {'token' if rows == 1 else 'tokens'}{listed}. Severity and sd say how large a lift is; "
-        "the verdict, whether it is also too rare to be chance and acts on most texts."
+        f"{rows:,} {'token' if rows == 1 else 'tokens'}{listed}. A token is sticky if its lift is large, too "
+        "rare to be chance, and acts on most texts; severity grades flagged tokens only."
     )

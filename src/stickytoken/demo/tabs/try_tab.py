@@ -1,4 +1,4 @@
-"""Try: two sentences, a token, and what copies of it do."""
+"""Try: what copies of a token do to two sentences."""
 
 from __future__ import annotations
 
@@ -32,25 +32,22 @@ from stickytoken.visible_text import visible
 
 _BENIGN = 4
 _WHERE = {
-    Placement.PREFIX: "in front of sentence B",
-    Placement.SUFFIX: "behind sentence B",
+    Placement.PREFIX: "before sentence B",
+    Placement.SUFFIX: "after sentence B",
     Placement.RANDOM: "between the words of sentence B",
 }
 NAMING = "as in the vocabulary, or # and its id"
-LISTED = "its flagged tokens, then ordinary ones"
+LISTED = "flagged tokens, then ordinary ones"
 NOTHING_LISTED = "no run of this model is open"
-PLACES = [("in front", "prefix"), ("behind", "suffix"), ("between the words", "random")]
-LOADING = (
-    "{model} is being loaded; the worked example follows in a few seconds. Explore and Compare can be opened "
-    "meanwhile."
-)
+PLACES = [("before (prefix)", "prefix"), ("after (suffix)", "suffix"), ("between words (random)", "random")]
+LOADING = "{model} is being loaded; a worked example follows in a few seconds. Explore and Compare are ready."
 
 
 class Try:
-    """What the tab shows; whatever it is asked for waits until the model is loaded.
+    """What the tab shows; every request waits until the model is loaded.
 
     Args:
-        startup: what there is of the app.
+        startup: the runs, and the model to come.
     """
 
     def __init__(self, startup: Startup) -> None:
@@ -75,7 +72,7 @@ class Try:
             copies: how many.
 
         Raises:
-            InputError: something that cannot be tried; says what.
+            InputError: a value that cannot be used.
             EncodingError: a text without a usable vector.
         """
         texts = checked_text("sentence A", anchor), checked_text("sentence B", carrier)
@@ -91,7 +88,7 @@ class Try:
             return measure_trial(encoder, plan_trial(encoder, question))
 
     def shown(self, answer: Answer, why: str = "") -> tuple[str, ReportFigure, ReportFigure]:
-        """The answer in words, the curve, and the heat-map."""
+        """Return the answer in words, the curve and the heat-map."""
         context, question = self._context, answer.trial.question
         token = context.shown_name(question.token.id)
         benign = [context.shown_name(each.id) for each in question.benign]
@@ -111,16 +108,16 @@ class Try:
         return said, similarity_curve(answer, token, benign, u), pair_heatmap(answer, token, benign[0])
 
     def answered(self, answer: Answer, why: str = "") -> list[Any]:
-        """What the tab's outputs become."""
+        """Return the values of the tab's outputs."""
         said, *figures = self.shown(answer, why)
         return [said, *(part for figure in figures for part in slot_contents(figure)), _sentences(answer)]
 
     def opening(self) -> list[Any]:
-        """What the tab's inputs, list, button and outputs become first; computed once for all visitors."""
+        """Return the first values of all inputs and outputs; computed once for all visitors."""
         with self._lock:
             if self._opening is None:
                 self._opening = self._opened(self._context)
-            return deepcopy(self._opening)  # Gradio takes updates apart
+            return deepcopy(self._opening)  # Gradio modifies updates
 
     def _opened(self, context: Context) -> list[Any]:
         example = worked_example(context.content, context.model.vocabulary, context.corpus)
@@ -143,11 +140,11 @@ class Try:
 
 
 def try_tab(startup: Startup, page: gr.Blocks) -> None:
-    """Lay the tab out; the worked example stands in it as soon as the model is loaded.
+    """Lay out the tab; the worked example appears as soon as the model is loaded.
 
     Args:
-        startup: what there is of the app.
-        page: that the tab is in.
+        startup: the runs, and the model to come.
+        page: the page of the tab.
     """
     tab = Try(startup)
     inputs, chosen = _inputs()
@@ -184,7 +181,7 @@ def _blank(error: str) -> list[Any]:
 
 
 def _inputs() -> tuple[list[Any], Any]:
-    """What a visitor sets, in the order of `Try.answer`, and the list of tokens; not to be used yet."""
+    """Make the inputs in the order of `Try.answer`, and the list of tokens; all are disabled at first."""
     with gr.Row():
         texts = [
             gr.Textbox(label=label, lines=2, max_lines=6, min_width=280, interactive=False)
@@ -193,7 +190,7 @@ def _inputs() -> tuple[list[Any], Any]:
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, elem_id="try-token", min_width=180, interactive=False)
         chosen = gr.Dropdown(
-            [], value=None, label="From the run's list", info=LISTED, min_width=180, interactive=False
+            [], value=None, label="From the run", info=LISTED, min_width=180, interactive=False
         )
         placement = gr.Radio(
             PLACES,

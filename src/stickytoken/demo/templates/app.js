@@ -1,12 +1,12 @@
 "use strict";
-// Names every picture for a screen reader, and fits it to a narrow screen and to the colour scheme.
+// Names every picture for screen readers, and fits it to narrow screens and to the colour scheme.
 (() => {
   const themes = __THEMES__;
   const narrow = matchMedia("(max-width: 640px)");
   const scheme = () => (document.body.classList.contains("dark") ? "dark" : "light");
 
   const clone = (value) => JSON.parse(JSON.stringify(value));
-  // By picture, its layout as it came.
+  // The original layout of every picture.
   const plain = new WeakMap();
 
   // Sets layout["a.b[0].c"], as Plotly.relayout would.
@@ -23,7 +23,7 @@
     const wanted = `${scheme()} ${narrow.matches}`;
     const dressed = plot.layout.meta.dressed;
     if (dressed === wanted) return;
-    // Noted in the layout: a new answer brings a new one, in the same place or in another.
+    // Kept in the layout: a new answer brings a new layout, in the same place or another.
     if (!dressed) plain.set(plot, clone(plot.layout));
     const layout = clone(plain.get(plot));
     layout.meta.dressed = wanted;
