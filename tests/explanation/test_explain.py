@@ -102,7 +102,7 @@ def test_the_lift_is_that_of_plain_vectors(explained, sticky_bert):
     row = explained.measures.filter(measure="lift_sentences", token_id=token_id).to_dicts()[0]
     assert row["value"] == pytest.approx(np.mean(lifts), abs=1e-5)
     assert row["carriers"] == len(lifts)
-    low, high = stats.t.interval(0.95, len(lifts) - 1, np.mean(lifts), stats.sem(lifts))
+    low, high = stats.t.interval(SMALL.confidence, len(lifts) - 1, np.mean(lifts), stats.sem(lifts))
     assert (row["low"], row["high"]) == (pytest.approx(low, abs=1e-5), pytest.approx(high, abs=1e-5))
 
 
@@ -324,7 +324,7 @@ def test_the_command_refuses_bad_input(bert_folder, small_run, tmp_path):
     planted.refused("explain", bert_folder, "river", "--text", " ", saying="--text is ' '")
     planted.refused("explain", bert_folder, "river", "--model", "x", saying="--model needs a run folder")
     planted.refused("explain", bert_folder, "x", "--ids", saying="'x' is not a token id")
-    planted.refused("explain", bert_folder, "river", "--column", "a", saying="without sentences")
+    planted.refused("explain", bert_folder, "river", "--column", "a", saying="without --sentences")
     planted.edit_record(folder, result=None)
     planted.refused("explain", folder, "river", saying="is not finished")
     planted.edit_record(folder, schema_version=9)

@@ -305,7 +305,7 @@ def test_a_run_is_measured_by_its_own_tokens(planted_run, tasks, tmp_path, short
     assert (tmp_path / "out" / "impact.md").read_text("utf-8").startswith("# What sticky tokens cost")
     table = planted.command("impact", planted_run, "--task", tasks[0], *short, "--out", tmp_path / "out")
     assert table.exit_code == 0, table.stderr
-    assert "sts: copies cost spearman" in table.stdout
+    assert "sts: sticky tokens lower spearman" in table.stdout
 
 
 def test_a_measurement_lies_in_the_folder_of_its_run(planted_run, tasks, tmp_path, short):
