@@ -147,12 +147,15 @@ def test_other_architectures(name, placement, tmp_path):
 
 def test_a_static_model_is_explained_without_attention():
     found = explain(
-        load_encoder(planted.planted_model(3)), [planted.PLANTED], sentences=CORPUS, settings=SMALL
+        load_encoder(planted.planted_model(3)),
+        [planted.PLANTED],
+        sentences=CORPUS,
+        settings=SMALL,
     )
     assert "attention" not in set(found.measures["area"])
     assert any("static embedding model: it has no attention" in note for note in found.notes)
     pooling = [each.measure for each in found.tokens[0].findings if each.area == "pooling"]
-    assert "pooling_share" in pooling
+    assert "pooling_norm_share" in pooling
     assert found.heads.is_empty()
 
 
@@ -192,7 +195,10 @@ def test_files_are_what_the_object_holds(explained, tmp_path):
         document = json.loads((folder / "explanation.json").read_text("utf-8"))
         assert [each["token"] for each in document["tokens"]] == [token.token]
         assert document["settings"]["copies"] == 4
-    with pytest.raises(RunError, match="cannot be written"):
+    before = planted.files_of(tmp_path)
+    assert explained.write(tmp_path / "out") == folders
+    assert planted.files_of(tmp_path) == before
+    with pytest.raises(RunError, match="Not a directory"):
         explained.write(folders[0] / "explanation.json")
 
 

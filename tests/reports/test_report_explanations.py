@@ -10,8 +10,10 @@ import pytest
 import planted
 import profiled
 import stickytoken
+import tiny
 from hostile import assert_harmless
 from report_pages import Page, opened, wait_for_plots, words_cut_off
+from stickytoken.corpora.corpus import collect_sentences
 from stickytoken.errors import InputError, RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.files import explanation_folders, read_explanation
@@ -169,8 +171,9 @@ def test_a_model_without_attention_is_said_to_have_none(tmp_path):
     [
         ("heads.parquet", b"PAR1", "is damaged"),
         ("explanation.json", b"{", "is damaged"),
+        ("explanation.json", b'{"schema_version": 1}', "does not say which model it explains: run explain"),
         ("explanation.json", b"[]", "has schema version null"),
-        ("explanation.json", b'{"schema_version": 1}', "is not what explain writes"),
+        ("explanation.json", b'{"schema_version": 2}', "is not what explain writes"),
     ],
 )
 def test_a_damaged_explanation_keeps_nobody_from_the_report(run_copy, name, content, saying):
@@ -186,7 +189,7 @@ def test_a_damaged_explanation_keeps_nobody_from_the_report(run_copy, name, cont
 def test_tables_of_another_kind_are_refused(run_copy):
     path = folder_of(run_copy) / "measures.parquet"
     pl.read_parquet(path).with_columns(pl.col("value").cast(pl.String)).write_parquet(path)
-    assert "has 'value' as String: explain the token again" in Page(stickytoken.report(run_copy)).text
+    assert "has 'value' as String: delete it and run explain again" in Page(stickytoken.report(run_copy)).text
     pl.DataFrame({"other": [1]}).write_parquet(path)
     assert "has no column" in Page(stickytoken.report(run_copy)).text
 
@@ -202,6 +205,19 @@ def test_an_explanation_of_another_schema_or_model_is_not_shown(run_copy):
     assert not any(name.startswith("explain-") for name in page.data["figures"])
     with pytest.raises(RunError, match="it is of another model"):
         make_report(run_copy, explanations=_only(other, run_copy.with_name("why")))
+
+
+def test_an_explanation_of_another_model_with_the_same_vocabulary_is_not_shown(run_copy, tmp_path):
+    other = tiny.sentence_transformer(tiny.bert_backbone(tmp_path / "other", seed=1), normalize=True)
+    corpus = collect_sentences(tiny.sentences(40), "test")
+    out = run_copy / "explain"
+    found = explain(stickytoken.load_encoder(other), ["window"], sentences=corpus, settings=SMALL, out=out)
+    page = Page(stickytoken.report(run_copy))
+    assert "explains another model than that of the run (they differ in weights)" in page.text
+    assert {each.token.token for each in read_content(run_copy).explanations} == {"river", "garden"}
+    stranger = out / str(found.tokens[0].token_id)
+    with pytest.raises(RunError, match="run explain with the model of the run"):
+        make_report(run_copy, explanations=_only(stranger, tmp_path / "why"))
 
 
 def _only(folder, place):

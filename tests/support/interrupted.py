@@ -36,16 +36,24 @@ def wait_for_shards(process: BaseProcess, folder: Path, count: int) -> None:
 
 
 def killed_again_and_again(
-    detection: Callable[[Path, Path], None], model: Path, folder: Path, kills: int, in_shards: int
+    detection: Callable[[Path, Path], None],
+    model: Path,
+    folder: Path,
+    kills: int,
+    in_shards: int,
+    committed: Callable[[Path], dict[str, Any]] = planted.shards_of,
+    most: int = 7,
 ) -> dict[str, Any]:
-    """Kill a detection at random moments; no kill may lose or change a committed shard.
+    """Kill a measurement at random moments; no kill may lose or change a committed shard.
 
     Args:
-        detection: the function that detects.
+        detection: the function that measures.
         model: the model's folder.
-        folder: the run folder.
+        folder: the folder of the results.
         kills: kills at least.
         in_shards: of them, those after which there are more shards than before.
+        committed: what was committed in a folder, by name.
+        most: shards to wait for before a kill.
 
     Returns:
         The committed shards, by name.
@@ -56,7 +64,9 @@ def killed_again_and_again(
     while done < kills or fruitful < in_shards:
         process = started(detection, model, folder)
         if done % 3:
-            wait_for_shards(process, folder, len(seen) + moments.randint(1, 7))
+            goal = len(seen) + moments.randint(1, most)
+            while process.is_alive() and len(committed(folder)) < goal:
+                time.sleep(0.001)
             time.sleep(moments.uniform(0, 0.01))
         else:
             time.sleep(moments.uniform(0, 0.4))
@@ -68,7 +78,7 @@ def killed_again_and_again(
             continue
         assert process.exitcode == -signal.SIGKILL
         done += 1
-        found = planted.shards_of(folder)
+        found = committed(folder)
         assert {name: found.get(name) for name in seen} == seen
         fruitful += len(found) > len(seen)
         seen = found

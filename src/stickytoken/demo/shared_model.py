@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
+from stickytoken.detection.flagged import flagged_tokens
 from stickytoken.detection.run import Run
 from stickytoken.detection.same_model import model_difference
 from stickytoken.detection.schema import RunRecord
 from stickytoken.detection.token_evidence import Reopened, reopen
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
-from stickytoken.explanation.said_by_run import flagged_tokens
 from stickytoken.insertion import Token
 from stickytoken.vocabulary.benign import match_benign
 from stickytoken.vocabulary.categories import Vocabulary, categorize

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
 from stickytoken.methods.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from stickytoken.detection.run import Run
 
 FLAGGED = (Verdict.STICKY.value, Verdict.TOPICAL.value)
 
@@ -22,3 +27,8 @@ def flagged_ids(tokens: pl.DataFrame) -> list[int]:
     """
     ids: list[int] = tokens.filter(is_flagged())["token_id"].to_list()
     return ids
+
+
+def flagged_tokens(run: Run | None) -> frozenset[int]:
+    """Ids of the tokens that a run flags; none without a run."""
+    return frozenset() if run is None else frozenset(flagged_ids(run.tokens))

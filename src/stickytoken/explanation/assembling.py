@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stickytoken.detection.run import Run
+from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.explanation.attributing import Attributed
 from stickytoken.explanation.embeddings import EmbeddingMatrix, share_below
 from stickytoken.explanation.material import Material
@@ -22,7 +24,6 @@ from stickytoken.explanation.record import (
     PAIRS_SCHEMA,
 )
 from stickytoken.explanation.result import Explanation, TokenExplanation
-from stickytoken.explanation.said_by_run import run_verdicts
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.explanation.tables import (
     frame,
@@ -31,8 +32,13 @@ from stickytoken.explanation.tables import (
     pair_tables,
 )
 from stickytoken.explanation.verdict import findings, verdict
+from stickytoken.hashing import digest
+from stickytoken.measurement.identity import identity_of
 from stickytoken.vocabulary.benign import BenignMatch
 from stickytoken.vocabulary.categories import Vocabulary
+
+# Raise it when the same inputs would give other numbers than before.
+_IDENTITY_VERSION = 1
 
 if TYPE_CHECKING:
     from stickytoken.inspection.protocol import Inspector
@@ -49,6 +55,7 @@ class Job:
         material: carriers and anchors.
         matches: by explained token, its benign tokens.
         run: that the tokens come from; None without one.
+        identity: of the model, computed for this explanation.
     """
 
     inspector: Inspector
@@ -57,6 +64,26 @@ class Job:
     material: Material
     matches: dict[int, BenignMatch]
     run: Run | None
+    identity: EncoderIdentity
+
+    @cached_property
+    def verdicts(self) -> dict[int, str | None]:
+        """Verdict of every token that the run looked at, by id; none without a run."""
+        return {} if self.run is None else dict(self.run.tokens.select("token_id", "verdict").iter_rows())
+
+    def parts(self, token_id: int) -> dict[str, Any]:
+        """Everything that can change the explanation of a token, as JSON values."""
+        return identity_of(
+            _IDENTITY_VERSION,
+            self.identity,
+            self.settings,
+            token=token_id,
+            benign=self.benign[token_id],
+            carriers=digest([[each.text, each.template] for each in self.material.carriers]),
+            anchors=digest(self.material.anchors),
+            mean_similarity=self.material.mean_similarity,
+            run_verdict=self.verdicts.get(token_id),
+        )
 
     @property
     def benign(self) -> dict[int, list[int]]:
@@ -113,6 +140,7 @@ def assemble(
         carriers=len(job.material.carriers),
         source=job.material.source,
         pooling=job.inspector.pooling,
+        parts={token_id: job.parts(token_id) for token_id in job.matches},
     )
 
 
@@ -124,7 +152,7 @@ def _token(job: Job, token_id: int, rows: list[dict[str, Any]]) -> TokenExplanat
         token_id=token_id,
         token=name,
         category=job.vocabulary.categories[place].value,
-        run_verdict=run_verdicts(job.run).get(token_id),
+        run_verdict=job.verdicts.get(token_id),
         verdict=verdict(name, token_id, rows, differing, len(match.tokens)),
         findings=tuple(differing),
         same_category=match.same_category,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from stickytoken.corpora import load_sentences
 from stickytoken.corpora.choice import SentenceSource
 from stickytoken.corpora.readability import readable
+from stickytoken.detection.flagged import flagged_tokens
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.same_model import require_same_model
 from stickytoken.detection.selection import TokenSource, choose_tokens
@@ -20,11 +23,11 @@ from stickytoken.errors import InputError, ModelError
 from stickytoken.explanation.assembling import Job, assemble
 from stickytoken.explanation.attributing import attribute
 from stickytoken.explanation.embeddings import EmbeddingMatrix
+from stickytoken.explanation.files import ExplanationContent, stored_explanation
 from stickytoken.explanation.material import gather
 from stickytoken.explanation.measuring import Measured, mean_direction, measure
 from stickytoken.explanation.observing import Surroundings, unit
 from stickytoken.explanation.result import Explanation
-from stickytoken.explanation.said_by_run import flagged_tokens
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.measurement.atomic import require_writable
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
@@ -57,14 +60,16 @@ def explain(
         sentences: the corpus: a list of sentences, or anything that `load_sentences` takes; None takes
             the run's texts, or the bundled corpus.
         settings: of the explanation.
-        out: a folder to write to; None writes nothing.
+        out: gets a folder for each token, committed as soon as that token is explained; None writes nothing.
+            The same call continues what was cut off, and opens what is finished.
         progress: told of every step.
 
     Raises:
         InputError: tokens, texts or settings that cannot be used, or no benign tokens to compare with.
         ModelError: an encoder that nobody can look into.
         EncodingError: a text without a usable vector.
-        RunError: the run is of another model, or ``out`` cannot be written.
+        RunError: the run is of another model, or ``out`` holds another explanation of a token or cannot be
+            written.
     """
     from stickytoken.inspection.inspectors import inspector_of
 
@@ -94,11 +99,17 @@ def explain(
         for token_id in token_ids
     }
     material = gather(encoder, settings, run, chosen, corpus)
-    job = Job(inspector, vocabulary, settings, material, matches, run)
-    explanation = _explained(job, progress)
-    if out is not None:
-        explanation.write(out)
-    return explanation
+    job = Job(inspector, vocabulary, settings, material, matches, run, encoder.identity)
+    surroundings = cache(partial(_surroundings, job, progress))
+    contents = []
+    for token_id, match in matches.items():
+        own = replace(job, matches={token_id: match})
+        compute = partial(_explained, own, token_id, surroundings, progress)
+        place = None if out is None else out / str(token_id)
+        contents.append(
+            compute() if place is None else stored_explanation(place, job.parts(token_id), compute)
+        )
+    return Explanation.of(contents)
 
 
 def _token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
@@ -110,8 +121,10 @@ def _token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
     return ids
 
 
-def _explained(job: Job, progress: ProgressCallback) -> Explanation:
-    surroundings = _surroundings(job, progress)
+def _explained(
+    job: Job, token_id: int, shared: Callable[[], Surroundings], progress: ProgressCallback
+) -> ExplanationContent:
+    surroundings, names = shared(), job.inspector.encoder.tokenizer.entries
     measured = measure(job.inspector, job.material.carriers, job.benign, surroundings, progress)
     notes = _notes(job, measured)
     attributed = None
@@ -127,17 +140,16 @@ def _explained(job: Job, progress: ProgressCallback) -> Explanation:
                 progress,
             )
             notes.append(
-                f"attributions miss at most {attributed.error:.2g} of a unit vector ({job.settings.steps} "
-                "points an integral, more where it turns sharply)"
+                f"attributions of {names[token_id]!r} miss at most {attributed.error:.2g} of a unit vector "
+                f"({job.settings.steps} points per integral, more where it changes sharply)"
             )
         except ModelError as error:
             notes.append(f"no attribution: {error}")
     rows = job.inspector.embedding_matrix()
-    names = job.inspector.encoder.tokenizer.entries
     matrix = None if rows is None else EmbeddingMatrix(rows, names)
     if matrix is None:
         notes.append(f"no look at the embedding matrix: {job.inspector.encoder.name} does not show it")
-    return assemble(job, measured, attributed, matrix, notes)
+    return assemble(job, measured, attributed, matrix, notes).content(token_id)
 
 
 def _surroundings(job: Job, progress: ProgressCallback) -> Surroundings:

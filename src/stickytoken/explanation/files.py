@@ -1,9 +1,9 @@
-"""Explanations read back from their folders, for reports; no model is needed."""
+"""Explanations in folders: written once, continued, and read back; reading needs no model."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,13 @@ from stickytoken.explanation.record import (
     ExplainedTokenRecord,
     ExplanationRecord,
 )
-from stickytoken.measurement.store import ResultFolder
+from stickytoken.hashing import digest
+from stickytoken.measurement.records import MeasurementRecord
+from stickytoken.measurement.resume import IdentityRecord, Kind, resumed
+from stickytoken.measurement.store import ResultFolder, read_json, repair_advice
+
+# The schema version of explanations that do not say which model they explain.
+_WITHOUT_IDENTITY = 1
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,48 @@ class StoredExplanation(ExplanationContent):
     """
 
     path: Path
+
+
+def stored_explanation(
+    folder: Path, parts: dict[str, Any], compute: Callable[[], ExplanationContent]
+) -> ExplanationContent:
+    """Return the explanation that a folder holds, or compute and commit it.
+
+    Args:
+        folder: of the token; new, empty, or holding the same explanation. One that an earlier version wrote
+            without an identity is replaced.
+        parts: identity of the explanation.
+        compute: called if the folder does not hold all of it.
+
+    Raises:
+        RunError: the folder holds something else, is in use by another process, or cannot be written.
+    """
+    files = ResultFolder(folder)
+    claim = IdentityRecord(kind=_KIND.name, identity=digest(parts), identity_parts=parts)
+    with resumed(files, _KIND, claim) as held:
+        if held.finished:
+            return read_explanation(folder)
+        held.begin()
+        content = compute()
+        for name, table in content.tables.items():
+            files.write_table(f"{name}.parquet", table)
+        held.finish(content.record)
+    return content
+
+
+def _continued(folder: ResultFolder) -> ExplanationRecord | None:
+    path = folder.path / EXPLANATION_FILE
+    raw = read_json(path)
+    earlier = isinstance(raw, dict) and raw.get("schema_version") == _WITHOUT_IDENTITY
+    return None if earlier else _record(path)
+
+
+def _is_finished(record: MeasurementRecord, folder: ResultFolder) -> bool:
+    del record
+    return all((folder.path / f"{name}.parquet").is_file() for name in TABLE_SCHEMAS)
+
+
+_KIND: Kind[MeasurementRecord] = Kind("explanation", EXPLANATION_FILE, _continued, _is_finished)
 
 
 def explanation_folders(folder: Path) -> list[Path]:
@@ -79,26 +127,28 @@ def read_explanation(folder: Path) -> StoredExplanation:
 
 
 def _record(path: Path) -> ExplanationRecord:
-    try:
-        raw = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{path} is damaged ({error}): explain the token again") from error
+    raw = read_json(path)
     version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if version == _WITHOUT_IDENTITY:
+        raise RunError(
+            f"{path} was written by an earlier stickytoken and does not say which model it explains: "
+            "run explain again"
+        )
     if version != EXPLANATION_SCHEMA_VERSION:
         raise RunError(
             f"{path} has schema version {json.dumps(version)[:40]}, this stickytoken reads "
-            f"{EXPLANATION_SCHEMA_VERSION}: explain the token again"
+            f"{EXPLANATION_SCHEMA_VERSION}: run explain again in another folder"
         )
     try:
         record = ExplanationRecord.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         raise RunError(
-            f"{path} is not what explain writes ({_place(first['loc'])}: {first['msg']}): explain the token "
-            "again"
+            f"{path} is not what explain writes ({_place(first['loc'])}: {first['msg']}): "
+            f"{repair_advice(path)}"
         ) from error
     if len(record.tokens) != 1:
-        raise RunError(f"{path} has {len(record.tokens)} tokens, one is expected: explain the token again")
+        raise RunError(f"{path} has {len(record.tokens)} tokens, one is expected: {repair_advice(path)}")
     return record
 
 
@@ -109,4 +159,4 @@ def _place(location: Sequence[int | str]) -> str:
 def _require_types(path: Path, table: pl.DataFrame, schema: Any) -> None:
     for name, dtype in schema.items():
         if table.schema[name] != dtype:
-            raise RunError(f"{path} has {name!r} as {table.schema[name]}: explain the token again")
+            raise RunError(f"{path} has {name!r} as {table.schema[name]}: delete it and run explain again")

@@ -8,9 +8,10 @@ from typing import Any
 import polars as pl
 from pydantic import Field
 
-from stickytoken.measurement.records import Record
+from stickytoken.measurement.records import MeasurementRecord, Record
 
-EXPLANATION_SCHEMA_VERSION = 1
+# 2 added the identity.
+EXPLANATION_SCHEMA_VERSION = 2
 EXPLANATION_FILE = "explanation.json"
 # Of a run folder; it holds a folder for each explained token, named by id.
 EXPLANATIONS_FOLDER = "explain"
@@ -122,10 +123,9 @@ class ExplainedTokenRecord(Record):
     neighbours: list[dict[str, Any]]
 
 
-class ExplanationRecord(Record):
+class ExplanationRecord(MeasurementRecord):
     """explanation.json."""
 
-    schema_version: int
     model: str
     pooling: str | None
     carriers: int

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import polars as pl
 
-from stickytoken.errors import InputError, RunError
-from stickytoken.explanation.files import ExplanationContent
+from stickytoken.errors import InputError
+from stickytoken.explanation.files import ExplanationContent, stored_explanation
 from stickytoken.explanation.record import (
-    EXPLANATION_FILE,
     EXPLANATION_SCHEMA_VERSION,
     TABLE_SCHEMAS,
+    ExplainedTokenRecord,
     ExplanationRecord,
 )
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.explanation.verdict import Finding
-from stickytoken.measurement.atomic import write_atomically
+from stickytoken.hashing import digest
+from stickytoken.insertion import Placement
 from stickytoken.measurement.environment import package_versions
 
 TABLES = tuple(TABLE_SCHEMAS)
@@ -69,6 +69,7 @@ class Explanation:
         carriers: texts that the copies were put into.
         source: where these came from.
         pooling: how the model pools; None where nobody can say.
+        parts: by token id, everything that can change its numbers.
     """
 
     model: str
@@ -85,6 +86,7 @@ class Explanation:
     carriers: int
     source: str
     pooling: str | None
+    parts: Mapping[int, dict[str, Any]]
 
     def of_token(self, token_id: int) -> dict[str, pl.DataFrame]:
         """All tables of one token, by name."""
@@ -129,43 +131,61 @@ class Explanation:
         return ExplanationContent(record, record.tokens[0], self.of_token(token_id))
 
     def write(self, folder: str | Path) -> list[Path]:
-        """Write a folder a token: explanation.json, and a Parquet file a table.
+        """Write one folder per token: explanation.json, and a Parquet file per table.
 
         Args:
-            folder: gets a folder named by id for each token; what is there of the same token is replaced.
+            folder: gets a folder named by id for each token; one that holds the same explanation already is
+                left as it is.
 
         Returns:
             The folders, in the order of the tokens.
 
         Raises:
-            RunError: the folder cannot be written.
+            RunError: a folder holds another explanation or something else, or cannot be written.
         """
         written = []
         for each in self.tokens:
             place = Path(folder).expanduser() / str(each.token_id)
-            try:
-                place.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise RunError(f"{place} cannot be written: {error.strerror or error}") from error
-            for name, table in self.of_token(each.token_id).items():
-                _write(place / f"{name}.parquet", _parquet(table))
-            document = self._record(each.token_id)
-            _write(place / EXPLANATION_FILE, json.dumps(document, indent=2, allow_nan=False).encode() + b"\n")
+            stored_explanation(place, self.parts[each.token_id], partial(self.content, each.token_id))
             written.append(place)
         return written
 
+    @classmethod
+    def of(cls, contents: Sequence[ExplanationContent]) -> Explanation:
+        """Join the explanations of several tokens by the same model, settings and texts."""
+        first = contents[0].record
+        settings = first.settings | {"placement": Placement(first.settings["placement"])}
+        return cls(
+            model=first.model,
+            tokens=tuple(_token(content.token) for content in contents),
+            **{name: pl.concat([content.tables[name] for content in contents]) for name in TABLES},
+            vocabulary=first.vocabulary,
+            notes=tuple(dict.fromkeys(note for content in contents for note in content.record.notes)),
+            settings=ExplainSettings(**settings),
+            carriers=first.carriers,
+            source=first.source,
+            pooling=first.pooling,
+            parts={content.token.token_id: content.record.identity_parts for content in contents},
+        )
+
     def _record(self, token_id: int) -> dict[str, Any]:
-        return self.document((token_id,)) | {"versions": package_versions()}
+        parts = self.parts.get(token_id, {})
+        return {
+            "schema_version": EXPLANATION_SCHEMA_VERSION,
+            "identity": digest(parts),
+            "identity_parts": parts,
+            **self.document((token_id,)),
+            "versions": package_versions(),
+        }
 
 
-def _parquet(table: pl.DataFrame) -> bytes:
-    buffer = io.BytesIO()
-    table.write_parquet(buffer)
-    return buffer.getvalue()
-
-
-def _write(path: Path, content: bytes) -> None:
-    def write(stream: BinaryIO) -> None:
-        stream.write(content)
-
-    write_atomically(path, write)
+def _token(record: ExplainedTokenRecord) -> TokenExplanation:
+    return TokenExplanation(
+        token_id=record.token_id,
+        token=record.token,
+        category=record.category,
+        run_verdict=record.run_verdict,
+        verdict=record.verdict,
+        findings=tuple(Finding(**each.model_dump()) for each in record.findings),
+        same_category=record.same_category,
+    )

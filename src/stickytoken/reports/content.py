@@ -22,6 +22,7 @@ from stickytoken.explanation.files import (
 )
 from stickytoken.explanation.record import EXPLANATIONS_FOLDER
 from stickytoken.impacts.results import Impact, impacts_in
+from stickytoken.measurement.identity import differences
 from stickytoken.measurement.store import VOCABULARY_FILE
 from stickytoken.methods.descriptions import Scale
 from stickytoken.methods.protocol import AnyMethod
@@ -179,7 +180,7 @@ def _explanations(run: Run, asked: Path | None) -> tuple[list[StoredExplanation]
     unread: list[str] = []
     for folder in folders:
         try:
-            found.append(_of_this_model(read_explanation(folder), names))
+            found.append(_of_this_model(read_explanation(folder), run, names))
         except RunError as error:
             if asked is not None:
                 raise
@@ -187,7 +188,13 @@ def _explanations(run: Run, asked: Path | None) -> tuple[list[StoredExplanation]
     return found, unread
 
 
-def _of_this_model(found: StoredExplanation, names: dict[int, str | None]) -> StoredExplanation:
+def _of_this_model(found: StoredExplanation, run: Run, names: dict[int, str | None]) -> StoredExplanation:
+    own, explained = (each.identity_parts.get("encoder") for each in (run.record, found.record))
+    if isinstance(own, dict) and (parts := differences(own, explained or {})):
+        raise RunError(
+            f"{found.path} explains another model than that of the run (they differ in {', '.join(parts)}): "
+            "run explain with the model of the run"
+        )
     token_id, token = found.token.token_id, found.token.token
     if names.get(token_id, token) != token:
         raise RunError(

@@ -24,8 +24,6 @@ from stickytoken.insertion import Placement
 
 if TYPE_CHECKING:
     from stickytoken.corpora import Sentences
-    from stickytoken.detection import Run
-    from stickytoken.explanation import Explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +111,7 @@ def explain(
     """
     from stickytoken.explanation import ExplainSettings
     from stickytoken.explanation import explain as run_explain
+    from stickytoken.explanation.record import EXPLANATIONS_FOLDER
     from stickytoken.measurement.atomic import require_writable
 
     if out is not None:
@@ -123,6 +122,8 @@ def explain(
     corpus = _corpus(sentences, column)
     run = run_in(source, model)
     encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
+    # An explanation of a model alone is only printed.
+    place = out or (run.path / EXPLANATIONS_FOLDER if run is not None else None)
     with progress_bar() as progress:
         found = run_explain(
             encoder,
@@ -131,26 +132,18 @@ def explain(
             texts=text,
             sentences=corpus,
             settings=settings,
+            out=place,
             progress=progress,
         )
-    _write(found, out, run)
-    if output_format is Format.JSON:
-        print_json(found.document())
-    else:
-        print_explanation(found)
-
-
-def _write(found: Explanation, out: Path | None, run: Run | None) -> None:
-    """Write the tables to `--out`, or into the run; an explanation of a model alone is only printed."""
-    from stickytoken.explanation.record import EXPLANATIONS_FOLDER
-
-    place = out or (run.path / EXPLANATIONS_FOLDER if run is not None else None)
     if place is not None:
-        found.write(place)
         inform(f"tables: {place}/<token id>/")
     if run is not None:
         shown = "" if out is None else f" --explanations {out}"
         inform(f"for figures: stickytoken report {run.path}{shown}")
+    if output_format is Format.JSON:
+        print_json(found.document())
+    else:
+        print_explanation(found)
 
 
 def _corpus(sentences: str | None, column: str | None) -> Sentences | None:

@@ -1,0 +1,159 @@
+"""An explanation that is cut off continues, one that is finished is opened, and another one is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import planted
+import tiny
+from interrupted import died, finished, killed_again_and_again
+from stickytoken import load_encoder
+from stickytoken.corpora.corpus import collect_sentences
+from stickytoken.errors import RunError
+from stickytoken.explanation import ExplainSettings, explain
+from stickytoken.explanation.result import TABLES
+
+SETTINGS = ExplainSettings(
+    copies=3, carriers=4, benign=4, attribution_carriers=1, attribution_benign=3, steps=3, directions=16
+)
+TOKENS = ("river", "garden", "window", "stone", "market", "song")
+
+
+def corpus():
+    return collect_sentences(tiny.sentences(40), "test")
+
+
+def explain_small(model, out):
+    """Explain six tokens; runs in a process of its own."""
+    encoder = load_encoder(model, device="cpu")
+    explain(encoder, TOKENS, sentences=corpus(), settings=SETTINGS, out=out)
+
+
+def explained_tokens(folder):
+    """The committed explanations, by name of their folder."""
+    return {
+        path.parent.name: (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.glob("*/explanation.json")
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(bert_folder, tmp_path_factory):
+    """The folder of explanations that nothing interrupted, in a process of its own."""
+    folder = tmp_path_factory.mktemp("whole") / "explain"
+    assert finished(explain_small, bert_folder, folder) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder(bert_folder):
+    return load_encoder(bert_folder, device="cpu")
+
+
+def again(encoder, out, tokens=TOKENS, **options):
+    return explain(encoder, tokens, out=out, **{"sentences": corpus(), "settings": SETTINGS} | options)
+
+
+def assert_same(folder, whole):
+    """The same bytes in every file."""
+    names = sorted(path.relative_to(whole) for path in whole.rglob("*.*") if path.suffix != ".lock")
+    assert len(names) == len(TOKENS) * (len(TABLES) + 2 + 1)
+    assert sorted(path.relative_to(folder) for path in folder.rglob("*.*")) == names
+    for name in names:
+        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_explanations_that_are_killed_again_and_again_end_with_the_same_bytes(bert_folder, whole, tmp_path):
+    folder = tmp_path / "explain"
+    seen = killed_again_and_again(
+        explain_small, bert_folder, folder, kills=3, in_shards=1, committed=explained_tokens, most=2
+    )
+    assert 0 < len(seen) < len(TOKENS)
+    assert finished(explain_small, bert_folder, folder) == 0
+    found = explained_tokens(folder)
+    assert {name: found[name] for name in seen} == seen
+    assert_same(folder, whole)
+
+
+@pytest.mark.parametrize("moment", ["identity.json", "heads.parquet", "explanation.json"])
+def test_a_kill_while_a_file_is_written_leaves_a_folder_that_the_same_call_takes(
+    bert_folder, whole, tmp_path, moment
+):
+    folder = tmp_path / "explain"
+    assert died(explain_small, bert_folder, folder, moment) == moment
+    assert finished(explain_small, bert_folder, folder) == 0
+    assert_same(folder, whole)
+
+
+def test_a_finished_explanation_is_opened_and_says_the_same(encoder, tmp_path):
+    first = again(encoder, tmp_path / "out", ["river", "garden"])
+    before = planted.files_of(tmp_path)
+    events = []
+    second = again(encoder, tmp_path / "out", ["river", "garden"], progress=events.append)
+    assert events == []
+    assert planted.files_of(tmp_path) == before
+    assert second.document() == first.document()
+    assert second.parts == first.parts
+    assert second.settings == first.settings
+    for name in TABLES:
+        assert getattr(second, name).equals(getattr(first, name)), name
+
+
+def test_an_explanation_of_one_token_is_that_among_others(encoder, tmp_path):
+    excluded = again(encoder, None, ["river", "garden"])
+    again(encoder, tmp_path / "out", ["river", "garden"])
+    token_id = excluded.tokens[0].token_id
+    document = json.loads((tmp_path / "out" / str(token_id) / "explanation.json").read_text("utf-8"))
+    assert document["identity_parts"] == json.loads(json.dumps(excluded.parts[token_id]))
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"settings": replace(SETTINGS, copies=4)}, r"settings\.copies"),
+        ({"settings": replace(SETTINGS, benign=5)}, "benign"),
+        ({"sentences": collect_sentences(tiny.sentences(40)[5:], "test")}, "anchors"),
+        ({"texts": ["the river sings"]}, "carriers"),
+    ],
+)
+def test_a_folder_of_another_explanation_is_refused(encoder, tmp_path, options, part):
+    again(encoder, tmp_path / "out", ["river"])
+    before = planted.files_of(tmp_path)
+    with pytest.raises(RunError, match=f"holds another explanation \\(it differs in .*{part}"):
+        again(encoder, tmp_path / "out", ["river"], **options)
+    assert planted.files_of(tmp_path) == before
+
+
+def test_a_model_that_was_changed_in_place_is_another_model(bert_folder, tmp_path):
+    encoder = load_encoder(bert_folder, device="cpu")
+    again(encoder, tmp_path / "out", ["river"])
+    next(encoder.model.parameters()).data[7] += 1
+    with pytest.raises(RunError, match=r"it differs in encoder\.weights\)"):
+        again(encoder, tmp_path / "out", ["river"])
+
+
+def test_an_explanation_without_identity_is_replaced(encoder, tmp_path):
+    found = again(encoder, tmp_path / "out", ["river"])
+    folder = tmp_path / "out" / str(found.tokens[0].token_id)
+    expected = planted.files_of(folder)
+    document = json.loads((folder / "explanation.json").read_text("utf-8"))
+    del document["identity"], document["identity_parts"]
+    (folder / "identity.json").unlink()
+    (folder / "explanation.json").write_text(json.dumps(document | {"schema_version": 1}))
+    again(encoder, tmp_path / "out", ["river"])
+    assert {name: content for name, (_, content) in planted.files_of(folder).items()} == {
+        name: content for name, (_, content) in expected.items()
+    }
+
+
+def test_a_damaged_explanation_is_computed_again_once_it_is_moved_away(encoder, tmp_path):
+    found = again(encoder, tmp_path / "out", ["river"])
+    folder = tmp_path / "out" / str(found.tokens[0].token_id)
+    expected = (folder / "explanation.json").read_bytes()
+    (folder / "explanation.json").write_bytes(b"{")
+    with pytest.raises(RunError, match="restore it, or move it away and run the same command again"):
+        again(encoder, tmp_path / "out", ["river"])
+    (folder / "explanation.json").rename(tmp_path / "damaged.json")
+    again(encoder, tmp_path / "out", ["river"])
+    assert (folder / "explanation.json").read_bytes() == expected
