@@ -25,7 +25,7 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from checks import Check, show, write
-from stickytoken.encoders import load_encoder
+from stickytoken.encoders import Prompting, load_encoder
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import PLACEHOLDER, PROMPTS, SENTENCE, find_prompt
@@ -251,7 +251,7 @@ def _rows(
     rows: dict[tuple[str, int | None], dict[str, Score]] = {}
     missing: dict[str, str] = {}
     encoder = load_encoder(
-        model, device=device, prompt=prompt, token_prepending=not find_prompt(prompt).echoes
+        model, device=device, prompt=Prompting(prompt, token_prepending=not find_prompt(prompt).echoes)
     )
     encoder.encode(["weights are packed before a time is taken"])
     for task in TASKS:

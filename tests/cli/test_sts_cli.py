@@ -11,6 +11,7 @@ from scipy.stats import spearmanr
 import planted
 import tiny
 import tiny_decoders
+from prompted_loading import load_prompted
 from stickytoken import load_encoder
 from stickytoken.errors import InputError
 from stickytoken.evaluation import compare, read_similarity, tune
@@ -82,9 +83,9 @@ def test_token_prepending_stands_beside_the_plain_prompt_at_the_same_layer(folde
         ("token prepending", 1, 3, 3),
     ]
     expected = [
-        plain_score(load_encoder(folder, **options, layer=-1), pairs),
-        plain_score(load_encoder(folder, **options, layer=3), pairs),
-        plain_score(load_encoder(folder, **options, **span, layer=3), pairs),
+        plain_score(load_prompted(folder, **options, layer=-1), pairs),
+        plain_score(load_prompted(folder, **options, layer=3), pairs),
+        plain_score(load_prompted(folder, **options, **span, layer=3), pairs),
     ]
     assert [row["scores"]["spearman"] for row in rows] == pytest.approx(expected, abs=1e-6)
     assert len({row["scores"]["spearman"] for row in rows}) > 1
@@ -113,7 +114,7 @@ def test_tuning_tries_what_it_says_and_the_best_is_the_best(folder, task):
         options = (
             {} if own.start is None else {"token_prepending": True, "start": own.start, "exit": own.exit}
         )
-        again = load_encoder(folder, device="cpu", prompt="prompteol", layer=own.layer, **options)
+        again = load_prompted(folder, device="cpu", prompt="prompteol", layer=own.layer, **options)
         assert own.spearman == pytest.approx(plain_score(again, pairs), abs=1e-6)
     prepended = [own for own in found.tried if own.start is not None]
     assert found.best.spearman == max(own.spearman for own in prepended)
@@ -161,7 +162,7 @@ def test_embed_writes_every_text_in_its_order(folder, tmp_path):
     frame = pl.read_parquet(out)
     assert frame["text"].to_list() == texts
     assert frame.schema["vector"] == pl.Array(pl.Float32, tiny_decoders.DIMENSION)
-    encoder = load_encoder(folder, device="cpu", prompt="prompteol", token_prepending=True)
+    encoder = load_prompted(folder, device="cpu", prompt="prompteol", token_prepending=True)
     assert np.abs(frame["vector"].to_numpy() - encoder.encode(texts)).max() < 1e-6
     again = planted.command(*arguments)
     assert again.exit_code == 1

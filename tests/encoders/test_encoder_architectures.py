@@ -12,7 +12,7 @@ from tokenizers import processors
 
 import tiny
 import tiny_architectures as architectures
-from stickytoken.encoders import Encoder, load_encoder
+from stickytoken.encoders import Encoder, Prompting, load_encoder
 from stickytoken.errors import EncodingError, InputError
 
 pytestmark = pytest.mark.slow
@@ -230,13 +230,15 @@ def test_an_empty_prompt_takes_the_place_of_the_default_prompt(bert):
     library = architectures.stacked(bert, prompts=PROMPTS, default_prompt_name="query")
     expected = library.encode(TEXTS, prompt="")
     np.testing.assert_allclose(load_encoder(library, prompt="").encode(TEXTS), expected, **CLOSE)
-    np.testing.assert_allclose(load_encoder(library, prompt_name="passage").encode(TEXTS), expected, **CLOSE)
+    np.testing.assert_allclose(
+        load_encoder(library, prompt=Prompting(prompt_name="passage")).encode(TEXTS), expected, **CLOSE
+    )
 
 
 def test_a_prompt_is_taken_by_its_name(bert, tmp_path):
     library = architectures.stacked(bert, prompts=PROMPTS)
     folder = architectures.saved(library, tmp_path / "model")
-    encoder = load_encoder(folder, device="cpu", prompt_name="query")
+    encoder = load_encoder(folder, device="cpu", prompt=Prompting(prompt_name="query"))
     np.testing.assert_allclose(encoder.encode(TEXTS), library.encode(TEXTS, prompt_name="query"), **CLOSE)
     assert encoder.identity == load_encoder(library, prompt=PROMPTS["query"]).identity
 
@@ -244,7 +246,7 @@ def test_a_prompt_is_taken_by_its_name(bert, tmp_path):
 def test_an_unknown_prompt_name_is_refused_and_the_known_ones_are_named(bert):
     library = architectures.stacked(bert, prompts=PROMPTS)
     with pytest.raises(InputError, match=r"'web'.*\bpassage, query"):
-        load_encoder(library, prompt_name="web")
+        load_encoder(library, prompt=Prompting(prompt_name="web"))
 
 
 def test_the_ids_of_the_prompt_stand_in_the_head(bert):

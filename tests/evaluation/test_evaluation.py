@@ -12,7 +12,7 @@ import impact_files as files
 import planted
 import tiny
 import tiny_decoders
-from stickytoken import load_encoder
+from prompted_loading import load_prompted
 from stickytoken.errors import InputError
 from stickytoken.evaluation import compare, find_task, read_similarity
 from stickytoken.evaluation.comparison import encodings
@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def encoders(folder):
-    return [load_encoder(folder, device="cpu", prompt="prompteol", **options) for options in READINGS]
+    return [load_prompted(folder, device="cpu", prompt="prompteol", **options) for options in READINGS]
 
 
 def rows_of(path):
@@ -141,13 +141,13 @@ def test_scores_are_those_of_scikit_learn(encoders, layout, tmp_path):
 
 @pytest.mark.parametrize(("layer", "shown"), [(-1, [4]), (4, [4]), (-2, [4, 3]), (3, [4, 3]), (-4, [4, 1])])
 def test_layers_are_told_from_1_however_they_were_asked_for(folder, layer, shown):
-    encoder = load_encoder(folder, device="cpu", prompt="prompteol", layer=layer)
+    encoder = load_prompted(folder, device="cpu", prompt="prompteol", layer=layer)
     assert encoder.layers == 4
     assert [each.layer for each in encodings(encoder)] == shown
 
 
 def test_texts_beyond_the_context_are_cut_alike_and_counted(folder, write):
-    encoder = load_encoder(
+    encoder = load_prompted(
         folder,
         device="cpu",
         prompt="prompteol",

@@ -25,11 +25,11 @@ def load(model: str, loading: LoadingOptions, prompting: PromptingOptions) -> En
         InputError: an option that it cannot meet.
     """
     silence_transformers()
-    options = asdict(loading) | asdict(prompting) | {"dtype": loading.dtype or "float32"}
+    options = asdict(loading) | {"dtype": loading.dtype or "float32"}
     with status(f"loading {model}"), collector_paused():
-        from stickytoken.encoders import load_encoder
+        from stickytoken.encoders import Prompting, load_encoder
 
-        encoder = load_encoder(model, **options)
+        encoder = load_encoder(model, prompt=Prompting(**asdict(prompting)), **options)
     if current_verbosity() is Verbosity.VERBOSE:
         _describe(encoder, model, loading)
     return encoder

@@ -149,4 +149,5 @@ def _loading(encoder: Encoder) -> LoadingRecord | None:
     spec: EncoderSpec | None = getattr(encoder, "spec", None)
     if spec is None:
         return None
-    return LoadingRecord(**{name: getattr(spec, name) for name in LoadingRecord.model_fields})
+    prompting = {name: value for name, value in asdict(spec.prompting).items() if name != "prompt_name"}
+    return LoadingRecord(dtype=spec.dtype, revision=spec.revision, **prompting)

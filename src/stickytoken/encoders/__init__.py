@@ -3,6 +3,7 @@
 from stickytoken.encoders.loading.load import analyze_vocabulary, load_encoder
 from stickytoken.encoders.loading.tokenizers import load_tokenizer
 from stickytoken.encoders.mean_similarity import MeanSimilarity, mean_similarity
+from stickytoken.encoders.prompting import Prompting
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdEncoder
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "EncoderIdentity",
     "IdEncoder",
     "MeanSimilarity",
+    "Prompting",
     "analyze_vocabulary",
     "load_encoder",
     "load_tokenizer",

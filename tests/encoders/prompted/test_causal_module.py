@@ -14,6 +14,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 import tiny
 import tiny_decoders
 from stickytoken import load_encoder
+from stickytoken.encoders import Prompting
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.module import CausalPrompt
 from stickytoken.errors import EncodingError, InputError, ModelError
@@ -92,7 +93,7 @@ def test_a_prompt_of_the_library_goes_in_front_of_the_sentence():
 def test_what_a_loaded_model_cannot_meet_is_refused(tmp_path):
     model = stacked()
     with pytest.raises(InputError, match="loaded already, with its prompt"):
-        load_encoder(model, layer=2)
+        load_encoder(model, prompt=Prompting(layer=2))
     model.save(str(tmp_path), create_model_card=False)
     with pytest.raises(InputError, match="saved with its prompt"):
         load_encoder(tmp_path, device="cpu", prompt="cot")

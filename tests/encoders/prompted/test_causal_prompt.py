@@ -10,6 +10,7 @@ import transformers
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
+from prompted_loading import load_prompted
 from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.encoders import Encoder
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
@@ -33,7 +34,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def encoder(folder):
-    return load_encoder(
+    return load_prompted(
         folder, device="cpu", prompt="prompteol", token_prepending=True, start=1, exit=3, layer=3
     )
 
@@ -103,7 +104,7 @@ def test_what_can_change_the_vectors_is_in_the_identity(folder, encoder):
             "exit": 3,
             "layer": 3,
         } | changes
-        return load_encoder(folder, device="cpu", **options).identity
+        return load_prompted(folder, device="cpu", **options).identity
 
     assert identity() == encoder.identity
     assert identity(token_budget=1) == encoder.identity
@@ -182,14 +183,14 @@ def test_no_padding_token_is_needed(encoder):
 )
 def test_options_that_cannot_be_met_are_refused(folder, options, reason):
     with pytest.raises(InputError, match=re.escape(reason)):
-        load_encoder(folder, **{"device": "cpu", "prompt": "prompteol", "token_prepending": True} | options)
+        load_prompted(folder, **{"device": "cpu", "prompt": "prompteol", "token_prepending": True} | options)
 
 
 def test_prompt_options_of_a_sentence_transformer_are_refused_and_its_prompt_stays_a_text(bert_folder):
     with pytest.raises(InputError, match="token_prepending is asked for, but"):
-        load_encoder(bert_folder, token_prepending=True, prompt="prompteol")
+        load_prompted(bert_folder, token_prepending=True, prompt="prompteol")
     with pytest.raises(InputError, match="layer is asked for"):
-        load_encoder(bert_folder, layer=2)
+        load_prompted(bert_folder, layer=2)
     with pytest.warns(StickyTokenWarning, match="names no prompt"):
         found = load_encoder(bert_folder, device="cpu", prompt="ke")
     assert found.prompt == "ke"
@@ -201,7 +202,7 @@ def test_a_language_model_without_a_template_is_pooled_as_before(folder):
         found = load_encoder(folder, device="cpu", prompt="query: ")
     assert not isinstance(found, CausalPromptEncoder)
     with pytest.raises(InputError, match="pass a plain language model and a prompt"):
-        load_encoder(folder, device="cpu", token_prepending=True)
+        load_prompted(folder, device="cpu", token_prepending=True)
 
 
 def test_an_empty_sentence_is_encoded_and_one_with_the_placeholder_too(encoder):

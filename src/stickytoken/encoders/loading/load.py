@@ -20,12 +20,12 @@ from stickytoken.encoders.loading.spec import EncoderSpec
 from stickytoken.encoders.loading.tokenizers import TOKENIZER_FILES, load_tokenizer
 from stickytoken.encoders.loading.weights_dtype import require_running, set_precision
 from stickytoken.encoders.prompted.loading import (
-    PromptOptions,
     encoder_of_module,
     load_causal,
     loads_as_causal,
     refuse_prompt_options,
 )
+from stickytoken.encoders.prompting import Prompting
 from stickytoken.encoders.protocol import Encoder, IdEncoder, is_encoder
 from stickytoken.encoders.text_encoder import TextEncoder, TextModel
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
@@ -46,37 +46,27 @@ def load_encoder(
     model: str | Path | SentenceTransformer | IdEncoder,
     *,
     device: str | None = ...,
-    prompt: str | None = ...,
-    prompt_name: str | None = ...,
+    prompt: str | Prompting | None = ...,
     dtype: str = ...,
     revision: str | None = ...,
     trust_remote_code: bool = ...,
     max_length: int | None = ...,
     token_budget: int | None = ...,
     packed_layers: bool | None = ...,
-    token_prepending: bool = ...,
-    start: int | None = ...,
-    exit: int | None = ...,
-    layer: int | None = ...,
 ) -> IdEncoder: ...
 @overload
 def load_encoder(model: Encoder | TextModel) -> Encoder: ...
-def load_encoder(  # noqa: PLR0913 - the front door
+def load_encoder(
     model: str | Path | SentenceTransformer | Encoder | TextModel,
     *,
     device: str | None = None,
-    prompt: str | None = None,
-    prompt_name: str | None = None,
+    prompt: str | Prompting | None = None,
     dtype: str = "float32",
     revision: str | None = None,
     trust_remote_code: bool = False,
     max_length: int | None = None,
     token_budget: int | None = None,
     packed_layers: bool | None = None,
-    token_prepending: bool = False,
-    start: int | None = None,
-    exit: int | None = None,  # noqa: A002 - the published name
-    layer: int | None = None,
 ) -> Encoder:
     """Load a text embedding model, or take one that is loaded.
 
@@ -86,10 +76,9 @@ def load_encoder(  # noqa: PLR0913 - the front door
             the packaged model and on the hub, in that order.
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; None takes the best there is. A
             loaded model stays where it is.
-        prompt: text put in front of every input; None is the model's default prompt. For a
-            language model that is no SentenceTransformer, ``prompteol``, ``cot``, ``ke``, ``metaeol``,
+        prompt: text put in front of every input, or a `Prompting`; None is the model's default prompt. For a
+            language model that is not a SentenceTransformer, ``prompteol``, ``cot``, ``ke``, ``metaeol``,
             ``echo`` or a text with ``{sentence}`` in it reads sentences through that prompt.
-        prompt_name: name of one of the model's own prompts, instead of ``prompt``.
         dtype: precision of the weights: ``float32``, ``float16`` or ``bfloat16``; ``tf32``
             is float32 weights multiplied as TF32 on CUDA. A loaded model keeps its own.
         revision: branch, tag or commit on the hub; a folder or a loaded model has none.
@@ -99,32 +88,26 @@ def load_encoder(  # noqa: PLR0913 - the front door
         token_budget: tokens of a batch; None chooses by device.
         packed_layers: compute float32 linear layers on a CPU through oneDNN, with weights packed once; None
             does so unless the environment variable STICKYTOKEN_PACKED_LAYERS is 0.
-        token_prepending: with such a prompt, let the sentence see the state of the last token
-            (Fu et al., ACL 2025).
-        start: first layer that token prepending overwrites, from 0; None is the preset's.
-        exit: first later layer that it does not overwrite; None is the preset's.
-        layer: with such a prompt, the layer that is read: an index into the embedding and the
-            outputs of all layers, -1 behind the final norm; None is the preset's.
 
     Raises:
         ModelError: the model cannot be found, reached or used.
         InputError: an option that cannot be met, such as an unknown prompt name, precision or
             device; options that need no model to be judged are judged before it is loaded.
     """
-    options = PromptOptions(prompt, token_prepending, start, exit, layer)
+    prompting = prompt if isinstance(prompt, Prompting) else Prompting(prompt)
     if not isinstance(model, (str, Path)):
         if _is_sentence_transformer(model):
             _require_as_loaded(model, _name_of(model), device, revision)
-            return _of_loaded(model, options, prompt_name, token_budget, packed_layers)
+            return _of_loaded(model, prompting, token_budget, packed_layers)
         given = {
             "device": device,
-            "prompt": prompt,
-            "prompt_name": prompt_name,
+            "prompt": prompting.prompt,
+            "prompt_name": prompting.prompt_name,
             "revision": revision,
             "max_length": max_length,
             "token_budget": token_budget,
             "packed_layers": packed_layers,
-            **options.given,
+            **prompting.given,
         }
         return _of_object(
             cast("Encoder | TextModel", model),
@@ -140,7 +123,7 @@ def load_encoder(  # noqa: PLR0913 - the front door
     spec = EncoderSpec(
         model=str(Path(name).expanduser().resolve()) if source.origin is Origin.FOLDER else name,
         device=device,
-        prompt=prompt,
+        prompting=prompting,
         dtype=dtype,
         revision=revision,
         trust_remote_code=trust_remote_code,
@@ -148,14 +131,14 @@ def load_encoder(  # noqa: PLR0913 - the front door
         token_budget=token_budget,
         packed_layers=packed_layers,
     )
-    if not loads_as_causal(source, options):
-        refuse_prompt_options(options, name)
-        return _load_plain(source, spec, prompt_name)
-    if prompt_name is not None:
+    if not loads_as_causal(source, prompting):
+        refuse_prompt_options(prompting, name)
+        return _load_plain(source, spec)
+    if prompting.prompt_name is not None:
         raise InputError(
-            f"{name!r} is read through a prompt and has none named {prompt_name!r}: leave it out"
+            f"{name!r} is read through a prompt and has none named {prompting.prompt_name!r}: leave it out"
         )
-    return load_causal(source, options, spec)
+    return load_causal(source, prompting, spec)
 
 
 def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
@@ -179,8 +162,7 @@ def _of_object(model: Encoder | TextModel, given: dict[str, object]) -> Encoder:
 
 def _of_loaded(
     model: SentenceTransformer,
-    options: PromptOptions,
-    prompt_name: str | None,
+    prompting: Prompting,
     token_budget: int | None,
     packed_layers: bool | None,
 ) -> IdEncoder:
@@ -188,17 +170,20 @@ def _of_loaded(
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
     name = _name_of(model)
-    causal = encoder_of_module(model, name, options, prompt_name, token_budget, packed_layers)
+    causal = encoder_of_module(model, name, prompting, token_budget, packed_layers)
     if causal is not None:
         return causal
-    refuse_prompt_options(options, name)
-    prompt = options.prompt if prompt_name is None else _named_prompt(model, prompt_name, name)
+    refuse_prompt_options(prompting, name)
     return SentenceTransformerEncoder(
-        model, name, prompt=prompt, token_budget=token_budget, packed_layers=packed_layers
+        model,
+        name,
+        prompt=_prompt_of(model, prompting, name),
+        token_budget=token_budget,
+        packed_layers=packed_layers,
     )
 
 
-def _load_plain(source: ModelSource, spec: EncoderSpec, prompt_name: str | None) -> IdEncoder:
+def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
     """Load a model with all its modules; its encoder remembers the spec as it turned out."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
@@ -211,7 +196,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec, prompt_name: str | None)
     encoder = SentenceTransformerEncoder(
         loaded,
         name,
-        prompt=spec.prompt if prompt_name is None else _named_prompt(loaded, prompt_name, name),
+        prompt=_prompt_of(loaded, spec.prompting, name),
         token_budget=spec.token_budget,
         max_length=spec.max_length,
         precision=precision,
@@ -219,7 +204,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec, prompt_name: str | None)
     )
     if weights != "float32":
         require_running(encoder, weights)
-    encoder.spec = replace(spec, device=encoder.device, prompt=encoder.prompt)
+    encoder.spec = replace(spec, device=encoder.device, prompting=Prompting(encoder.prompt))
     return encoder
 
 
@@ -237,17 +222,13 @@ def load_from_spec(spec: EncoderSpec, device: str) -> IdEncoder:
     return load_encoder(
         spec.model,
         device=device,
-        prompt=spec.prompt,
+        prompt=spec.prompting,
         dtype=spec.dtype,
         revision=spec.revision,
         trust_remote_code=spec.trust_remote_code,
         max_length=spec.max_length,
         token_budget=spec.token_budget,
         packed_layers=spec.packed_layers,
-        token_prepending=spec.token_prepending,
-        start=spec.start,
-        exit=spec.exit,
-        layer=spec.layer,
     )
 
 
@@ -318,12 +299,15 @@ def _require_as_loaded(
         )
 
 
-def _named_prompt(model: SentenceTransformer, prompt_name: str, name: str) -> str:
+def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> str | None:
+    """The prompt that is asked for, by its text or its name; None where neither is."""
+    if prompting.prompt_name is None:
+        return prompting.prompt
     prompts: dict[str, Any] = model.prompts
-    if prompt_name not in prompts:
+    if prompting.prompt_name not in prompts:
         known = ", ".join(sorted(prompts)) or "none"
-        raise InputError(f"{name} has no prompt named {prompt_name!r}: it has {known}")
-    return str(prompts[prompt_name] or "")
+        raise InputError(f"{name} has no prompt named {prompting.prompt_name!r}: it has {known}")
+    return str(prompts[prompting.prompt_name] or "")
 
 
 def _name_of(model: SentenceTransformer) -> str:

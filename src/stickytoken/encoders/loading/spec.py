@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stickytoken.encoders.prompting import Prompting
+
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
@@ -12,21 +14,16 @@ class EncoderSpec:
     Attributes:
         model: an absolute folder, or a name.
         device: where it was loaded; None before it is.
-        prompt: the prompt itself; a prompt's name is resolved. None for a saved `CausalPrompt`, which has its
-            own.
-        token_prepending: with a language model's prompt; start, exit and layer are resolved too.
+        prompting: with the name of a prompt and presets of layers resolved; without a prompt for a saved
+            `CausalPrompt`, which has its own.
     """
 
     model: str
     device: str | None
-    prompt: str | None
+    prompting: Prompting
     dtype: str
     revision: str | None
     trust_remote_code: bool
     max_length: int | None
     token_budget: int | None
     packed_layers: bool | None = None
-    token_prepending: bool = False
-    start: int | None = None
-    exit: int | None = None
-    layer: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from stickytoken.encoders.loading.errors import explained, reported_missing, req
 from stickytoken.encoders.loading.resolution import ModelSource, Origin, has_weights
 from stickytoken.encoders.loading.spec import EncoderSpec
 from stickytoken.encoders.prompted.prompts import PROMPTS, find_prompt, is_template
+from stickytoken.encoders.prompting import Prompting
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.precision import Precision
 
@@ -25,25 +26,7 @@ _MODULE = "stickytoken.encoders.prompted.module.CausalPrompt"
 _NORMALIZE = "Normalize"
 
 
-@dataclass(frozen=True, slots=True)
-class PromptOptions:
-    """What a user asked for; see `stickytoken.load_encoder`."""
-
-    prompt: str | None
-    token_prepending: bool
-    start: int | None
-    exit: int | None
-    layer: int | None
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """Options that only a language model with a prompt can meet, where they were given."""
-        values = {"start": self.start, "exit": self.exit, "layer": self.layer}
-        found = {key: value for key, value in values.items() if value is not None}
-        return found | ({"token_prepending": True} if self.token_prepending else {})
-
-
-def loads_as_causal(source: ModelSource, options: PromptOptions) -> bool:
+def loads_as_causal(source: ModelSource, options: Prompting) -> bool:
     """Whether a model is read through a prompt: saved so, or a plain language model with a template.
 
     A folder with modules.json is a SentenceTransformer, whose prompt is a text put in front of every input.
@@ -56,7 +39,7 @@ def loads_as_causal(source: ModelSource, options: PromptOptions) -> bool:
     return options.prompt is not None and (is_template(options.prompt) or bool(options.given))
 
 
-def refuse_prompt_options(options: PromptOptions, name: str) -> None:
+def refuse_prompt_options(options: Prompting, name: str) -> None:
     """Refuse options that a model without a prompt's template could only ignore.
 
     Raises:
@@ -77,7 +60,7 @@ def refuse_prompt_options(options: PromptOptions, name: str) -> None:
         )
 
 
-def load_causal(source: ModelSource, options: PromptOptions, spec: EncoderSpec) -> CausalPromptEncoder:
+def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> CausalPromptEncoder:
     """Load a language model and read it through a prompt, or a saved `CausalPrompt`.
 
     The encoder remembers the spec as it turned out.
@@ -118,11 +101,13 @@ def load_causal(source: ModelSource, options: PromptOptions, spec: EncoderSpec) 
         span = reading.prepending
         encoder.spec = replace(
             encoder.spec,
-            prompt=prompt.source,
-            token_prepending=span is not None,
-            start=None if span is None else span.start,
-            exit=None if span is None else span.exit,
-            layer=reading.layer,
+            prompting=Prompting(
+                prompt=prompt.source,
+                token_prepending=span is not None,
+                start=None if span is None else span.start,
+                exit=None if span is None else span.exit,
+                layer=reading.layer,
+            ),
         )
     return encoder
 
@@ -152,8 +137,7 @@ def _load_parts(source: ModelSource, spec: EncoderSpec) -> tuple[Any, Any]:
 def encoder_of_module(
     model: SentenceTransformer,
     name: str,
-    options: PromptOptions,
-    prompt_name: str | None,
+    options: Prompting,
     token_budget: int | None,
     packed_layers: bool | None = None,
 ) -> CausalPromptEncoder | None:
@@ -173,7 +157,7 @@ def encoder_of_module(
     kinds = [type(each).__name__ for each in model]
     if kinds not in (["CausalPrompt"], ["CausalPrompt", _NORMALIZE]) or model.truncate_dim is not None:
         raise InputError(f"{name} has {', '.join(kinds)}: behind a prompt only Normalize is supported")
-    if options.given or options.prompt is not None or prompt_name is not None:
+    if options.given or options.prompt is not None or options.prompt_name is not None:
         raise InputError(f"{name} is loaded already, with its prompt and layers: leave prompt options out")
     return CausalPromptEncoder(
         module.model,
@@ -204,7 +188,7 @@ def _kinds(source: ModelSource) -> list[str]:
     return [kind.rpartition(".")[2] for kind in _module_types(Path(source.location))]
 
 
-def _saved_options(source: ModelSource) -> PromptOptions | None:
+def _saved_options(source: ModelSource) -> Prompting | None:
     from stickytoken.encoders.prompted.module import CausalPrompt
 
     folder = Path(source.location)
@@ -216,12 +200,12 @@ def _saved_options(source: ModelSource) -> PromptOptions | None:
             f"{source.name!r} has {', '.join(_kinds(source))}: behind a prompt only Normalize is supported"
         )
     try:
-        return PromptOptions(**json.loads(path.read_text("utf-8")))
+        return Prompting(**json.loads(path.read_text("utf-8")))
     except (ValueError, TypeError) as error:
         raise ModelError(f"{path} is damaged: {error}") from error
 
 
-def _over(options: PromptOptions, saved: PromptOptions, name: str) -> PromptOptions:
+def _over(options: Prompting, saved: Prompting, name: str) -> Prompting:
     """The saved options; a saved model is read as it was saved, so others are refused."""
     if options.given or options.prompt is not None:
         raise InputError(f"{name!r} was saved with its prompt and layers: leave prompt options out")
