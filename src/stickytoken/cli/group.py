@@ -20,6 +20,7 @@ WRONG_USAGE = 2
 # What an interrupted command leaves behind.
 _KEPT = {
     "detect": "finished shards are kept; run the same command again to continue",
+    "explain": "what was written to its folder is kept; run the same command again to continue",
     "impact": "finished measurements are kept; run the same command again to continue",
     "demo": "the web app has stopped",
 }
