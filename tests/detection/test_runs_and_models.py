@@ -33,13 +33,13 @@ def other(encoder, **changes):
 
 
 def test_the_model_of_a_run_is_known_again(small_run, encoder):
-    assert model_difference(small_run.record, encoder) == []
+    assert model_difference(small_run.record, encoder.identity) == []
     require_same_model(small_run, encoder)
 
 
 def test_another_model_is_refused_by_what_differs(small_run, encoder):
     changed = other(encoder, prompt="query: ", max_length=None)
-    assert model_difference(small_run.record, changed) == ["max_length", "prompt"]
+    assert model_difference(small_run.record, changed.identity) == ["max_length", "prompt"]
     with pytest.raises(RunError, match=r"another model than 'other' \(they differ in max_length, prompt\)"):
         require_same_model(small_run, changed)
 
@@ -47,7 +47,7 @@ def test_another_model_is_refused_by_what_differs(small_run, encoder):
 @pytest.mark.parametrize("parts", [{}, {"encoder": None}, {"encoder": "all-MiniLM-L6-v2"}])
 def test_a_run_that_does_not_say_which_model_it_looked_at_is_refused(small_run, encoder, parts):
     record = small_run.record.model_copy(update={"identity_parts": parts})
-    assert model_difference(record, encoder) is None
+    assert model_difference(record, encoder.identity) is None
     with pytest.raises(RunError, match="does not record its model: run the detection again"):
         require_same_model(SimpleNamespace(record=record, path=small_run.path), encoder)
 

@@ -8,7 +8,6 @@ from captum.attr import LayerIntegratedGradients
 import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
-from stickytoken.inspection import integrated_jacobians
 from stickytoken.inspection.inspectors import inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 from stickytoken.inspection.module_embedding import backbone_of
@@ -134,16 +133,15 @@ def test_a_static_model_is_attributed_exactly():
     assert not found.reference.any()
 
 
-def test_more_steps_miss_less(encoder, monkeypatch):
-    monkeypatch.setattr(integrated_jacobians, "_MOST", 1)
+def test_more_steps_miss_less(encoder):
     ids = encoder.tokenize([tiny.sentences(1)[0]])[0].ids
-    integrator = JacobianIntegrator(inspector_of(encoder))
+    integrator = JacobianIntegrator(inspector_of(encoder), most=1)
     errors = [integrator.contributions(ids, [0] * len(ids), steps).error for steps in (1, 4, 16)]
     assert errors[0] > errors[1] > errors[2]
 
 
 @pytest.mark.parametrize("one_part_a_token", [False, True])
-def test_a_text_that_turns_sharply_gets_more_steps(backbone, one_part_a_token, monkeypatch):
+def test_a_text_that_turns_sharply_gets_more_steps(backbone, one_part_a_token):
     encoder = load_encoder(architectures.stacked(backbone, normalize=True))
     rows = backbone_of(encoder.model).get_input_embeddings().weight
     ids = encoder.tokenize([TEXT])[0].ids
@@ -151,7 +149,7 @@ def test_a_text_that_turns_sharply_gets_more_steps(backbone, one_part_a_token, m
         rows[ids[-1]] *= 20
     ids = (*ids, *ids[-1:] * 6)
     labels = list(range(len(ids))) if one_part_a_token else [0] * len(ids)
-    integrator = JacobianIntegrator(inspector_of(encoder))
-    found = integrator.contributions(ids, labels, 6)
-    monkeypatch.setattr(integrated_jacobians, "_MOST", 1)
-    assert integrator.contributions(ids, labels, 6).error > 0.01 > found.error
+    inspector = inspector_of(encoder)
+    found = JacobianIntegrator(inspector).contributions(ids, labels, 6)
+    fixed = JacobianIntegrator(inspector, most=1).contributions(ids, labels, 6)
+    assert fixed.error > 0.01 > found.error

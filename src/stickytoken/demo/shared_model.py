@@ -31,6 +31,7 @@ class SharedModel:
 
     def __init__(self, encoder: IdEncoder) -> None:
         self._encoder = encoder
+        self._identity = encoder.identity  # once: nobody changes the model of a server
         # Reentrant: a run is reopened within calls that already hold the lock.
         self._lock = threading.RLock()
         self.vocabulary: Vocabulary = categorize(encoder.tokenizer)
@@ -51,7 +52,7 @@ class SharedModel:
 
     def is_model_of(self, record: RunRecord) -> bool:
         """Whether a run was made with this model."""
-        return model_difference(record, self._encoder) == []
+        return model_difference(record, self._identity) == []
 
     def reopened(self, run: Run) -> Reopened:
         """Return a run of this model with its texts encoded; the last few are cached.

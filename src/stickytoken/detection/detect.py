@@ -87,13 +87,14 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     if out is not None:
         require_usable(out, chosen_method.entry.name, settings)
     encoder = load_encoder(encoder)
+    model_identity = encoder.identity  # before its tokenizer is used: the user may have changed the model
     corpus = readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = categorize(encoder.tokenizer)
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, settings.seed)
     restricted = None if tokens is None and sample is None else chosen
     fingerprint = corpus_fingerprint(corpus, chosen_method.uses_topics)
-    parts = identity_parts(encoder.identity, chosen_method.entry.name, settings, fingerprint, restricted)
+    parts = identity_parts(model_identity, chosen_method.entry.name, settings, fingerprint, restricted)
     record = RunRecord(
         identity=digest(parts),
         identity_parts=parts,

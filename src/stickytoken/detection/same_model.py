@@ -6,19 +6,19 @@ from dataclasses import asdict
 
 from stickytoken.detection.run import Run
 from stickytoken.detection.schema import RunRecord
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import RunError
 from stickytoken.measurement.identity import differences
 
 
-def model_difference(record: RunRecord, encoder: Encoder) -> list[str] | None:
-    """Name the parts of `EncoderIdentity` in which an encoder differs from that of a run.
+def model_difference(record: RunRecord, identity: EncoderIdentity) -> list[str] | None:
+    """Name the parts in which a model's identity differs from that of a run's model.
 
     Returns:
         The names; empty for the same model, None if the run does not record its model.
     """
     recorded = record.identity_parts.get("encoder")
-    return differences(asdict(encoder.identity), recorded) if isinstance(recorded, dict) else None
+    return differences(asdict(identity), recorded) if isinstance(recorded, dict) else None
 
 
 def require_same_model(run: Run, encoder: Encoder) -> None:
@@ -27,7 +27,7 @@ def require_same_model(run: Run, encoder: Encoder) -> None:
     Raises:
         RunError: the model differs, or the run does not record its model.
     """
-    different = model_difference(run.record, encoder)
+    different = model_difference(run.record, encoder.identity)
     if different is None:
         raise RunError(f"{run.path} does not record its model: run the detection again")
     if different:

@@ -37,8 +37,8 @@ _TOKENS = 2048
 _NO_DIRECTION = 1e-3
 # Looks along the way, which cost a plain pass each, by point of the integral.
 _LOOKS = 1
-# An integral that misses more of the unit vector gets twice the points, up to so many times as many.
-_MISSED, _MOST = 0.01, 4
+# An integral that misses more of the unit vector than this gets twice the points, more than once if needed.
+_MISSED = 0.01
 # So few parts are integrated to see what is missed; of more, their sum is.
 _FEW = 3
 
@@ -106,10 +106,12 @@ class JacobianIntegrator:
 
     Args:
         inspector: of the model.
+        most: times the points of an integral may be multiplied where it misses too much; 1 never adds any.
     """
 
-    def __init__(self, inspector: Inspector) -> None:
+    def __init__(self, inspector: Inspector, *, most: int = 4) -> None:
         self.encoder = inspector.encoder
+        self._most = most
         self._inspector = inspector
 
     def contributions(self, content: Sequence[int], labels: Sequence[int], steps: int) -> Contributions:
@@ -160,7 +162,7 @@ class JacobianIntegrator:
         tried = directions if len(directions) <= _FEW else directions.sum(dim=0, keepdim=True)
         points, rule = steps, whole_rule(steps)
         found = self._integrate(way, tried, rule, len(expected))
-        while float((found.sum(dim=0) - expected).norm()) > _MISSED and points < _MOST * steps:
+        while float((found.sum(dim=0) - expected).norm()) > _MISSED and points < self._most * steps:
             points *= 2
             rule = rule_along(self._travelled(way, _LOOKS * points), points)
             found = self._integrate(way, tried, rule, len(expected))
