@@ -22,7 +22,7 @@ from planted import PLANTED, TOPICAL, planted_encoder
 from published import PUBLISHED
 from reliability import paper_sentences
 from stickytoken.corpora import load_sentences
-from stickytoken.corpora.endings import open_ended
+from stickytoken.corpora.corpus import open_ended
 from stickytoken.encoders import IdEncoder, analyze_vocabulary
 from stickytoken.encoders.mean_similarity import mean_similarity
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids

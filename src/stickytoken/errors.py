@@ -1,18 +1,18 @@
-"""Every error that stickytoken raises on purpose: one root, a few children.
+"""Every error that stickytoken raises on purpose: one root and a few children.
 
-A message says what was passed, what is wrong with it and what to do. The command
-line prints these without a traceback; anything else is a defect and keeps its own.
+A message says what was passed, what is wrong with it and what to do. The command line prints
+these errors without a traceback; any other exception is a defect and shows one.
 """
 
 from importlib.util import find_spec
 
 
 class StickyTokenError(Exception):
-    """Root of all errors that a user can cause and mend."""
+    """Base class of all errors that a user can cause and fix."""
 
 
 class StickyTokenWarning(UserWarning):
-    """Something that a user should know about results that can still be used."""
+    """Something a user should know about results that are still usable."""
 
 
 class InputError(StickyTokenError):

@@ -1,15 +1,15 @@
-"""Text from a model's vocabulary, made harmless to show, in a terminal and in Markdown."""
+"""Make text from a vocabulary safe to show in a terminal and in Markdown."""
 
 from __future__ import annotations
 
 import re
 
-# What begins emphasis, code, links, tables, mathematics or mentions; and what makes a link of an address.
+# Characters that begin emphasis, code, links, tables, mathematics or mentions, or make an address a link.
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~$@!^]|(?<=:)/|(?<=www)\.|^[-+=]|(?<=^\d)[.)])", re.IGNORECASE)
 
 
 def visible(text: str) -> str:
-    """Escape every character that a terminal would act on or not show, lone surrogates included."""
+    """Escape every character that a terminal would interpret or hide, including lone surrogates."""
     return "".join(
         character
         if character.isprintable()
@@ -19,6 +19,6 @@ def visible(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Text that Markdown shows as it is, in a table too."""
+    """Escape text so that Markdown shows it literally, even in a table."""
     shown = _MARKDOWN.sub(r"\\\1", visible(text))
     return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

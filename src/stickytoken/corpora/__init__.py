@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from stickytoken.corpora.bundled import BUNDLED_NAME, bundled_frame, bundled_sentences
-from stickytoken.corpora.corpus import Sentences, given_sentences
+from stickytoken.corpora.corpus import Sentences, bundled_frame, bundled_sentences, given_sentences
 from stickytoken.corpora.files import sentences_from_file
 from stickytoken.corpora.hub import PAPER_DATASETS, PAPER_NAME, sentences_from_hub
 from stickytoken.corpora.pair_file import pairs_from_file
@@ -24,6 +23,7 @@ __all__ = [
     "sentences_from_hub",
 ]
 
+BUNDLED_NAME = "bundled"
 _HUB_PREFIX = "hub:"
 
 

@@ -1,14 +1,17 @@
-"""A corpus: distinct sentences, where they came from, and what they are about if known."""
+"""A corpus: distinct sentences, where they came from and, if known, their topics."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import unicodedata
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 
 import numpy as np
+import polars as pl
 
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.validation import list_of, shown
@@ -116,6 +119,32 @@ def collect_sentences(
         duplicates=duplicates,
         too_long=too_long,
     )
+
+
+def bundled_frame() -> pl.DataFrame:
+    """Return the bundled corpus, one row per sentence: pair_id, topic, sentence. Two rows share a pair_id."""
+    content = files("stickytoken.corpora").joinpath("data/sentences.csv").read_bytes()
+    return pl.read_csv(content, schema={"pair_id": pl.Int64, "topic": pl.String, "sentence": pl.String})
+
+
+def bundled_sentences() -> Sentences:
+    """Return the bundled corpus: 840 English sentences on 64 topics, each with a paraphrase."""
+    frame = bundled_frame()
+    return collect_sentences(
+        frame["sentence"].to_list(), "the bundled corpus", topics=frame["topic"].to_list()
+    )
+
+
+def open_ended(text: str) -> str:
+    """Remove the punctuation at the end of a text.
+
+    Copies after a full stop act differently from copies after a word, and corpora differ in their
+    punctuation: if carriers kept theirs, lifts would depend on it.
+    """
+    words = text.rstrip()
+    while words and unicodedata.category(words[-1]).startswith("P"):
+        words = words[:-1].rstrip()
+    return words or text
 
 
 def given_sentences(values: object) -> Sentences:

@@ -15,15 +15,15 @@ _USUAL_COLUMNS = (("sentence1", "sentence2"), ("sentence",), ("text",))
 
 
 def sentences_from_file(path: Path, column: str | None = None) -> Sentences:
-    """Read txt (a sentence a line), csv, tsv, jsonl or parquet.
+    """Read sentences from txt (one per line), csv, tsv, jsonl or parquet.
 
     Args:
-        path: the file.
-        column: the column with the sentences; None takes ``sentence1`` and ``sentence2``,
+        path: The file.
+        column: The column with the sentences; None takes ``sentence1`` and ``sentence2``,
             ``sentence``, ``text``, or the only text column.
 
     Raises:
-        InputError: the file or the column cannot be used.
+        InputError: The file or the column cannot be used.
     """
     suffix = path.suffix.lower()
     if suffix in TABLE_SUFFIXES:
@@ -39,10 +39,10 @@ def sentences_from_file(path: Path, column: str | None = None) -> Sentences:
 
 
 def text_columns(frame: pl.DataFrame, path: str) -> tuple[str, ...]:
-    """The columns that usually hold sentences, or the only text column.
+    """Choose the columns that usually hold sentences, or the only text column.
 
     Raises:
-        InputError: none or several could be meant.
+        InputError: No column, or more than one, could be meant.
     """
     for names in _USUAL_COLUMNS:
         if all(name in frame.columns for name in names):
@@ -59,6 +59,6 @@ def text_columns(frame: pl.DataFrame, path: str) -> tuple[str, ...]:
 
 
 def _numeric(values: pl.Series) -> bool:
-    """Whether a column of text, as csv gives it, holds numbers only."""
+    """Check whether a text column, as read from csv, holds only numbers."""
     present = values.drop_nulls()
     return len(present) > 0 and present.str.strip_chars().cast(pl.Float64, strict=False).null_count() == 0

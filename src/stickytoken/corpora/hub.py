@@ -1,4 +1,4 @@
-"""Sentences from data sets on the Hugging Face hub, through `datasets`."""
+"""Sentences from datasets on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stickytoken.corpora.tables import text_column
 from stickytoken.errors import InputError, MissingExtraError
 
 PAPER_NAME = "paper"
-# The data sets of the published runs; of several languages the English configuration is read.
+# The datasets of the published runs; of multilingual ones the English configuration is read.
 PAPER_DATASETS = (
     "mteb/sts13-sts",
     "mteb/sts22-crosslingual-sts",
@@ -28,16 +28,16 @@ _ENGLISH_CONFIGURATIONS = ("en", "en-en")
 
 
 def sentences_from_hub(names: tuple[str, ...], column: str | None = None, split: str = "test") -> Sentences:
-    """Read sentences from one or more data sets.
+    """Read sentences from one or more Hub datasets.
 
     Args:
-        names: repositories, each optionally followed by ``@split``.
-        column: the column with the sentences; None as for files.
-        split: the split to read where a name gives none.
+        names: Repositories, each optionally followed by ``@split``.
+        column: The column with the sentences; None chooses as for files.
+        split: The split to read if a name gives none.
 
     Raises:
         MissingExtraError: `datasets` is not installed.
-        InputError: a data set cannot be reached or has no such column.
+        InputError: A dataset cannot be reached or has no such column.
     """
     texts: list[str | None] = []
     for name in names:

@@ -1,4 +1,4 @@
-"""Sentence pairs from a user's file, in place of sampled ones."""
+"""Sentence pairs that a user gives in place of sampled ones."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
 
 
 def checked_pair(sentence1: object, sentence2: object, similarity: object, where: str) -> SentencePair:
-    """Make a pair of what a user wrote.
+    """Check the parts of a pair and put them together.
 
     Raises:
-        InputError: A sentence is blank, no text or too long, or the similarity is not a cosine.
+        InputError: A sentence is blank, too long or not text, or the similarity is not a cosine.
     """
     texts = []
     for sentence in (sentence1, sentence2):

@@ -1,4 +1,4 @@
-"""Sentence pairs: sampled evenly over similarity, then chosen below the mean similarity.
+"""Sentence pairs: sampled evenly by similarity, then chosen below the mean similarity.
 
 Step 1 of the Sticky Token Detector (Chen et al. 2025).
 """
@@ -20,9 +20,9 @@ class SentencePair:
     """Two sentences and their cosine similarity.
 
     Attributes:
-        sentence1: the anchor, which stays as it is.
-        sentence2: the carrier, into which tokens are inserted.
-        similarity: cosine similarity of the two under the model.
+        sentence1: The anchor, which is left unchanged.
+        sentence2: The carrier, into which tokens are inserted.
+        similarity: Cosine similarity of the two under the model.
     """
 
     sentence1: str
@@ -31,26 +31,26 @@ class SentencePair:
 
     @property
     def sentences(self) -> tuple[str, str]:
-        """Anchor and carrier."""
+        """The anchor and the carrier."""
         return self.sentence1, self.sentence2
 
 
 def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count: int) -> list[SentencePair]:
     """Sample pairs evenly over the range of all pairwise similarities.
 
-    Targets are ``count`` evenly spaced similarities; each takes the nearest pair that is
-    still free. Only similarities are ever built for all n (n - 1) / 2 pairs, no texts.
+    Each of ``count`` evenly spaced target similarities takes the nearest pair that no earlier target
+    took. Of all n (n - 1) / 2 pairs only the similarities are held in memory.
 
     Args:
         sentences: n distinct sentences.
-        vectors: their vectors, shape (n, d).
-        count: pairs to sample; all pairs if there are fewer.
+        vectors: Their vectors, shape (n, d).
+        count: Number of pairs to sample; all pairs if there are fewer.
 
     Returns:
-        Pairs by ascending similarity.
+        Pairs in ascending order of similarity.
 
     Raises:
-        InputError: there are fewer than two sentences.
+        InputError: There are fewer than two sentences.
     """
     if len(sentences) < 2:
         raise InputError(f"pairs need at least 2 sentences, got {len(sentences)}")
@@ -69,18 +69,17 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
 def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: int) -> list[SentencePair]:
     """Choose pairs evenly over the lower 80 % of the range below the mean similarity.
 
-    Of the pairs with a similarity below u, targets are ``count`` evenly spaced values in
-    [min, min + 0.8 (u - min)]; each takes the nearest pair. Where pairs are sparse one is
-    taken more than once, as in the published runs: the choice is even over similarity,
-    not over pairs.
+    Each of ``count`` evenly spaced targets in [min, min + 0.8 (u - min)] takes the nearest pair with a
+    similarity below u. Where pairs are sparse, one is taken more than once, as in the published runs:
+    the choice is even over similarity, not over pairs.
 
     Args:
-        pairs: candidates.
+        pairs: Candidates.
         mean_similarity: u.
-        count: pairs to choose; as many as lie below u if there are fewer.
+        count: Number of pairs to choose; fewer if fewer lie below u.
 
     Raises:
-        InputError: no pair lies below u.
+        InputError: No pair lies below u.
     """
     below = sorted(
         (pair for pair in pairs if pair.similarity < mean_similarity),
@@ -98,16 +97,16 @@ def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: i
 
 
 def nearest_free(ascending: NDArray[np.float64], targets: NDArray[np.float64]) -> list[int]:
-    """For each target in turn, the index of the nearest value that no earlier target took.
+    """Find, for each target in turn, the index of the nearest value that no earlier target took.
 
     Args:
-        ascending: sorted values, at least as many as targets.
-        targets: values to approach.
+        ascending: Sorted values, at least as many as targets.
+        targets: Values to approach.
 
     Returns:
-        One distinct index a target; the lower one of two at the same distance.
+        One distinct index per target; of two at the same distance, the lower one.
     """
-    # Links that skip taken values, with path halving: near-constant time a step.
+    # Links that skip taken values, with path halving: near-constant time per step.
     size = len(ascending)
     before = np.arange(-1, size)  # before[k + 1]: the nearest free index <= k, or -1
     after = np.arange(size + 1)  # after[k]: the nearest free index >= k, or size
@@ -139,5 +138,5 @@ def nearest_free(ascending: NDArray[np.float64], targets: NDArray[np.float64]) -
 
 
 def pairs_fingerprint(pairs: Sequence[SentencePair]) -> str:
-    """Return the sha256 over pairs in order."""
+    """Return the SHA-256 over pairs in order."""
     return digest([[pair.sentence1, pair.sentence2, pair.similarity] for pair in pairs])

@@ -1,4 +1,4 @@
-"""Read a user's file as a table of text columns, with errors that name the file."""
+"""Read a user's file as a table; errors name the file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SHOWN_REASON = 200
 
 
 def read_table(path: Path) -> pl.DataFrame:
-    """Read csv, tsv, jsonl or parquet.
+    """Read a csv, tsv, jsonl or parquet file.
 
     Raises:
-        InputError: the file is missing, empty, not UTF-8 or not of its format.
+        InputError: The file is missing, empty, not UTF-8 or not of its format, or names a column twice.
     """
     content = read_bytes(path)
     suffix = path.suffix.lower()
@@ -43,7 +43,7 @@ def read_table(path: Path) -> pl.DataFrame:
 
 
 def _require_distinct_columns(text: str, separator: str, path: Path) -> None:
-    """Refuse a header that names a column twice, which polars would rename without a word."""
+    """Refuse a header that names a column twice; polars would rename one silently."""
     try:
         header = next(csv.reader(io.StringIO(text.lstrip("\r\n")), delimiter=separator), [])
     except csv.Error:  # no table: reading it says what is wrong
@@ -53,10 +53,10 @@ def _require_distinct_columns(text: str, separator: str, path: Path) -> None:
 
 
 def _no_json(content: bytes) -> str | None:
-    """The first line that is no JSON, and why; None where all are."""
+    """Describe the first line that is not JSON; None if all lines are."""
 
     def refuse(constant: str) -> float:
-        raise ValueError(f"{constant} is no number in JSON: leave the line out")
+        raise ValueError(f"{constant} is not a number in JSON: leave the line out")
 
     for number, line in enumerate(content.decode().split("\n"), start=1):
         try:
@@ -71,7 +71,7 @@ def read_bytes(path: Path) -> bytes:
     """Read a whole file.
 
     Raises:
-        InputError: it is missing, a folder, unreadable or empty.
+        InputError: The file is missing, a folder, unreadable or empty.
     """
     try:
         if path.is_dir():
@@ -87,10 +87,10 @@ def read_bytes(path: Path) -> bytes:
 
 
 def decode(content: bytes, path: Path) -> str:
-    """Decode UTF-8, a byte-order mark allowed.
+    """Decode UTF-8, with or without a byte-order mark.
 
     Raises:
-        InputError: the content is binary or in another encoding.
+        InputError: The content is binary or in another encoding.
     """
     try:
         text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
@@ -104,10 +104,10 @@ def decode(content: bytes, path: Path) -> str:
 
 
 def text_column(frame: pl.DataFrame, column: str, path: str) -> list[str | None]:
-    """The values of one column as text.
+    """Return the values of a text column.
 
     Raises:
-        InputError: the column is missing or does not hold text.
+        InputError: The column is missing or does not hold text.
     """
     if column not in frame.columns:
         raise InputError(f"{path} has no column {column!r}: it has {', '.join(frame.columns) or 'none'}")

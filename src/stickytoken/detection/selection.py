@@ -1,4 +1,4 @@
-"""Which tokens a run looks at, and which token a user means."""
+"""Choose the tokens of a run, and find the tokens that a user names."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Value = TypeVar("Value")
 def choose_tokens(
     vocabulary: Vocabulary, ids: Sequence[int] | None, sample: int | None, seed: int
 ) -> list[Token]:
-    """The available tokens that a run looks at, by ascending id.
+    """Choose the available tokens that a run examines, in ascending order of id.
 
     Raises:
-        InputError: an id is not available, or the sample is larger than what there is.
+        InputError: An id is not available, or the sample is larger than the selection.
     """
     available = {token.id: token for token in vocabulary.available}
     if ids is not None:
@@ -58,8 +58,8 @@ def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
 
     Args:
         vocabulary: The model's vocabulary.
-        tokens: Ids, vocabulary strings or texts of tokens, mixed as you like; one of them; or the path
-            of a file of tokens.
+        tokens: Ids, vocabulary strings or texts of tokens, in any mixture; a single one; or the path of
+            a file of tokens.
 
     Raises:
         InputError: A value is not a token of this model, or no token is named.
@@ -82,13 +82,13 @@ def _token_id(vocabulary: Vocabulary, place: int, token: object) -> int:
 
 
 def find_token(vocabulary: Vocabulary, text: str) -> int:
-    """The id of the entry that a user calls ``text``.
+    """Find the vocabulary entry that a user calls ``text``.
 
-    The vocabulary string is tried first, then the decoded text, then the decoded text
-    without white space around it.
+    The vocabulary string is tried first, then the decoded text, then the decoded text without
+    surrounding white space.
 
     Raises:
-        InputError: no entry, or several, are called so.
+        InputError: No entry matches, or several do.
     """
     for names in (vocabulary.tokens, vocabulary.decoded, tuple(name.strip() for name in vocabulary.decoded)):
         found = [
@@ -107,12 +107,12 @@ def find_token(vocabulary: Vocabulary, text: str) -> int:
 
 
 def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
-    """Read tokens from a file: txt with a token a line, or a table.
+    """Read tokens from a file: txt with one token per line, or a table.
 
-    A table has a column ``token_id``, or else ``token``.
+    A table has a column ``token_id`` or ``token``. If it has both, they must agree.
 
     Raises:
-        InputError: the file cannot be read, or names an unknown token.
+        InputError: The file cannot be read, contradicts itself, or names an unknown token.
     """
     if path.suffix.lower() in TABLE_SUFFIXES:
         frame = read_table(path)

@@ -1,4 +1,4 @@
-"""How good an encoder is on labelled data, and what it gives for a file of texts."""
+"""Score an encoder on labelled data, and embed files of texts."""
 
 from stickytoken.evaluation.comparison import Comparison, Score, compare
 from stickytoken.evaluation.embedding import embed_file

@@ -1,7 +1,7 @@
-"""Clean scores of a task: an encoder as it is, and a prompt with and without token prepending.
+"""Score an encoder on a task; one that prepends tokens beside its plain prompt.
 
 The published comparison reads token prepending from one layer and the plain prompt from another. Here both
-are read from the same one; the plain prompt behind the last layer is shown beside them.
+are read from the same layer, and the plain prompt after the last layer is shown as well.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Encoding:
 
     Attributes:
         name: ``as it is``, ``plain prompt`` or ``token prepending``.
-        start: first layer that is overwritten; None without token prepending.
-        exit: first later layer that is not.
-        layer: that is read, from 1; None for a model without a prompt.
-        encoder: what encodes so.
+        start: First layer that is overwritten; None without token prepending.
+        exit: First later layer that is not overwritten.
+        layer: Layer that is read, from 1; None for a model without a prompt.
+        encoder: The encoder.
     """
 
     name: str
@@ -40,15 +40,15 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a way of encoding scored.
+    """The scores of one way of encoding.
 
     Attributes:
-        encoding: its name; see `Encoding`.
-        start: as of the encoding.
-        exit: as of the encoding.
-        layer: as of the encoding.
-        scores: by metric, x 100; None where one is not defined.
-        seconds: for everything.
+        encoding: Its name; see `Encoding`.
+        start: As in `Encoding`.
+        exit: As in `Encoding`.
+        layer: As in `Encoding`.
+        scores: Scores times 100 by metric; None where a metric is undefined.
+        seconds: Time taken.
     """
 
     encoding: str
@@ -64,8 +64,8 @@ class Comparison:
     """Scores of a task.
 
     Attributes:
-        scores: one for each way of encoding; the first metric is the main one.
-        cut: texts that were cut, alike in every way, because the model does not read them whole.
+        scores: One item per way of encoding; the first metric is the main one.
+        cut: Number of texts truncated, in every way alike, because the model does not read them in full.
     """
 
     scores: list[Score] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Comparison:
 
 
 def encodings(encoder: Encoder) -> list[Encoding]:
-    """An encoder as it is; one with a prompt also plain, behind the last layer and the one that is read."""
+    """List the ways to encode: as it is; with a prompt, also plain at the last layer and at the one read."""
     if not isinstance(encoder, CausalPromptEncoder):
         return [Encoding("as it is", None, None, None, encoder)]
     reading, layers = encoder.reading, encoder.layers
@@ -89,21 +89,21 @@ def encodings(encoder: Encoder) -> list[Encoding]:
 
 
 def compare(encoder: Encoder, task: AnyTask, *, seed: int = _SEED) -> Comparison:
-    """Score an encoder; one with token prepending beside the plain prompt at the same layer.
+    """Score an encoder, and its plain prompt at the same layer if it prepends tokens.
 
     Args:
-        encoder: the model.
-        task: from `find_task`.
-        seed: of what is random in it, such as the start of a clustering.
+        encoder: The model.
+        task: A task from `find_task`.
+        seed: Seed of random steps, such as the start of a clustering.
 
     Raises:
-        InputError: the data of a task of MTEB cannot be loaded.
-        EncodingError: a text that the model cannot encode.
+        InputError: The data of an MTEB task cannot be loaded.
+        EncodingError: The model cannot encode a text.
     """
     ways = encodings(encoder)
     if isinstance(task, MtebTask):
         return Comparison([_scored(each, lambda own: mteb_score(_module_of(own), task)) for each in ways])
-    # All ways read the same texts; the prompt with the placeholder is the longest.
+    # All ways read the same texts; the prompt with the placeholder leaves the least room.
     texts, cut = fitting_texts(encoder, task)
 
     def scores(own: Encoder) -> dict[str, float]:
@@ -121,7 +121,7 @@ def _scored(way: Encoding, score: Any) -> Score:
 
 
 def _module_of(encoder: Encoder) -> Any:
-    """The encoder as MTEB takes it."""
+    """Return the encoder in the form that MTEB expects."""
     if isinstance(encoder, CausalPromptEncoder):
         return encoder.sentence_transformer()
     model = getattr(encoder, "model", None)

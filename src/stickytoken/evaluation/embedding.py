@@ -1,4 +1,4 @@
-"""Vectors of a file of texts, as a file."""
+"""Embed a file of texts into a Parquet file."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _CHUNK = 2048
 
 
 def texts_of_file(path: Path, column: str | None = None) -> list[str]:
-    """Every text of a file in its order, repeated and blank ones too.
+    """Read all texts of a file in order, including repeated and blank ones.
 
     Args:
-        path: txt with a text a line, or csv, tsv, jsonl, parquet.
-        column: of a table; None takes ``sentence``, ``text``, or the only text column.
+        path: A txt file with one text per line, or csv, tsv, jsonl, parquet.
+        column: Column of a table; None takes ``sentence``, ``text``, or the only text column.
 
     Raises:
-        InputError: the file or the column cannot be used, or a row has no text.
+        InputError: The file or the column cannot be used, or a row has no text.
     """
     if path.suffix.lower() not in TABLE_SUFFIXES:
         if column is not None:
             raise InputError(f"{path} is a text file without columns: leave the column out")
-        # As a file is read line by line: a form feed or a paragraph separator is part of a text.
+        # Only line ends separate texts: a form feed or a paragraph separator is part of one.
         return [line.removesuffix("\n") for line in io.StringIO(decode(read_bytes(path), path), newline=None)]
     frame = read_table(path)
     columns = (column,) if column else text_columns(frame, str(path))
@@ -49,7 +49,7 @@ def require_new_file(path: Path) -> None:
     """Refuse a file that cannot be written or would be overwritten.
 
     Raises:
-        InputError: another ending, an existing file, no such folder, or one that cannot be written to.
+        InputError: The suffix is not .parquet, the file exists, or its folder is missing or not writable.
     """
     if path.suffix.lower() != ".parquet":
         raise InputError(f"{path}: vectors are written as .parquet")
@@ -69,20 +69,20 @@ def embed_file(
     path: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> int:
-    """Encode texts and write a row a text: ``text``, and ``vector`` as an array of float32.
+    """Encode texts and write one row per text: ``text``, and ``vector`` as an array of float32.
 
     Args:
-        encoder: the model.
-        texts: what to encode.
-        path: a new parquet file.
-        progress: called with texts done and texts in all.
+        encoder: The model.
+        texts: Texts to encode.
+        path: A new Parquet file.
+        progress: Called with the number of texts done and in total.
 
     Returns:
-        Components of a vector.
+        The number of components of a vector.
 
     Raises:
-        InputError: a file that would be overwritten.
-        EncodingError: a text without a usable vector; nothing is written.
+        InputError: The file would be overwritten.
+        EncodingError: A text has no usable vector; nothing is written.
     """
     require_new_file(path)
     parts = []

@@ -36,14 +36,14 @@ AnyTask: TypeAlias = Task | MtebTask
 
 
 def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
-    """A task from a file or folder of a known layout, or from MTEB by its name.
+    """Load a task from a file or folder of a known layout, or from MTEB by name.
 
     Returns:
         The task, and notes on what was left out of it.
 
     Raises:
-        InputError: there is none, or it cannot be used.
-        MissingExtraError: a name, and MTEB is not installed.
+        InputError: There is no such task, or it cannot be used.
+        MissingExtraError: An MTEB task is named, and MTEB is not installed.
     """
     path = Path(source).expanduser()
     if path.exists():
@@ -54,10 +54,10 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
 
 
 def read_similarity(path: Path) -> SimilarityTask:
-    """Pairs of sentences with scores.
+    """Read pairs of sentences with scores.
 
     Raises:
-        InputError: the file cannot be used, or is a task of another kind.
+        InputError: The file cannot be used, or is a task of another kind.
     """
     task = load_task(path)[0] if path.exists() else None
     if task is None:
@@ -68,10 +68,10 @@ def read_similarity(path: Path) -> SimilarityTask:
 
 
 def fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
-    """A task's texts by role, cut behind a word where the model does not read them whole.
+    """Return a task's texts by role, truncated after a word where the model does not read them in full.
 
     Returns:
-        The texts, and how many were cut.
+        The texts, and the number of truncated ones.
     """
     if not reads_ids(encoder):  # one that encodes texts only cuts them itself, or refuses them
         return {role: list(texts) for role, texts in task.texts.items()}, 0
@@ -83,7 +83,7 @@ def fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], i
 
 
 def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Cosine of each vector with its partner over the last axis."""
+    """Return the cosine of each vector with its partner, over the last axis."""
     left, right = first.astype(np.float64), second.astype(np.float64)
     norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
     found: NDArray[np.float64] = (left * right).sum(axis=-1) / norms
@@ -91,16 +91,16 @@ def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[
 
 
 def scores_of(task: Task, vectors: dict[str, NDArray[np.float32]], seed: int) -> dict[str, float]:
-    """All metrics of a task; NaN where one is not defined."""
+    """Return all metrics of a task; NaN where a metric is undefined."""
     outcomes = task.outcomes(vectors, seed)[None]
     return {metric: float(task.scores(metric, outcomes)[0]) for metric in task.metrics}
 
 
 def mteb_score(model: Any, task: MtebTask) -> dict[str, float]:
-    """The main score of a SentenceTransformer on a task of MTEB.
+    """Return the main score of a SentenceTransformer on an MTEB task.
 
     Raises:
-        InputError: its data cannot be loaded.
+        InputError: The data of the task cannot be loaded.
     """
     load_data(task)
     return {"main_score": evaluate(model, task)}

@@ -1,7 +1,7 @@
-"""Choose where to overwrite and where to read, on a development set, one coordinate after another.
+"""Choose the layers of token prepending on a development set, one setting at a time.
 
-The layer to stop at with the first one fixed, then the first one with that; the authors, too, show one curve
-at a time (Fu et al., ACL 2025, figure 4). One pass of a setting gives the score of every layer.
+First the exit layer for a fixed start, then the start for that exit; the authors, too, vary one at a time
+(Fu et al., ACL 2025, figure 4). One pass with a setting scores every layer that could be read.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _STARTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One setting and what it scored.
+    """One setting and its score.
 
     Attributes:
-        start: first layer that is overwritten; None without token prepending.
-        exit: first later layer that is not.
-        layer: that is read, from 1.
-        spearman: x 100; None where all cosines are equal.
+        start: First layer that is overwritten; None without token prepending.
+        exit: First later layer that is not overwritten.
+        layer: Layer that is read, from 1.
+        spearman: Spearman correlation times 100; None if all cosines are equal.
     """
 
     start: int | None
@@ -41,13 +41,13 @@ class Tried:
 
 @dataclass(frozen=True)
 class Tuning:
-    """Everything that was tried, in order, and the best of it.
+    """All settings that were tried, in order, and the best ones.
 
     Attributes:
-        tried: all settings at all layers.
-        plain: the best layer of the plain prompt.
-        best: the best setting with token prepending.
-        plain_at_best: the plain prompt at the layer of the best setting.
+        tried: All settings at all layers.
+        plain: The best layer of the plain prompt.
+        best: The best setting with token prepending.
+        plain_at_best: The plain prompt at the layer of the best setting.
     """
 
     tried: tuple[Tried, ...]
@@ -63,16 +63,16 @@ def tune(
     start: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tuning:
-    """Score settings of token prepending at all layers.
+    """Score settings of token prepending at every layer.
 
     Args:
-        encoder: with the prompt to tune; its own setting and layer do not matter.
-        task: the development set.
-        start: the first layer that is overwritten while the exit is chosen; None is 1, the second layer.
-        progress: called with settings done and settings in all.
+        encoder: An encoder with the prompt to tune; its own setting and layer are ignored.
+        task: The development set.
+        start: First layer that is overwritten while the exit is chosen; None is 1, the second layer.
+        progress: Called with the number of settings done and in total.
 
     Raises:
-        InputError: an echo, or a model that gives all pairs the same similarity.
+        InputError: The prompt is an echo, or the model gives all pairs the same similarity.
     """
     if encoder.reading.prompt.echoes:
         raise InputError("an echo has no layers to overwrite: use another prompt")
@@ -103,7 +103,7 @@ def tune(
 
 
 def _exits(start: int, layers: int) -> list[int]:
-    """Where to stop: every layer up to two thirds of the depth, or as many spread over them."""
+    """List exits to try: the layers up to two thirds of the depth, or evenly spread ones."""
     last = max(start + 1, round(2 * layers / 3))
     places = np.linspace(start + 1, last, min(_MOST_EXITS, last - start))
     return sorted({round(place) for place in places})
@@ -126,7 +126,7 @@ def _layers_scored(
 def _similarities(
     encoder: CausalPromptEncoder, task: SimilarityTask, numbers: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Cosine of every pair at every layer, shape (pairs, layers); vectors of a few pairs at a time."""
+    """Return the cosine of every pair at every layer, shape (pairs, layers), a few pairs at a time."""
     parts = []
     for place in range(0, task.units, _CHUNK):
         first, second = task.first[place : place + _CHUNK], task.second[place : place + _CHUNK]

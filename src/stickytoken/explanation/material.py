@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stickytoken.corpora import Sentences, load_sentences
-from stickytoken.corpora.endings import open_ended
+from stickytoken.corpora.corpus import open_ended
 from stickytoken.detection.run import Run
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError

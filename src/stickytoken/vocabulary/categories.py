@@ -1,4 +1,4 @@
-"""What each vocabulary entry is, and whether text can reach it.
+"""Categories of vocabulary entries: can an entry appear in real text?
 
 The category of an entry comes from a round trip: decode its id, encode the result,
 compare (Land and Bartolo, "Fishing for Magikarp", 2024; Chen et al. 2025, step 2 of
@@ -22,10 +22,10 @@ _REPLACEMENT_CHARACTER = "\ufffd"
 
 
 class Category(StrEnum):
-    """What the round trip says about an entry."""
+    """The result of an entry's round trip."""
 
     OK = "OK"
-    """Text can produce it."""
+    """Text can produce the entry."""
     OK_SPECIAL = "OK_SPECIAL"
     """A special token that text can produce."""
     MEANINGLESS = "MEANINGLESS"
@@ -55,11 +55,11 @@ class RoundTripTokenizer(Protocol):
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Ids with the role of a special token, the sequence-start (cls) role aside."""
+        """Ids with the role of a special token, except the sequence-start (cls) role."""
         ...
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Decode each list of ids, special tokens kept, nothing cleaned up."""
+        """Decode each list of ids, keeping special tokens, without clean-up."""
         ...
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
@@ -68,7 +68,7 @@ class RoundTripTokenizer(Protocol):
 
 
 class RoundTrip(NamedTuple):
-    """One entry's way through text and back."""
+    """The text of an entry, and the ids that this text encodes to."""
 
     text: str
     ids: tuple[int, ...]
@@ -79,10 +79,10 @@ class Vocabulary:
     """All entries of a tokenizer with their categories.
 
     Attributes:
-        ids: token ids, ascending.
-        tokens: the vocabulary strings, as the tokenizer stores them.
-        decoded: the text of each entry, with its leading space if it has one.
-        categories: what each entry is.
+        ids: Token ids, ascending.
+        tokens: Vocabulary strings, as the tokenizer stores them.
+        decoded: The text of each entry, with its leading space if it has one.
+        categories: The category of each entry.
     """
 
     ids: tuple[int, ...]
@@ -99,7 +99,7 @@ class Vocabulary:
 
     @property
     def available(self) -> list[Token]:
-        """Entries that can occur in text, by ascending id."""
+        """Entries that can occur in text, in ascending order of id."""
         return [
             Token(token_id, text)
             for token_id, text, category in zip(self.ids, self.decoded, self.categories, strict=True)
@@ -107,12 +107,12 @@ class Vocabulary:
         ]
 
     def counts(self) -> dict[str, int]:
-        """Number of entries of every category, absent ones as 0."""
+        """Return the number of entries in each category, including empty ones."""
         found = Counter(self.categories)
         return {category.value: found[category] for category in Category}
 
     def frame(self) -> pl.DataFrame:
-        """One row an entry: token_id, token, decoded, category."""
+        """Return one row per entry: token_id, token, decoded, category."""
         return pl.DataFrame(
             {
                 "token_id": pl.Series(self.ids, dtype=pl.Int64),
@@ -158,7 +158,7 @@ def _looks_special(text: str) -> bool:
 
 
 def _round_trips(tokenizer: RoundTripTokenizer, ids: list[int]) -> list[RoundTrip]:
-    """Send every id through text and back, behind an anchor where the tokenizer adds a space.
+    """Decode and encode every id, behind an anchor character if the tokenizer adds a leading space.
 
     A tokenizer that puts a space before the first word makes "tip" and " tip" look
     alike at the start of a text. Behind an anchor character they differ. An entry that
@@ -197,7 +197,7 @@ def _adds_leading_space(tokenizer: RoundTripTokenizer) -> bool:
 
 
 def _anchors(tokenizer: RoundTripTokenizer) -> list[tuple[str, tuple[int, ...]]]:
-    """Characters that come back from a round trip as themselves, with their ids."""
+    """Return the characters that survive a round trip, with their ids."""
     encoded = tokenizer.encode_many(_ANCHORS)
     decoded = tokenizer.decode_many(encoded)
     return [

@@ -1,6 +1,6 @@
-"""What kind of entry a token is, and in which script it is written. Pure, over vocabulary strings.
+"""The kind and script of vocabulary entries, from their strings alone.
 
-Tokenizers mark words in three ways: WordPiece puts ``##`` before pieces that go on a word,
+Tokenizers mark words in three ways: WordPiece puts ``##`` before pieces that continue a word;
 byte-level BPE puts ``Ġ`` and SentencePiece ``▁`` before pieces that begin one.
 """
 
@@ -20,7 +20,7 @@ _UNUSED = re.compile(
 )
 _BRACKETED = re.compile(r"\[[^\s\[\]]*[^\W\d_][^\s\[\]]*\]|<[^\s<>]*[^\W\d_][^\s<>]*>")
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-# Of these scripts most vocabularies are made; the rest is "Other".
+# Scripts of most vocabularies; anything else is "Other".
 _SCRIPTS = (
     "Latin", "Cyrillic", "Greek", "Han", "Hiragana", "Katakana", "Hangul", "Arabic", "Hebrew", "Devanagari",
     "Bengali", "Tamil", "Telugu", "Kannada", "Malayalam", "Gujarati", "Gurmukhi", "Sinhala", "Thai", "Lao",
@@ -33,24 +33,24 @@ NO_SCRIPT = "none"
 
 
 class Kind(StrEnum):
-    """What an entry is."""
+    """The kind of an entry."""
 
     SPECIAL = "special"
     """A control token, such as [CLS] or </s>."""
     UNUSED = "unused"
-    """A placeholder that no training text holds, such as [unused7]."""
+    """A placeholder that no training text contains, such as [unused7]."""
     BYTE = "byte"
-    """One byte, or a piece of a character: not valid UTF-8 by itself."""
+    """A byte or part of a character: not valid UTF-8 on its own."""
     SYMBOL = "symbol"
     """Neither letters nor digits."""
     SUBWORD = "subword"
-    """A piece that goes on a word."""
+    """A piece that continues a word."""
     WORD = "whole word"
     """A word, or the beginning of one."""
 
 
 class WordMark(StrEnum):
-    """How a vocabulary tells the beginning of a word from the rest of it."""
+    """How a vocabulary marks the beginning or continuation of words."""
 
     CONTINUED = "##"
     BYTE_LEVEL = "Ġ"
@@ -59,20 +59,20 @@ class WordMark(StrEnum):
 
 
 def word_mark(tokens: Iterable[str]) -> WordMark:
-    """The mark that most of the marked entries of a vocabulary bear."""
+    """Return the most common word mark of a vocabulary."""
     marks = [mark for mark in WordMark if mark]
     found = Counter(mark for token in tokens for mark in marks if token.startswith(mark) and token != mark)
     return found.most_common(1)[0][0] if found else WordMark.NONE
 
 
 def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
-    """The kind of an entry.
+    """Return the kind of an entry.
 
     Args:
-        token: the vocabulary string.
-        decoded: its text.
-        category: of `stickytoken.vocabulary.categories.Category`.
-        mark: of the vocabulary.
+        token: The vocabulary string.
+        decoded: Its text.
+        category: Its `stickytoken.vocabulary.categories.Category`.
+        mark: The word mark of the vocabulary.
     """
     if _BYTE.fullmatch(token) or category == Category.UNDECODEABLE:
         return Kind.BYTE
@@ -90,6 +90,6 @@ def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
 
 
 def script_of(text: str) -> str:
-    """The Unicode script of most of the letters, ``Other`` for a rare one, ``none`` without letters."""
+    """Return the script of most letters: ``Other`` for a rare script, ``none`` without letters."""
     found = Counter(match.lastgroup for match in _SCRIPT.finditer(text))
     return str(found.most_common(1)[0][0]) if found else NO_SCRIPT

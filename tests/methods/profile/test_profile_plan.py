@@ -4,8 +4,7 @@ import pytest
 
 import profiled
 from stickytoken import load_encoder
-from stickytoken.corpora.corpus import collect_sentences
-from stickytoken.corpora.endings import open_ended
+from stickytoken.corpora.corpus import collect_sentences, open_ended
 
 ROUNDS = ("screen", "refine", "confirm")
 ENDINGS = [".", "!", "?!", " .", "...", "…", "。", '."', ".)", ""]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.corpora import Sentences
-from stickytoken.corpora.endings import open_ended
+from stickytoken.corpora.corpus import open_ended
 from stickytoken.encoders.mean_similarity import mean_similarity
 from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError
