@@ -162,7 +162,7 @@ def test_a_csv_cell_may_hold_quotes_commas_and_line_ends(write):
         (
             "s.jsonl",
             '{"text": "a"}\n\n{"text": NaN}\n',
-            "line 3: NaN is no number in JSON",
+            "line 3: NaN is not a number in JSON",
         ),
         ("s.jsonl", '{"text": "a"', "is not a readable jsonl file"),
         ("s.jsonl", "[1, 2]\n", "is not a readable jsonl file"),

@@ -69,7 +69,7 @@ def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
     single = isinstance(tokens, (str, Integral)) and not isinstance(tokens, bool)
     given = [tokens] if single else list_of("token ids or texts", "tokens", tokens, ordered=False)
     if not given:
-        raise InputError("there is no token to look at: name at least one")
+        raise InputError("no token was named: there is no token to look at")
     return [_token_id(vocabulary, place, token) for place, token in enumerate(given, start=1)]
 
 

@@ -91,7 +91,7 @@ def find_outliers(
     """
     large = tokens.lift.low > tokens.null.center + smallest
     # A null of no width would call everything beyond the noise an outlier.
-    if null_tokens < LEAST_NULL_TOKENS or min(tokens.null.spread, rarity.null.spread) == 0:
+    if null_tokens < LEAST_NULL_TOKENS or rarity.null.spread == 0:
         return Outliers(None, large)
     found = q_values(rarity.null.exceedance(rarity.tested))
     return Outliers(found, large & (found <= settings.fdr))

@@ -82,11 +82,9 @@ def notes(run: ProfileRun) -> list[str]:
     """Say what a reader should know before relying on the run."""
     found = []
     if not run.result.empirical_null:
-        flat = "ordinary tokens differ too little"
-        reason = "the vocabulary is too small" if run.result.ordinary_spread else flat
         found.append(
-            f"{reason} to tell what is ordinary: verdicts rest on the intervals alone, "
-            "without control of false discoveries"
+            "the vocabulary is too small, or its tokens too alike, to tell what is ordinary: verdicts rest "
+            "on the intervals alone, without control of false discoveries"
         )
     if run.plan.left_out:
         found.append(f"{run.plan.left_out} sentences were left out: the model does not read them whole")
