@@ -10,7 +10,7 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadfile
 # Tests and the packaged model never need a network.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help setup detect check test test-fast format parity clean
+.PHONY: help setup detect check test test-fast test-lowest format parity clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,14 @@ test: $(STAMP) ## run all tests
 test-fast: $(STAMP) ## run the tests that are quick and need no browser (about 2 minutes)
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not browser'
 
+test-lowest: $(VENV)-lowest/.installed ## run the fast tests with the lowest supported versions
+	$(VENV)-lowest/bin/python -m pytest $(PARALLEL) -m 'not slow and not browser'
+
+$(VENV)-lowest/.installed: pyproject.toml constraints-lowest.txt
+	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
+	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-lowest.txt --editable '.[all,dev]'
+	touch $@
+
 format: $(STAMP) ## format and fix with ruff
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -43,5 +51,5 @@ format: $(STAMP) ## format and fix with ruff
 parity: $(STAMP) ## compare with the published numbers (needs the published tables; about 45 minutes on 2 cores)
 	$(BIN)/python benchmarks/parity.py
 
-clean: ## remove .venv and caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean: ## remove the environments and caches
+	rm -rf $(VENV) $(VENV)-lowest .mypy_cache .pytest_cache .ruff_cache .hypothesis

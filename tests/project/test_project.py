@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 from typer.main import get_command
 
 import stickytoken
@@ -135,8 +136,8 @@ def test_the_table_of_places_names_every_folder_and_top_level_module_once():
 # Dependencies.
 
 
-def pins():
-    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+def pins(file="constraints.txt"):
+    lines = (ROOT / file).read_text("utf-8").splitlines()
     pinned = [line.split("==") for line in lines if line.strip() and not line.startswith("#")]
     return {canonicalize_name(name): pin for name, pin in pinned}
 
@@ -154,6 +155,17 @@ def requirements():
 def test_every_dependency_is_pinned_to_a_version_that_it_allows(text):
     requirement = Requirement(text)
     assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
+
+
+def test_the_lowest_pins_are_what_the_project_allows():
+    """torch alone is higher: its file says why."""
+    lowest = pins("constraints-lowest.txt")
+    for text in requirements():
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
+        (bound,) = requirement.specifier
+        assert requirement.specifier.contains(lowest[name]), text
+        assert name == "torch" or Version(bound.version) == Version(lowest[name]), text
 
 
 def test_the_extra_all_has_every_extra_for_users():
