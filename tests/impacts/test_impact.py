@@ -93,7 +93,7 @@ def test_scores_are_those_of_texts_edited_by_hand(whole, planted_encoder, sticky
         right = planted_encoder.encode_ids(edited)
         cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(left, right, strict=True)]
         row = whole.scores.filter(
-            task="sts", metric="spearman", kind="sticky", token_id=sticky, repetition=repetition
+            task="sts", metric="spearman", kind="named", token_id=sticky, repetition=repetition
         )
         assert row["score"].item() == pytest.approx(spearmanr(task.gold, cosines).statistic, abs=1e-6)
 
@@ -119,7 +119,7 @@ def test_tables_agree_with_each_other(whole):
     assert len(whole.effects) == 2 + 2 + 4
     assert whole.effects.filter("main")["metric"].to_list() == ["spearman", "v_measure", "ndcg_at_10"]
     for row in whole.effects.iter_rows(named=True):
-        mean = drops.filter(task=row["task"], metric=row["metric"], kind="sticky")["drop"].mean()
+        mean = drops.filter(task=row["task"], metric=row["metric"], kind="named")["drop"].mean()
         assert row["drop_sticky"] == pytest.approx(mean)
         assert row["difference"] == pytest.approx(row["drop_sticky"] - row["drop_benign"])
         assert row["difference_low"] <= row["difference"] <= row["difference_high"]
@@ -264,7 +264,7 @@ def test_a_run_of_another_model_is_refused(encoder, tasks, planted_run):
         ({"confidence": 1.0}, "confidence is 1.0"),
         ({"seed": -1}, "seed is -1"),
         ({"copies": 2.5}, "copies is 2.5"),
-        ({"benign": "2"}, "benign is '2'"),
+        ({"benign": "2"}, "benign is '?2"),
         ({"confidence": None}, "confidence is None"),
     ],
 )
@@ -314,7 +314,7 @@ def test_a_measurement_lies_in_the_folder_of_its_run(planted_run, tasks, tmp_pat
     assert result.exit_code == 0, result.stderr
     (folder,) = run.glob("impact-*")
     assert open_impact(folder).record.identity.startswith(folder.name.removeprefix("impact-"))
-    assert f"`stickytoken report {run}` shows it" in " ".join(planted.lines_of(result.stderr))
+    assert f"for a report with this: stickytoken report {run}" in " ".join(planted.lines_of(result.stderr))
     # It changes nothing for the run: the same detection opens it, and its report shows both.
     assert open_run(run).tokens.equals(open_run(planted_run).tokens)
     assert "## What copies cost" in planted.command("report", run, "--format", "md").stdout
@@ -327,6 +327,12 @@ def test_named_tokens_of_a_model_are_measured(planted_folder, tasks, tmp_path, s
     result = planted.command("impact", planted_folder, *names, "--task", tasks[0], *short, *out)
     document = planted.document(result)
     assert [each["token"] for each in document["tokens"]][:2] == ["!", "?"]
+    assert [each["kind"] for each in document["tokens"]][:2] == ["named", "named"]
+    kinds = {row["kind"] for row in document["conditions"]}
+    assert kinds == {"clean", "named", "benign", "named mixture", "benign mixture"}
+    text = (tmp_path / "out" / "impact.md").read_text("utf-8")
+    assert text.startswith("# What named tokens cost")
+    assert "sticky" not in text.replace("no run says which tokens are sticky", "")
     assert any("no run says which tokens are sticky" in note for note in document["notes"])
 
 

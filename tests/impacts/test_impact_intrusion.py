@@ -84,7 +84,7 @@ def test_a_sticky_token_pushes_documents_up_and_a_benign_one_does_not(encoder, t
     assert rows[0]["ratio"] == 1
     assert rows[8]["ratio_low"] > 1.5
     assert rows[0]["rank_sticky"] == rows[0]["rank_benign"] > rows[8]["rank_sticky"]
-    curves = found.intrusion_curves.filter(kind="sticky").sort("copies")
+    curves = found.intrusion_curves.filter(kind="named").sort("copies")
     assert curves["median_rank"][0] > curves["median_rank"][-1]
     assert curves["copies_needed"][0] in COPIES
     again = impact(encoder, tokens=ids, intrusion=path, settings=SETTINGS, out=tmp_path / "out")

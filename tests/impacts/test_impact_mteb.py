@@ -182,7 +182,7 @@ def test_the_command_prints_what_it_has_and_fails_at_the_end(bert_folder, tmp_pa
     options = ["--tokens", "river", "--repetitions", 1, "--resamples", 100, "--out", tmp_path / "out"]
     result = planted.command("impact", bert_folder, "--task", "STSBenchmark", "--task", path, *options)
     assert result.exit_code == 1
-    assert "sts: sticky tokens lower spearman" in result.stdout
+    assert "sts: named tokens lower spearman" in result.stdout
     assert "error: not run: STSBenchmark (the data of STSBenchmark cannot be loaded" in result.stderr
 
 
@@ -197,7 +197,7 @@ def test_the_preset_without_data_names_every_task_and_fails(bert_folder, tmp_pat
         "impact", bert_folder, "--preset", "paper", "--task", path, *options, "--out", tmp_path / "both"
     )
     assert result.exit_code == 1
-    assert "sts: sticky tokens lower spearman" in result.stdout
+    assert "sts: named tokens lower spearman" in result.stdout
     (line,) = [line for line in planted.lines_of(result.stderr) if line.startswith("error: not run")]
     assert all(f"{name} (" in line for name in PAPER_TASKS)
 
@@ -209,7 +209,7 @@ def test_repetitions_that_edit_texts_alike_are_evaluated_once(encoder, tmp_path,
     found = impact(encoder, [Similarity()], tokens=tokens, settings=settings, out=tmp_path / "out")
     # Clean, sticky and benign, sixty pairs each.
     assert found.result.sequences == (1 + 2 * count) * 120
-    scores = found.scores.filter(kind="sticky")["score"].to_list()
+    scores = found.scores.filter(kind="named")["score"].to_list()
     assert len(set(scores)) == count
     condition = replace(condition_of(encoder, "river", settings.seed + 2), repetition=2)
     wrapped = EditingEncoder(encoder, condition, settings, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
@@ -11,6 +11,9 @@ from itertools import groupby
 import numpy as np
 
 from stickytoken.insertion import Token
+
+# The label of a token that the user named and no run calls sticky.
+NAMED = "named"
 
 
 class Kind(StrEnum):
@@ -36,6 +39,16 @@ class Condition:
     tokens: tuple[Token, ...]
     repetition: int
     seed: int
+
+    def label(self, named: Collection[int]) -> str:
+        """Return what tables call it: tokens are sticky only if a run says so, else they are named.
+
+        Args:
+            named: ids of measured tokens that no run calls sticky.
+        """
+        nobody = self.kind is Kind.STICKY and any(token.id in named for token in self.tokens)
+        kind = NAMED if nobody else self.kind.value
+        return f"{kind} mixture" if self.mixture else kind
 
     @property
     def mixture(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -36,6 +36,7 @@ class TaskEffects:
         conditions: of the outcomes.
         settings: of the measurement.
         names: vocabulary strings by token id.
+        named: ids of measured tokens that no run calls sticky.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class TaskEffects:
         conditions: Sequence[Condition],
         settings: ImpactSettings,
         names: Mapping[int, str],
+        named: Collection[int] = (),
     ) -> None:
         self._task = found.task
         self._outcomes = found.outcomes
         self._conditions = conditions
         self._settings = settings
         self._names = names
+        self._named = named
         self._key = [settings.seed, zlib.crc32(found.task.name.encode())]
 
     def score_rows(self) -> list[dict[str, Any]]:
@@ -58,7 +61,7 @@ class TaskEffects:
             {
                 "task": self._task.name,
                 "metric": metric,
-                **_labels(condition, self._names),
+                **_labels(condition, self._names, self._named),
                 "repetition": condition.repetition,
                 "score": _present(value),
             }
@@ -78,7 +81,7 @@ class TaskEffects:
                     {
                         "task": self._task.name,
                         "metric": metric,
-                        **_labels(self._conditions[group[0]], self._names),
+                        **_labels(self._conditions[group[0]], self._names, self._named),
                         "score": _present(float(score)),
                         **_ends("drop", _UNKNOWN if kind is Kind.CLEAN else drop),
                     }
@@ -178,13 +181,13 @@ def with_q_values(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row | {"q_value": q_value} for row, q_value in zip(rows, corrected(main), strict=True)]
 
 
-def _labels(condition: Condition, names: Mapping[int, str]) -> dict[str, Any]:
-    if not condition.tokens:
-        return {"kind": condition.kind.value, "token_id": None, "token": None}
-    if condition.mixture:
-        return {"kind": f"{condition.kind.value} mixture", "token_id": None, "token": None}
-    token = condition.tokens[0]
-    return {"kind": condition.kind.value, "token_id": token.id, "token": names[token.id]}
+def _labels(condition: Condition, names: Mapping[int, str], named: Collection[int]) -> dict[str, Any]:
+    alone = condition.tokens[0] if len(condition.tokens) == 1 else None
+    return {
+        "kind": condition.label(named),
+        "token_id": None if alone is None else alone.id,
+        "token": None if alone is None else names[alone.id],
+    }
 
 
 def _ends(name: str, interval: Interval) -> dict[str, float | None]:

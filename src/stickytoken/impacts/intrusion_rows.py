@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,15 @@ from stickytoken.impacts.statistics import bootstrap_samples
 
 
 def intrusion_rows(
-    outcomes: NDArray[np.float64], conditions: Sequence[Condition], names: Mapping[int, str]
+    outcomes: NDArray[np.float64],
+    conditions: Sequence[Condition],
+    names: Mapping[int, str],
+    named: Collection[int] = (),
 ) -> list[dict[str, Any]]:
     """One row a token and number of copies: hits in the top 10 and median rank of a random document."""
     return [
         {
-            "kind": condition.kind.value,
+            "kind": condition.label(named),
             "token_id": condition.tokens[0].id,
             "token": names[condition.tokens[0].id],
             "copies": copies,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stickytoken.impacts.record import ImpactRecord
+from stickytoken.impacts.record import ImpactRecord, measured_kind
 from stickytoken.visible_text import markdown as escaped
 
 _TITLES = {
@@ -51,10 +51,11 @@ def impact_markdown(record: ImpactRecord, rows: Mapping[str, Sequence[Mapping[st
         record: of the measurement.
         rows: of each table, by the name of its file without the ending.
     """
-    parts = [f"# What sticky tokens cost {_cell(record.model)}", _settings_line(record)]
+    kind = measured_kind(record)
+    parts = [f"# What {kind} tokens cost {_cell(record.model)}", _settings_line(record)]
     for name, columns in _SHOWN.items():
         if rows[name]:
-            parts += [f"## {_TITLES[name]}", _table(columns, rows[name])]
+            parts += [f"## {_TITLES[name]}", _table(columns, rows[name], kind)]
     parts += [f"- {_cell(note)}" for note in record.notes]
     failed = record.result.failed if record.result is not None else {}
     parts += [f"- not run: {_cell(task)}: {_cell(reason)}" for task, reason in failed.items()]
@@ -69,8 +70,9 @@ def _settings_line(record: ImpactRecord) -> str:
     )
 
 
-def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    lines = ["| " + " | ".join(columns) + " |", "| " + " | ".join("---" for _ in columns) + " |"]
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], kind: str) -> str:
+    headings = [column.replace("sticky", kind) for column in columns]
+    lines = ["| " + " | ".join(headings) + " |", "| " + " | ".join("---" for _ in columns) + " |"]
     lines += ["| " + " | ".join(_cell(row[column]) for column in columns) + " |" for row in rows]
     return "\n".join(lines)
 

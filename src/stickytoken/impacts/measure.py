@@ -115,7 +115,7 @@ def impact(
 def _compute(plan: ImpactPlan, held: Resumed[ImpactRecord], runner: GroupRunner) -> None:
     found, failed = _run_tasks(plan, runner)
     intrusion, curves = _run_intrusion(plan, runner)
-    effects = [TaskEffects(each, plan.conditions, plan.settings, plan.names) for each in found]
+    effects = [TaskEffects(each, plan.conditions, plan.settings, plan.names, plan.named) for each in found]
     rows = {
         "effects": with_q_values([row for each in effects for row in each.effect_rows()]),
         "conditions": [row for each in effects for row in each.condition_rows()],
@@ -178,7 +178,7 @@ def _run_intrusion(
     frame = groups.run(intrusion.name, make_work, units, conditions, f"intrusion into {corpus}")
     found = groups.outcomes(frame, intrusion.columns, units)
     needed = dict(zip([each.tokens[0].id for each in conditions], copies_needed(found), strict=True))
-    curves = intrusion_rows(found, conditions, plan.names)
+    curves = intrusion_rows(found, conditions, plan.names, plan.named)
     for row in curves:
         row |= {"corpus": corpus, "copies_needed": needed[row["token_id"]]}
     summary = intrusion_summary(found, conditions, plan.settings, corpus)

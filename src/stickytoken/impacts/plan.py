@@ -15,7 +15,7 @@ from stickytoken.detection.selection import TokenSource, token_ids
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
 from stickytoken.impacts.compute import shard_stage
-from stickytoken.impacts.conditions import Condition, Kind, make_conditions
+from stickytoken.impacts.conditions import NAMED, Condition, Kind, make_conditions
 from stickytoken.impacts.intrusion import SearchCorpus, load_search_corpus
 from stickytoken.impacts.record import TokenRecord
 from stickytoken.impacts.settings import ImpactSettings
@@ -52,6 +52,7 @@ class ImpactPlan:
         names: vocabulary strings by id.
         notes: what a reader should know.
         run: folder of the run whose tokens these are; None where there is no run.
+        named: ids of the measured tokens that no run calls sticky.
     """
 
     encoder: IdEncoder
@@ -63,6 +64,7 @@ class ImpactPlan:
     names: dict[int, str]
     notes: list[str]
     run: Path | None
+    named: frozenset[int]
 
     @property
     def conditions(self) -> list[Condition]:
@@ -80,6 +82,7 @@ class ImpactPlan:
             intrusion=self.corpus.fingerprint if self.corpus else None,
             sticky=[token.id for token in self.sticky],
             benign=[token.id for token in self.benign],
+            **({"named": sorted(self.named)} if self.named else {}),
         )
 
     def token_records(self) -> list[TokenRecord]:
@@ -96,7 +99,7 @@ class ImpactPlan:
                 token_id=token.id,
                 token=self.names[token.id],
                 text=token.text,
-                kind=kind.value,
+                kind=NAMED if kind is Kind.STICKY and token.id in self.named else kind.value,
                 matched_to=match,
             )
             for token, kind, match in pairs
@@ -138,7 +141,9 @@ def make_plan(
     corpus = load_search_corpus(intrusion, settings.seed) if intrusion is not None else None
     names = dict(zip(vocabulary.ids, vocabulary.tokens, strict=True))
     folder = None if run is None else run.path
-    return ImpactPlan(encoder, settings, sticky, benign, loaded, corpus, names, notes, folder)
+    verdicts = set() if run is None else set(run.sticky["token_id"])
+    named = frozenset(token.id for token in sticky if token.id not in verdicts)
+    return ImpactPlan(encoder, settings, sticky, benign, loaded, corpus, names, notes, folder, named)
 
 
 def _wanted(vocabulary: Vocabulary, run: Run | None, tokens: TokenSource | None, count: int) -> list[Token]:

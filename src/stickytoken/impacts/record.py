@@ -17,7 +17,7 @@ class TokenRecord(Record):
     token_id: int
     token: str = Field(description="vocabulary string")
     text: str = Field(description="as it is decoded")
-    kind: str = Field(description="sticky or benign")
+    kind: str = Field(description="sticky (a run says so), named (nobody does) or benign")
     matched_to: int | None = Field(description="the sticky token that a benign one is compared with")
 
 
@@ -56,3 +56,8 @@ class ImpactRecord(MeasurementRecord):
     hardware: dict[str, str]
     started: str
     result: ImpactResultRecord | None = None
+
+
+def measured_kind(record: ImpactRecord) -> str:
+    """Return what the measured tokens are called together: sticky only if a run says so of all of them."""
+    return "named" if any(token.kind == "named" for token in record.tokens) else "sticky"

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from stickytoken.impacts.record import measured_kind
 from stickytoken.impacts.results import Impact
 from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.figures.impact_costs import (
@@ -57,7 +58,8 @@ def impact_facts(impacts: tuple[Impact, ...]) -> dict[str, dict[str, Any]]:
             **impact.record.settings,
             **{
                 f"{kind} tokens": [each.token for each in impact.record.tokens if each.kind == kind]
-                for kind in ("sticky", "benign")
+                for kind in ("sticky", "named", "benign")
+                if any(each.kind == kind for each in impact.record.tokens)
             },
             "texts": impact.result.sequences,
             "seconds": impact.result.seconds,
@@ -68,22 +70,22 @@ def impact_facts(impacts: tuple[Impact, ...]) -> dict[str, dict[str, Any]]:
 
 
 def _costs(impact: Impact, suffix: str) -> list[ReportFigure]:
-    effects = impact.effects.to_dicts()
+    effects, kind = impact.effects.to_dicts(), measured_kind(impact.record)
     if not effects:
         return []
     main = impact.effects.filter("main").select("task", "metric")
     conditions = impact.conditions.join(main, on=["task", "metric"], maintain_order="left")
     rows = conditions.filter(pl.col("kind") != "clean").to_dicts()
-    plot = token_costs(rows)
+    plot = token_costs(rows, kind)
     return [
         ReportFigure(
             f"impact-costs{suffix}",
             "What copies cost",
-            costs(effects),
-            describe_costs(effects),
+            costs(effects, kind),
+            describe_costs(effects, kind),
             f"{_treatment(impact)} The further right, the more of the score is lost. Copies of any token "
-            "cost something; what counts is how much more the sticky ones cost.",
-            costs_table(effects),
+            "cost something; what counts is how much more the measured ones cost than the benign.",
+            costs_table(effects, kind),
             {"xaxis.title.text": "score lost<br>(clean minus edited)"},
             in_markdown=True,
         ),
@@ -91,9 +93,10 @@ def _costs(impact: Impact, suffix: str) -> list[ReportFigure]:
             f"impact-tokens{suffix}",
             "What copies of each token cost",
             plot,
-            describe_token_costs(rows),
-            "The main metric of each task. The benign tokens match the sticky ones in category, spelling and "
-            "length, and are not flagged. A mixture divides the copies among all tokens of its kind.",
+            describe_token_costs(rows, kind),
+            "The main metric of each task. The benign tokens match the measured ones in category, length and "
+            "position in the vocabulary, and are not flagged. A mixture "
+            "divides the copies among all tokens of its kind.",
             token_costs_table(rows),
             stacked(plot, len(main), len(main) * plot.layout.height) if len(main) > 1 else {},
             in_markdown=True,
@@ -102,20 +105,20 @@ def _costs(impact: Impact, suffix: str) -> list[ReportFigure]:
 
 
 def _intrusion(impact: Impact, suffix: str) -> list[ReportFigure]:
-    summary = impact.intrusion.to_dicts()
+    summary, kind = impact.intrusion.to_dicts(), measured_kind(impact.record)
     if not summary:
         return []
     return [
         ReportFigure(
             f"intrusion{suffix}",
             "Documents pushed into search results",
-            intrusion_curves(summary, impact.intrusion_curves.to_dicts()),
-            describe_intrusion(summary),
+            intrusion_curves(summary, impact.intrusion_curves.to_dicts(), kind),
+            describe_intrusion(summary, kind),
             f"Copies went into {summary[0]['documents']} random documents; the curves count the queries that "
             "have such a document among their first 10 results. Dotted: without copies. Below that line, "
-            "copies push documents out of results. The ratio compares sticky with benign copies, so it can "
+            "copies push documents out of results. The ratio compares measured with benign copies, so it can "
             "rise while both fall.",
-            intrusion_table(summary),
+            intrusion_table(summary, kind),
             in_markdown=True,
         )
     ]

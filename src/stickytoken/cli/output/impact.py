@@ -53,20 +53,22 @@ def show_impact(impact: Impact, output_format: Format) -> None:
 
 
 def _print(impact: Impact) -> None:
-    effects = impact.effects
+    from stickytoken.impacts.record import measured_kind
+
+    effects, kind = impact.effects, measured_kind(impact.record)
     main = effects.filter("main")
     for effect in main.iter_rows(named=True):
-        print_line(_sentence(effect))
+        print_line(_sentence(effect, kind))
     if not effects.is_empty():
-        _table("What copies cost", _EFFECTS, effects.to_dicts())
+        _table("What copies cost", _EFFECTS, effects.to_dicts(), kind)
         conditions = impact.conditions.join(
             main.select("task", "metric"), on=["task", "metric"], maintain_order="left"
         )
-        _table("By token, main metrics", _CONDITIONS, conditions.to_dicts())
+        _table("By token, main metrics", _CONDITIONS, conditions.to_dicts(), kind)
     intrusion = impact.intrusion.to_dicts()
     if intrusion:
         title = f"Queries with a random document of {intrusion[0]['corpus']} in their top 10, by copies in it"
-        _table(title, _INTRUSION, intrusion)
+        _table(title, _INTRUSION, intrusion, kind)
     settings = impact.record.settings
     print_line(
         f"{settings['copies']} copies, {settings['placement']} placement, {settings['side']} side, "
@@ -87,20 +89,21 @@ def _print(impact: Impact) -> None:
         inform(f"note: {note}")
 
 
-def _sentence(effect: Mapping[str, Any]) -> str:
+def _sentence(effect: Mapping[str, Any], kind: str) -> str:
     """Put the effect on one task into words."""
     name, metric = effect["task"], effect["metric"]
     if effect["difference"] is None:
         return f"{name}: {metric} is not defined."
-    costs = f"{name}: sticky tokens lower {metric} by {effect['drop_sticky']:.4f}"
+    costs = f"{name}: {kind} tokens lower {metric} by {effect['drop_sticky']:.4f}"
     costs += f", benign ones by {effect['drop_benign']:.4f}, from {effect['clean']:.4f}"
     low, high = effect["difference_low"], effect["difference_high"]
     if low is None:
         return f"{costs}."
     if low > 0:
-        return f"{costs}: sticky tokens cost more."
-    return f"{costs}: " + ("sticky tokens cost less." if high < 0 else "no significant difference.")
+        return f"{costs}: {kind} tokens cost more."
+    return f"{costs}: " + (f"{kind} tokens cost less." if high < 0 else "no significant difference.")
 
 
-def _table(title: str, headings: Mapping[str, str], rows: list[dict[str, Any]]) -> None:
-    print_table(title, list(headings.values()), [[row[column] for column in headings] for row in rows])
+def _table(title: str, headings: Mapping[str, str], rows: list[dict[str, Any]], kind: str) -> None:
+    shown = [heading.replace("sticky", kind) for heading in headings.values()]
+    print_table(title, shown, [[row[column] for column in headings] for row in rows])

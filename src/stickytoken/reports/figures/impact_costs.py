@@ -14,6 +14,8 @@ from stickytoken.reports.figures.style import CONTROL, ORDINARY, STICKY, empty_f
 # More tokens make a panel that nobody reads; the table has all of them.
 _MOST_TOKENS = 30
 _LOOKS: Mapping[str, tuple[str, str]] = {"sticky": (STICKY, "diamond"), "benign": (CONTROL, "circle-open")}
+# What tables call the tokens that are measured: named, where no run says that they are sticky.
+MEASURED = ("sticky", "named")
 # So that the intervals of both kinds are seen.
 _APART = {"sticky": -0.12, "benign": 0.12}
 _COSTS = {
@@ -41,11 +43,12 @@ _TOKENS = {
 }
 
 
-def costs(effects: Sequence[Mapping[str, Any]]) -> go.Figure:
+def costs(effects: Sequence[Mapping[str, Any]], measured: str = "sticky") -> go.Figure:
     """Draw two marks per task and metric: the mean drop under sticky and under benign copies.
 
     Args:
         effects: rows of `effects.parquet`.
+        measured: what the measured tokens are called.
     """
     if not _defined(effects, "drop_sticky"):
         return empty_figure("no metric of these tasks is defined")
@@ -60,8 +63,8 @@ def costs(effects: Sequence[Mapping[str, Any]]) -> go.Figure:
             error_x=_errors(rows, f"drop_{kind}"),
             mode="markers",
             marker={"color": color, "symbol": symbol, "size": 12},
-            name=f"{kind} tokens, mean",
-            hovertemplate=f"%{{customdata}}<br>{kind}: %{{x:.4f}} lost<extra></extra>",
+            name=f"{_called(kind, measured)} tokens, mean",
+            hovertemplate="%{customdata}<br>" + _called(kind, measured) + ": %{x:.4f} lost<extra></extra>",
         )
     _finish(figure)
     figure.update_xaxes(title_text="how much of the score is lost (clean minus edited)")
@@ -71,22 +74,23 @@ def costs(effects: Sequence[Mapping[str, Any]]) -> go.Figure:
     return figure
 
 
-def describe_costs(effects: Sequence[Mapping[str, Any]]) -> str:
+def describe_costs(effects: Sequence[Mapping[str, Any]], measured: str = "sticky") -> str:
     """Describe every task in one sentence."""
     if not effects:
         return "No task was measured."
-    return " ".join(_sentence(row) for row in effects)
+    return " ".join(_sentence(row, measured) for row in effects)
 
 
-def costs_table(effects: Sequence[Mapping[str, Any]]) -> DataTable:
+def costs_table(effects: Sequence[Mapping[str, Any]], measured: str = "sticky") -> DataTable:
     """Return a table with one row per task and metric."""
-    return _table(_COSTS, effects)
+    return _table({key: name.replace("sticky", measured) for key, name in _COSTS.items()}, effects)
 
 
-def token_costs(conditions: Sequence[Mapping[str, Any]]) -> go.Figure:
+def token_costs(conditions: Sequence[Mapping[str, Any]], measured: str = "sticky") -> go.Figure:
     """Draw one panel per task and one mark per token: the drop of the main metric.
 
     Args:
+        measured: what the measured tokens are called.
         conditions: rows of `conditions.parquet`, one metric a task.
     """
     tasks = list(dict.fromkeys(_measure(row) for row in conditions))
@@ -107,7 +111,7 @@ def token_costs(conditions: Sequence[Mapping[str, Any]]) -> go.Figure:
             rows = [
                 row
                 for row in shown
-                if _measure(row) == task and row["kind"].split()[0] == kind and row["drop"] is not None
+                if _measure(row) == task and _look(row) == kind and row["drop"] is not None
             ]
             figure.add_scatter(
                 x=[round(row["drop"], 5) for row in rows],
@@ -115,7 +119,7 @@ def token_costs(conditions: Sequence[Mapping[str, Any]]) -> go.Figure:
                 error_x=_errors(rows, "drop"),
                 mode="markers",
                 marker={"color": color, "symbol": symbol, "size": 9},
-                name=f"{kind} tokens",
+                name=f"{_called(kind, measured)} tokens",
                 legendgroup=kind,
                 showlegend=column == 1,
                 hovertemplate="%{y}: %{x:.4f} lost<extra></extra>",
@@ -128,7 +132,7 @@ def token_costs(conditions: Sequence[Mapping[str, Any]]) -> go.Figure:
     return figure
 
 
-def describe_token_costs(conditions: Sequence[Mapping[str, Any]]) -> str:
+def describe_token_costs(conditions: Sequence[Mapping[str, Any]], measured: str = "sticky") -> str:
     """Name the token that costs most and the range of the benign ones, one sentence per task."""
     parts = []
     for task, metric in dict.fromkeys(_measure(row) for row in conditions):
@@ -137,14 +141,14 @@ def describe_token_costs(conditions: Sequence[Mapping[str, Any]]) -> str:
             for row in conditions
             if _measure(row) == (task, metric) and row["token_id"] is not None and row["drop"] is not None
         ]
-        sticky, benign = ([row for row in rows if row["kind"] == kind] for kind in ("sticky", "benign"))
+        sticky, benign = ([row for row in rows if _look(row) == kind] for kind in ("sticky", "benign"))
         if not sticky or not benign:
             parts.append(f"{task}: {metric} is not defined for all tokens.")
             continue
         worst = max(sticky, key=lambda row: row["drop"])
         drops = [row["drop"] for row in benign]
         parts.append(
-            f"{task}: of all sticky tokens, copies of {worst['token']} cost {metric} most, "
+            f"{task}: of all {measured} tokens, copies of {worst['token']} cost {metric} most, "
             f"{worst['drop']:.4f}; benign tokens cost {min(drops):.4f} to {max(drops):.4f}."
         )
     return " ".join(parts)
@@ -158,9 +162,19 @@ def token_costs_table(conditions: Sequence[Mapping[str, Any]]) -> DataTable:
 def _shown(conditions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the rows with copies, sticky tokens first."""
     edited = [row for row in conditions if row["kind"] != "clean"]
-    ranked = sorted(edited, key=lambda row: row["kind"].split()[0] != "sticky")
+    ranked = sorted(edited, key=lambda row: _look(row) != "sticky")
     names = list(dict.fromkeys(_condition(row) for row in ranked))[:_MOST_TOKENS]
     return [row for row in ranked if _condition(row) in names]
+
+
+def _called(kind: str, measured: str) -> str:
+    return measured if kind == "sticky" else kind
+
+
+def _look(row: Mapping[str, Any]) -> str:
+    """The kind that decides how a row looks."""
+    kind: str = row["kind"].split()[0]
+    return "sticky" if kind in MEASURED else kind
 
 
 def _condition(row: Mapping[str, Any]) -> str:
@@ -196,12 +210,12 @@ def _finish(figure: go.Figure) -> None:
     )
 
 
-def _sentence(row: Mapping[str, Any]) -> str:
+def _sentence(row: Mapping[str, Any], measured: str) -> str:
     name = f"{row['task']}: {row['metric']}"
     if row["difference"] is None:
         return f"{name} is not defined."
     text = (
-        f"{name} is {row['clean']:.4f} without copies; sticky ones cost {row['drop_sticky']:.4f}, "
+        f"{name} is {row['clean']:.4f} without copies; {measured} ones cost {row['drop_sticky']:.4f}, "
         f"benign ones {row['drop_benign']:.4f}"
     )
     if row["difference_low"] is None:

@@ -8,6 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from stickytoken.reports.figures.figure import DataTable
+from stickytoken.reports.figures.impact_costs import MEASURED
 from stickytoken.reports.figures.style import CONTROL, ORDINARY, STICKY, empty_figure, label, new_figure
 from stickytoken.reports.figures.symptom_curves import spread_out
 
@@ -23,26 +24,29 @@ _TABLE = {
 }
 
 
-def intrusion_curves(summary: Sequence[Mapping[str, Any]], curves: Sequence[Mapping[str, Any]]) -> go.Figure:
+def intrusion_curves(
+    summary: Sequence[Mapping[str, Any]], curves: Sequence[Mapping[str, Any]], measured: str = "sticky"
+) -> go.Figure:
     """Draw top-10 appearances of a random document: means of both kinds, and a thin line per sticky token.
 
     Args:
         summary: rows of `intrusion.parquet`.
         curves: rows of `intrusion_curves.parquet`.
+        measured: what the measured tokens are called.
     """
     if not summary:
         return empty_figure("no document was pushed into search results")
     figure = new_figure(height=400)
     by_token: dict[str, list[Mapping[str, Any]]] = {}
     for row in curves:
-        if row["kind"] == "sticky":
+        if row["kind"] in MEASURED:
             by_token.setdefault(row["token"], []).append(row)
     for place, (token, rows) in enumerate(by_token.items()):
         _line(
             figure,
             [row["copies"] for row in rows],
             [row["hits"] for row in rows],
-            name="each sticky token",
+            name=f"each {measured} token",
             legendgroup="each",
             showlegend=place == 0,
             opacity=0.6,
@@ -58,7 +62,7 @@ def intrusion_curves(summary: Sequence[Mapping[str, Any]], curves: Sequence[Mapp
             figure,
             copies,
             [row[f"hits_{kind}"] for row in summary],
-            name=f"{kind} tokens, mean",
+            name=f"{measured if kind == 'sticky' else kind} tokens, mean",
             mode="lines+markers",
             line={"color": color, "width": 3, "dash": dash},
             marker={"symbol": symbol, "size": 9},
@@ -72,7 +76,7 @@ def intrusion_curves(summary: Sequence[Mapping[str, Any]], curves: Sequence[Mapp
     return figure
 
 
-def describe_intrusion(summary: Sequence[Mapping[str, Any]]) -> str:
+def describe_intrusion(summary: Sequence[Mapping[str, Any]], measured: str = "sticky") -> str:
     """Describe where the curves begin and where each kind is highest."""
     if not summary:
         return "No document was pushed into search results."
@@ -84,8 +88,9 @@ def describe_intrusion(summary: Sequence[Mapping[str, Any]]) -> str:
         best = max(summary[1:], key=lambda row: row[f"hits_{kind}"])
         last = summary[-1]
         text += (
-            f" Copies of {kind} tokens bring it to at most {best[f'hits_{kind}']:.2f} "
-            f"({_counted(best['copies'])}), {_counted(last['copies'])} to {last[f'hits_{kind}']:.2f}; its "
+            f" Copies of {measured if kind == 'sticky' else kind} tokens bring it to at most "
+            f"{best[f'hits_{kind}']:.2f} ({_counted(best['copies'])}), {_counted(last['copies'])} to "
+            f"{last[f'hits_{kind}']:.2f}; its "
             f"median rank goes from {summary[0][f'rank_{kind}']:.0f} to {last[f'rank_{kind}']:.0f}."
         )
     return text
@@ -95,9 +100,12 @@ def _counted(copies: int) -> str:
     return "1 copy" if copies == 1 else f"{copies} copies"
 
 
-def intrusion_table(summary: Sequence[Mapping[str, Any]]) -> DataTable:
+def intrusion_table(summary: Sequence[Mapping[str, Any]], measured: str = "sticky") -> DataTable:
     """Return a table with one row per number of copies."""
-    return DataTable(tuple(_TABLE.values()), [[row[key] for key in _TABLE] for row in summary])
+    return DataTable(
+        tuple(name.replace("sticky", measured) for name in _TABLE.values()),
+        [[row[key] for key in _TABLE] for row in summary],
+    )
 
 
 def _line(figure: go.Figure, copies: list[int], values: list[float], **options: Any) -> None:
