@@ -16,7 +16,7 @@ import tiny_decoders
 from stickytoken import load_encoder
 from stickytoken.encoders import Prompting
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.module import CausalPrompt
+from stickytoken.encoders.causal_module import CausalPrompt
 from stickytoken.errors import EncodingError, InputError, ModelError
 
 SENTENCES = [*tiny.sentences(7), "", 'is it "the old" bird?']
@@ -59,6 +59,8 @@ def fresh_process(folder, texts, out):
 def test_saved_and_loaded_in_a_fresh_process_it_gives_the_same_vectors(tmp_path):
     model = stacked("metaeol", normalize=True)
     model.save(str(tmp_path / "saved"), create_model_card=False)
+    listed = json.loads((tmp_path / "saved" / "modules.json").read_text("utf-8"))
+    assert listed[0]["type"] == "stickytoken.encoders.causal_module.CausalPrompt"  # what is on disk stays
     expected = model.encode(SENTENCES)
     assert np.array_equal(fresh_process(tmp_path / "saved", SENTENCES, tmp_path / "vectors.npy"), expected)
     # Ours needs no leave to run code: the module is its own.

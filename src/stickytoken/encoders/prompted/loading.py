@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 
-_MODULE = "stickytoken.encoders.prompted.module.CausalPrompt"
+# As modules.json of a saved model names it.
+_MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
 _NORMALIZE = "Normalize"
 
 

@@ -40,6 +40,7 @@ class CausalPrompt(InputModule):
         InputError: an option that cannot be met.
     """
 
+    __module__ = "stickytoken.encoders.causal_module"  # sentence-transformers writes it into modules.json
     config_file_name = "causal_prompt_config.json"
     config_keys = ["prompt", "token_prepending", "start", "exit", "layer"]  # noqa: RUF012 - the base class has it so
 
