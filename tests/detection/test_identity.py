@@ -16,10 +16,11 @@ from sentence_transformers import SentenceTransformer
 import planted
 import tiny
 from stickytoken.corpora.pairs import SentencePair, pairs_fingerprint
+from stickytoken.detection import detect
 from stickytoken.detection.identity import identity_parts
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.protocol import EncoderIdentity
-from stickytoken.errors import InputError
+from stickytoken.errors import InputError, RunError
 from stickytoken.hashing import digest
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.identity import differences
@@ -296,6 +297,26 @@ def test_what_changes_vectors_changes_the_identity_of_a_real_encoder(bert_folder
     assert differences(identity(prompt="the "), own) == ["prompt"]
     assert differences(identity(lambda model: model.bfloat16()), own) == ["dtype", "weights"]
     assert differences(identity(token_budget=7), own) == []
+
+
+def test_weights_changed_in_place_are_another_run(bert_folder, tmp_path, monkeypatch):
+    """The model object is the same; only its weights tell that it is another model."""
+    monkeypatch.chdir(tmp_path)
+    model = SentenceTransformer(str(bert_folder), device="cpu")
+
+    def detected(out=None):
+        given = {"tokens": ["river", "garden"], "sentences": planted.small_corpus()}
+        return detect(model, out=out, settings=planted.SMALL, evidence=False, **given)
+
+    first = detected()
+    assert detected().path == first.path
+    model[0].model.embeddings.word_embeddings.weight.data.mul_(1.5)
+    changed = detected()
+    assert changed.path != first.path
+    assert changed.record.identity != first.record.identity
+    assert sorted(tmp_path.glob("runs/*")) == sorted(run.path.resolve() for run in (first, changed))
+    with pytest.raises(RunError, match=r"differs in encoder\.weights\)"):
+        detected(first.path)
 
 
 def test_a_planted_row_changes_the_identity():

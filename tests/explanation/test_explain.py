@@ -19,8 +19,11 @@ from stickytoken.encoders import load_encoder
 from stickytoken.errors import EncodingError, InputError, RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.material import gather
+from stickytoken.explanation.measuring import measure
+from stickytoken.explanation.observing import Surroundings, unit
 from stickytoken.explanation.result import TABLES
 from stickytoken.insertion import Placement
+from stickytoken.inspection.inspectors import inspector_of
 
 SMALL = ExplainSettings(
     copies=4, carriers=6, benign=5, attribution_carriers=2, attribution_benign=3, steps=6, directions=20
@@ -114,12 +117,27 @@ def test_models_in_half_precision_are_explained(bert_folder, dtype):
     assert found.measures["value"].null_count() == 0
 
 
-def test_chunks_of_carriers_change_nothing(explained, sticky_bert, monkeypatch):
-    monkeypatch.setattr("stickytoken.explanation.measuring._HELD_BYTES", 1)
-    again = explain(sticky_bert, ["garden", "window"], sentences=CORPUS, settings=SMALL)
-    np.testing.assert_allclose(
-        numbers(again.measures.fill_null(0)), numbers(explained.measures.fill_null(0)), rtol=1e-3, atol=1e-4
-    )
+def test_carriers_measured_one_at_a_time_give_the_same_numbers(explained, sticky_bert):
+    inspector, carriers = inspector_of(sticky_bert), gather(sticky_bert, SMALL, None, None, CORPUS).carriers
+    anchors = unit(sticky_bert.encode(tiny.sentences(8)).astype(np.float64))
+    garden = explained.tokens[0].token_id
+    benign = explained.benign.filter(token_id=garden)["benign_id"].to_list()
+    calls = []
+
+    def measured(**options):
+        calls.append([])
+        surroundings = Surroundings(None, anchors, 0.5)
+        return measure(inspector, carriers, {garden: benign}, surroundings, calls[-1].append, **options)
+
+    whole, single = measured(), measured(held_bytes=1)
+    assert len(calls[1]) > len(calls[0])
+    for token_id in (garden, *benign):
+        assert whole.values[token_id].keys() == single.values[token_id].keys()
+        for name, values in whole.values[token_id].items():
+            np.testing.assert_allclose(single.values[token_id][name], values, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(single.heads[token_id], whole.heads[token_id], rtol=1e-3, atol=1e-4)
+    for name, distances in whole.distances[garden].items():
+        np.testing.assert_allclose(single.distances[garden][name], distances, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["t5", "qwen3", "mpnet", "gemma2"])

@@ -9,11 +9,13 @@ import polars as pl
 import pytest
 
 import impact_files as files
+import planted
 import profiled
 import stickytoken
 from hostile import HOSTILE
 from report_pages import Page, opened, wait_for_plots, words_cut_off
 from stickytoken import load_encoder
+from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.impacts import impact
 from stickytoken.impacts.results import TABLES, impacts_in
 from stickytoken.reports.content import read_content
@@ -25,6 +27,7 @@ from stickytoken.reports.figures.impact_costs import (
     token_costs,
 )
 from stickytoken.reports.figures.intrusion_curves import describe_intrusion, intrusion_curves
+from stickytoken.reports.measured_impacts import impact_facts
 from stickytoken.visible_text import visible
 
 FIGURES = ["impact-costs", "impact-tokens", "intrusion"]
@@ -46,6 +49,19 @@ def measured(tmp_path_factory):
 @pytest.fixture
 def run_copy(measured, tmp_path):
     return Path(shutil.copytree(measured.path.parent, tmp_path / "copy"))
+
+
+def test_an_explanation_and_an_impact_of_a_token_show_the_same_benign_token_first(run_copy):
+    encoder = load_encoder(profiled.planted_model(2))
+    settings = ExplainSettings(carriers=3, benign=4, attribution=False, directions=8)
+    explain(encoder, [planted.PLANTED], run=run_copy, settings=settings, out=run_copy / "explain")
+    content = read_content(run_copy)
+    (explained,), (measured,) = content.explanations, content.impacts
+    token_id = explained.token.token_id
+    matches = [each.token for each in measured.record.tokens if each.matched_to == token_id]
+    benign = explained.tables["benign"]["benign"].to_list()
+    assert matches == benign[: files.FEW.benign]
+    assert impact_facts(content.impacts)[f"impact {measured.path.name}"]["benign tokens"] == benign[:1]
 
 
 def impact_of(run):

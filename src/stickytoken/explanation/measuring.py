@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float64]
 
-# Hidden states of the carriers without copies that are held at a time.
-_HELD_BYTES = 2**27
+# Memory for the hidden states of the carriers without copies.
+HELD_BYTES = 2**27
 
 
 @dataclass
@@ -52,6 +52,7 @@ def measure(
     benign: Mapping[int, Sequence[int]],
     surroundings: Surroundings,
     progress: ProgressCallback,
+    held_bytes: int = HELD_BYTES,
 ) -> Measured:
     """Measure explained tokens and their benign ones on every carrier.
 
@@ -60,12 +61,14 @@ def measure(
         carriers: with places for the copies.
         benign: by explained token, the benign ones.
         surroundings: what texts are compared with.
-        progress: told after every token.
+        progress: called after every token.
+        held_bytes: memory for the hidden states of the carriers without copies. It decides how many carriers
+            are measured at a time, at least one, and changes no number beyond rounding.
     """
     tokens = list(dict.fromkeys([*benign, *(k for ids in benign.values() for k in ids)]))
     parts: list[Measured] = []
     total, done = len(tokens) * len(carriers), 0
-    size = _carriers_at_a_time(inspector, carriers)
+    size = _carriers_at_a_time(inspector, carriers, held_bytes)
     progress(Progress("inside", 0, total))
     for start in range(0, len(carriers), size):
         some = carriers[start : start + size]
@@ -103,10 +106,10 @@ def mean_direction(
     return unit(mean) if mean.any() else None
 
 
-def _carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier]) -> int:
+def _carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier], held_bytes: int) -> int:
     longest = max(carriers, key=lambda carrier: len(carrier.before))
     hidden = inspector.look([longest.before], [longest.before_labels], PARTS)[0].hidden
-    return len(carriers) if hidden is None else max(1, _HELD_BYTES // hidden.nbytes)
+    return len(carriers) if hidden is None else max(1, held_bytes // hidden.nbytes)
 
 
 def _take(
