@@ -15,7 +15,7 @@ from stickytoken.explanation.placing import Part, place_copies
 from stickytoken.explanation.record import MEASURES_SCHEMA
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.explanation.tables import AREA_OF, frame, head_rows, measure_rows
-from stickytoken.explanation.verdict import _CALLED, findings, verdict
+from stickytoken.explanation.verdict import _CALLED, RunVerdict, findings, verdict
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
 
 
@@ -213,12 +213,47 @@ def test_the_layer_where_it_begins_is_the_first_outside():
     said = verdict("river", 7, rows_with(0.5), found, 8)
     assert said.startswith("'river' (7) differs from 8 matched benign tokens in 1 of 1 measures")
     assert "begins in layer 3 of 4" in said
-    assert "rise no more than theirs" in said
 
 
-def test_a_token_like_the_others_is_said_to_be_so():
-    assert findings(rows_with(0.0)) == []
-    assert verdict("river", 7, rows_with(0.0), [], 8).endswith("in any of 1 measures.")
+def lift_rows(shift):
+    """Lifts of a token on 20 texts, and of eight benign tokens with a spread of 0.02."""
+    values = np.full(20, 0.05 + shift) + np.linspace(-0.01, 0.01, 20)
+    benign = 0.05 + 0.02 * stats.zscore(generator(1).normal(size=8), ddof=1)
+    return measure_rows("lift_sentences", values, np.repeat(benign[:, None], 20, axis=1), 0.9)
+
+
+def test_a_lift_inside_the_benign_interval_does_not_contradict_the_run():
+    rows = [*rows_with(0.5), *lift_rows(0.01)]
+    half = stats.t.ppf(0.95, 7) * 0.02 * np.sqrt(1 + 1 / 8)
+    said = verdict("river", 7, rows, findings(rows), 8, RunVerdict("sticky", 96))
+    assert (
+        "over 20 texts, the rise of similarities with unrelated texts is 0.060 (mean of 8 benign tokens "
+        f"0.050), and the interval of the difference, {0.01 - half:+.3f} to {0.01 + half:+.3f}, includes "
+        "zero, but the run's verdict (sticky) rests on more texts; "
+    ) in said
+    fewer = verdict("river", 7, rows, findings(rows), 8, RunVerdict("sticky", 20))
+    assert "but the run's verdict (sticky) rests on its own measurements; " in fewer
+    for run in (None, RunVerdict("benign", 96)):
+        assert "run's verdict" not in verdict("river", 7, rows, findings(rows), 8, run)
+
+
+def test_a_lift_outside_the_benign_interval_is_a_finding():
+    rows = lift_rows(0.1)
+    said = verdict("river", 7, rows, findings(rows), 8, RunVerdict("sticky", 96))
+    assert said.endswith(
+        "in 1 of 1 measures: rise of similarities with unrelated texts 0.150 (benign 0.050, +5.0 sd)."
+    )
+
+
+@pytest.mark.parametrize("lift", [[], lift_rows(0.0)], ids=["no lift", "lift"])
+def test_a_token_inside_all_benign_intervals_is_not_called_equal_to_benign_tokens(lift):
+    rows = [*rows_with(0.0), *lift]
+    assert findings(rows) == []
+    said = verdict("river", 7, rows, [], 8)
+    inside = (
+        f"'river' (7): none of {1 + len(lift)} measures lies outside the interval of 8 matched benign tokens"
+    )
+    assert said.startswith(f"{inside}; over 20 texts, the rise" if lift else f"{inside}.")
 
 
 def test_missing_numbers_are_null_in_tables():

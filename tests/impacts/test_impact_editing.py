@@ -11,7 +11,7 @@ from stickytoken import open_run
 from stickytoken.errors import InputError
 from stickytoken.impacts.carriers import Carrier, Treatment, content_limit, cut_ids, needed_room, prepare
 from stickytoken.impacts.conditions import Condition, Kind, gaps, make_conditions, turns
-from stickytoken.impacts.tokens import named_tokens, worst_tokens
+from stickytoken.impacts.plan import named_tokens, worst_tokens
 from stickytoken.insertion import (
     Insertion,
     Placement,

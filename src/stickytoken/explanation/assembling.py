@@ -31,7 +31,7 @@ from stickytoken.explanation.tables import (
     measure_rows,
     pair_tables,
 )
-from stickytoken.explanation.verdict import findings, verdict
+from stickytoken.explanation.verdict import RunVerdict, findings, verdict
 from stickytoken.hashing import digest
 from stickytoken.measurement.identity import identity_of
 from stickytoken.vocabulary.benign import BenignMatch
@@ -70,6 +70,13 @@ class Job:
     def verdicts(self) -> dict[int, str | None]:
         """Verdict of every token that the run looked at, by id; none without a run."""
         return {} if self.run is None else dict(self.run.tokens.select("token_id", "verdict").iter_rows())
+
+    def run_verdict(self, token_id: int) -> RunVerdict | None:
+        """What the run says about a token; None if there is no run or it has no verdict."""
+        found = self.verdicts.get(token_id)
+        if self.run is None or found is None:
+            return None
+        return RunVerdict(found, len(self.run.method.texts(self.run.plan).carriers))
 
     def parts(self, token_id: int) -> dict[str, Any]:
         """Everything that can change the explanation of a token, as JSON values."""
@@ -153,7 +160,7 @@ def _token(job: Job, token_id: int, rows: list[dict[str, Any]]) -> TokenExplanat
         token=name,
         category=job.vocabulary.categories[place].value,
         run_verdict=job.verdicts.get(token_id),
-        verdict=verdict(name, token_id, rows, differing, len(match.tokens)),
+        verdict=verdict(name, token_id, rows, differing, len(match.tokens), job.run_verdict(token_id)),
         findings=tuple(differing),
         same_category=match.same_category,
     )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from stickytoken.explanation.tables import AREAS
+from stickytoken.methods.verdicts import Verdict
 
+_LIFT = "lift_sentences"
 # What a measure is called in a sentence.
 _CALLED = {
-    "lift_sentences": "rise of similarities with unrelated texts",
+    _LIFT: "rise of similarities with unrelated texts",
     "embedding_norm": "length of its embedding",
     "embedding_distance_to_mean": "distance of its embedding to the vocabulary's mean",
     "embedding_cosine_to_mean": "cosine of its embedding to the vocabulary's mean",
@@ -72,10 +74,28 @@ def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class RunVerdict:
+    """What a run says about a token that is explained.
+
+    Attributes:
+        verdict: sticky, topical or benign.
+        texts: number of texts that the run puts copies into.
+    """
+
+    verdict: str
+    texts: int
+
+
 def verdict(
-    token: str, token_id: int, rows: Sequence[dict[str, Any]], found: Sequence[Finding], benign: int
+    token: str,
+    token_id: int,
+    rows: Sequence[dict[str, Any]],
+    found: Sequence[Finding],
+    benign: int,
+    run: RunVerdict | None = None,
 ) -> str:
-    """One sentence: what differs, where it begins, how strongly, against how many benign tokens.
+    """Sum up in one sentence what differs, where it begins, how strongly, and from how many benign tokens.
 
     Args:
         token: the vocabulary string.
@@ -83,20 +103,38 @@ def verdict(
         rows: of the token, as `measure_rows` gives them.
         found: its findings.
         benign: number of benign tokens.
+        run: what the run says about the token; None without a run.
     """
     last_layer = max((row["layer"] for row in rows if row["layer"] is not None), default=None)
     measures = len({row["measure"] for row in rows})
     who = f"{token!r} ({token_id})"
     against = f"{benign} matched benign tokens"
-    if not found:
-        return f"{who} does not differ from {against} in any of {measures} measures."
     strongest: dict[str, Finding] = {}
     for each in found:
         strongest.setdefault(each.area, each)
-    said = [_said(strongest[area], last_layer) for area in _ORDER if area in strongest]
+    parts = [_said(strongest[area], last_layer) for area in _ORDER if area in strongest]
     if "similarity" not in strongest:
-        said.insert(0, "similarities with unrelated texts rise no more than theirs")
-    return f"{who} differs from {against} in {len(found)} of {measures} measures: {'; '.join(said)}."
+        known = [row for row in rows if row["measure"] == _LIFT and row["outside"] is not None]
+        parts[:0] = [_inconclusive(row, run) for row in known]
+    if not found:
+        parts.insert(0, f"{who}: none of {measures} measures lies outside the interval of {against}")
+        return "; ".join(parts) + "."
+    return f"{who} differs from {against} in {len(found)} of {measures} measures: {'; '.join(parts)}."
+
+
+def _inconclusive(row: Mapping[str, Any], run: RunVerdict | None) -> str:
+    """Describe a lift inside the benign interval, which is no evidence that the token has none."""
+    low, high = row["value"] - row["benign_high"], row["value"] - row["benign_low"]
+    texts = "1 text" if row["carriers"] == 1 else f"{row['carriers']} texts"
+    clause = (
+        f"over {texts}, the {_CALLED[_LIFT]} is {row['value']:.3f} (mean of {row['benign_tokens']} benign "
+        f"tokens {row['benign_mean']:.3f}), and the interval of the difference, {low:+.3f} to {high:+.3f}, "
+        "includes zero"
+    )
+    if run is None or run.verdict == Verdict.BENIGN:
+        return clause
+    basis = "more texts" if run.texts > row["carriers"] else "its own measurements"
+    return f"{clause}, but the run's verdict ({run.verdict}) rests on {basis}"
 
 
 def _said(finding: Finding, last_layer: int | None) -> str:
