@@ -9,32 +9,20 @@ import torch
 
 import tiny
 import tiny_architectures as architectures
-import tiny_decoders
 from stickytoken.corpora import Sentences
 from stickytoken.detection import detect
 from stickytoken.encoders import load_encoder, mean_similarity
 from stickytoken.encoders.model_state import computing, exclusive
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.module import reading_for
 from stickytoken.errors import RunError
 from stickytoken.inspection.inspectors import inspector_of
 from stickytoken.methods.std.settings import StdSettings
 from stickytoken.precision import Precision
 
 TEXTS = tiny.sentences(12)
-KINDS = ["bert", "static", "last token", "prompted"]
 
 
 def made(kind, tmp_path):
     """An encoder, some weights of its model, the user's tokenizer, and how to make the encoder again."""
-    if kind == "prompted":
-        model, tokenizer = tiny_decoders.decoder("qwen2")
-        reading = reading_for(model, "tiny", "prompteol", True, 1, 3, None)
-
-        def again():
-            return CausalPromptEncoder(model, tokenizer, "tiny", reading)
-
-        return again(), model.get_decoder().layers[0].mlp.gate_proj, tokenizer, again
     if kind == "static":
         model = architectures.static_model()
         weights = model[0].embedding
@@ -48,42 +36,12 @@ def made(kind, tmp_path):
     return load_encoder(model), weights, model.tokenizer, lambda: load_encoder(model)
 
 
-@pytest.mark.parametrize("through_data", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_changed_weights_change_identity_and_vectors(kind, through_data, tmp_path):
-    encoder, module, _, again = made(kind, tmp_path)
-    ids = [(5, 6, 7, *(8,) * n) for n in range(1, 9)]
-    before, vectors, from_ids = encoder.identity, encoder.encode(TEXTS), encoder.encode_ids(ids)
-    assert encoder.identity == before
-    for _ in range(2):
-        with torch.no_grad():
-            weight = module.weight.data if through_data else module.weight
-            weight.copy_(weight.flip(0) * 1.5)
-        assert encoder.identity.weights == again().identity.weights != before.weights
-        changed = encoder.encode(TEXTS)
-        assert np.abs(changed - vectors).max() > 1e-3
-        np.testing.assert_allclose(changed, again().encode(TEXTS), rtol=0, atol=1e-6)
-        np.testing.assert_allclose(encoder.encode_ids(ids), again().encode_ids(ids), rtol=0, atol=1e-6)
-        assert np.abs(encoder.encode_ids(ids) - from_ids).max() > 1e-3
-        before, vectors, from_ids = encoder.identity, changed, encoder.encode_ids(ids)
-
-
 @pytest.mark.parametrize("kind", ["bert", "last token"])
 def test_a_change_behind_torchs_back_reaches_the_vectors_without_asking_for_the_identity(kind, tmp_path):
     encoder, module, _, again = made(kind, tmp_path)
     encoder.encode(TEXTS)
     module.weight.data.mul_(-1)
     np.testing.assert_allclose(encoder.encode(TEXTS), again().encode(TEXTS), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_token_added_since_is_read(kind, tmp_path):
-    encoder, _, tokenizer, again = made(kind, tmp_path)
-    before, size = encoder.identity, len(encoder.tokenizer.entries)
-    tokenizer.add_tokens(["zebra"])
-    assert len(encoder.tokenizer.entries) == size + 1
-    assert encoder.content_ids(["a zebra"]) == again().content_ids(["a zebra"])
-    assert encoder.identity.tokenizer == again().identity.tokenizer != before.tokenizer
 
 
 def test_a_pipeline_changed_in_place_is_read_with_the_next_identity(tmp_path):
@@ -145,20 +103,6 @@ def test_a_run_of_a_changed_model_is_another_run(tmp_path):
 
 
 # --- lower precisions
-
-
-@pytest.mark.parametrize("kind", ["bert", "prompted"])
-def test_a_lower_precision_has_its_own_identity_whatever_was_asked_before(kind, tmp_path):
-    encoder, _, _, again = made(kind, tmp_path)
-    own = encoder.identity  # was carried over when lowered encoders were copies
-    lower = encoder.at(Precision.BFLOAT16)
-    assert lower.identity.dtype == "bfloat16"
-    assert own.dtype == "float32"
-    assert encoder.identity == own
-    assert lower is not encoder
-    assert encoder.at(Precision.BFLOAT16) is lower
-    assert encoder.at(None) is encoder
-    assert again().at(Precision.BFLOAT16).identity == lower.identity
 
 
 @pytest.mark.parametrize("precision", [Precision.BFLOAT16, Precision.INT8])

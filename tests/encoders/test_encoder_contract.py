@@ -1,372 +1,325 @@
-"""What an encoder promises beyond the vectors: prompts, refusals, identity, and leaving the model alone."""
+"""What every encoder does, whatever stands behind it; and what those that read token ids do as well."""
 
-import copy
-import json
-import shutil
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Router
-from sentence_transformers.sentence_transformer.modules import BoW, Pooling, WordEmbeddings
-from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
-from tokenizers import normalizers
 
 import tiny
 import tiny_architectures as architectures
-from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenError
+import tiny_decoders
+from stickytoken.encoders import Encoder, IdEncoder, load_encoder, mean_similarity
+from stickytoken.encoders.causal_module import CausalPrompt
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.module import reading_for
+from stickytoken.encoders.protocol import is_encoder, reads_ids, require_ids
+from stickytoken.errors import EncodingError, InputError, ModelError
+from stickytoken.precision import Precision
+from word_bag import WordBag
 
 CLOSE = {"rtol": 0, "atol": 1e-5}
-TEXTS = tiny.sentences(12)
-PROMPTS = {"query": "the song: ", "passage": ""}
+TEXTS = [*tiny.sentences(7), "stone"]
 
 
-@pytest.fixture(scope="session")
-def bert(tmp_path_factory) -> Path:
-    return architectures.bert(tmp_path_factory.mktemp("bert") / "backbone")
+@dataclass
+class Subject:
+    """An encoder under test.
+
+    Attributes:
+        encoder: it.
+        again: makes another encoder of the same model, as it is now.
+        tokenizer: the user's.
+        weights: parameters whose values can be changed in place; empty for a class of the user's own.
+        last: parameters that make every vector zero when they are zero.
+        own: the user's object, where it is no torch model.
+        library: the SentenceTransformer, where its own `encode` is of interest.
+    """
+
+    encoder: Encoder
+    again: Callable[[], Encoder]
+    tokenizer: Any
+    weights: tuple[torch.nn.Parameter, ...]
+    last: tuple[torch.nn.Parameter, ...]
+    own: WordBag | None = None
+    library: SentenceTransformer | None = None
+
+    def change(self, *, through_data: bool = False) -> None:
+        """Change what the vectors are computed from, in place."""
+        if self.own is not None:
+            self.own.seed += 1
+        for weight in self.weights:
+            with torch.no_grad():
+                (weight.data if through_data else weight).copy_(weight.flip(0) * 1.5)
+
+    def scale(self, factor: float) -> None:
+        """Multiply every vector by zero or NaN."""
+        if self.own is not None:
+            self.own.scale = factor
+        for weight in self.last:
+            with torch.no_grad():
+                weight.mul_(factor)
 
 
-@pytest.fixture(scope="session")
-def roberta(tmp_path_factory) -> Path:
-    return architectures.roberta(tmp_path_factory.mktemp("roberta") / "backbone")
+def _sentence_transformer(tmp_path):
+    model = architectures.stacked(architectures.bert(tmp_path / "bert"))
+    layers = model[0].model.encoder.layer
+    norm = layers[-1].output.LayerNorm
+    return _loaded(model, layers[0].attention.self.query.weight, norm.weight, norm.bias)
 
 
-@pytest.fixture
-def model(bert) -> SentenceTransformer:
-    return architectures.stacked(bert)
+def _last_token(tmp_path):
+    known = {own.name: own for own in architectures.ARCHITECTURES}
+    model = architectures.stacked(known["qwen2"].save(tmp_path / "qwen"), pooling="lasttoken")
+    return _loaded(model, model[0].model.layers[0].mlp.gate_proj.weight, model[0].model.norm.weight)
 
 
-def words(count: int) -> str:
-    """A text of as many tokens, of which no two neighbours are equal."""
-    known = [word for word in tiny.WORDS if len(word) > 1]
-    return " ".join(known[place % len(known)] for place in range(count))
-
-
-def test_an_encoder_satisfies_the_protocol_and_names_itself(model, tmp_path):
-    folder = architectures.saved(model, tmp_path / "some-name")
-    encoder = load_encoder(str(folder), device="cpu")
-    assert isinstance(encoder, Encoder)
-    assert (encoder.name, encoder.device) == (str(folder), "cpu")
-
-
-# --- refusals
-
-
-def test_the_longest_text_is_read_whole_and_a_longer_one_refused(model):
-    encoder, longest = load_encoder(model), architectures.MAX_LENGTH - 2
-    whole = words(longest)
-    np.testing.assert_allclose(encoder.encode([whole]), model.encode([whole]), **CLOSE)
-    assert np.abs(encoder.encode([whole]) - encoder.encode([words(longest - 1)])).max() > 1e-3
-    with pytest.raises(EncodingError, match=r"97 tokens.*reads 96") as caught:
-        encoder.encode(["stone", words(longest + 1)])
-    assert words(longest + 1)[:40] in str(caught.value)
-
-
-def test_too_many_ids_are_refused_and_shown_as_text(model):
-    encoder = load_encoder(model)
-    token = model.tokenizer.convert_tokens_to_ids("river")
-    assert encoder.fits([token] * 94)
-    assert not encoder.fits([token] * 95)
-    with pytest.raises(EncodingError, match=r"'river river .*97 tokens.*reads 96"):
-        encoder.encode_ids([[token] * 95])
-
-
-def test_the_prompt_counts_towards_the_longest_text(model):
-    encoder = load_encoder(model, prompt="the song ")
-    assert encoder.encode([words(92)]).shape == (1, architectures.DIMENSION)
-    with pytest.raises(EncodingError, match=r"97 tokens.*reads 96"):
-        encoder.encode([words(93)])
-
-
-def test_a_prompt_longer_than_the_model_reads_is_said_to_be_too_long(model):
-    with pytest.raises(StickyTokenError, match=r"(?s)(long|tokens).*96"):
-        load_encoder(model, prompt="the river " * 60).encode(["stone"])
-
-
-def test_a_model_that_reads_few_tokens_is_usable(model):
-    model.max_seq_length = 6
-    encoder = load_encoder(model)
-    np.testing.assert_allclose(encoder.encode(["the river"]), model.encode(["the river"]), **CLOSE)
-    with pytest.raises(EncodingError, match=r"7 tokens.*reads 6"):
-        encoder.encode([words(5)])
-
-
-def test_a_shorter_longest_input_can_be_asked_for(bert, tmp_path):
-    folder = architectures.saved(architectures.stacked(bert), tmp_path / "model")
-    encoder = load_encoder(folder, device="cpu", max_length=6)
-    assert encoder.identity.max_length == 6
-    assert encoder.encode([words(4)]).shape == (1, architectures.DIMENSION)
-    with pytest.raises(EncodingError, match=r"7 tokens.*reads 6"):
-        encoder.encode([words(5)])
-
-
-def test_positions_that_start_behind_the_padding_shorten_the_longest_text(roberta, tmp_path):
-    folder = architectures.saved(architectures.stacked(roberta), tmp_path / "model")
-    config = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
-    del config["model_max_length"]
-    (folder / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
-    library = SentenceTransformer(str(folder), device="cpu")
-    assert library.max_seq_length == architectures.MAX_LENGTH + 2
-    encoder = load_encoder(folder, device="cpu")
-    whole = " river" * (architectures.MAX_LENGTH - 2)
-    np.testing.assert_allclose(encoder.encode([whole]), library.encode([whole]), **CLOSE)
-    with pytest.raises(EncodingError, match=r"97 tokens.*reads 96"):
-        encoder.encode([whole + " river"])
-
-
-def test_a_longest_input_beyond_the_positions_of_the_model_is_refused(bert, tmp_path):
-    folder = architectures.saved(architectures.stacked(bert), tmp_path / "model")
-    with pytest.raises(StickyTokenError, match="96"):
-        load_encoder(folder, device="cpu", max_length=500).encode([words(200)])
-
-
-def test_a_static_model_whose_tokenizer_cuts_refuses_what_would_be_cut():
+def _static(tmp_path):
     model = architectures.static_model()
-    model.tokenizer.enable_truncation(30)
-    encoder = load_encoder(model)
-    np.testing.assert_allclose(encoder.encode([words(30)]), model.encode([words(30)]), **CLOSE)
-    with pytest.raises(EncodingError, match=r"31 tokens.*reads 30"):
-        encoder.encode([words(31)])
+    model.tokenizer.enable_truncation(60)
+    return _loaded(model, model[0].embedding.weight, model[0].embedding.weight)
 
 
-def test_weights_that_are_not_numbers_are_refused_by_the_text_that_shows_it(model):
-    row = model.tokenizer.convert_tokens_to_ids("stone")
-    with torch.no_grad():
-        model[0].model.get_input_embeddings().weight[row] = float("nan")
-    encoder = load_encoder(model)
-    assert np.isfinite(encoder.encode(["the river"])).all()
-    with pytest.raises(EncodingError, match=r"'the stone'.*not finite"):
-        encoder.encode(["the river", "the stone", "the bird"])
+def _loaded(model, weight, *last):
+    return Subject(load_encoder(model), lambda: load_encoder(model), model.tokenizer, (weight,), last)
 
 
-def test_a_zero_vector_is_refused_unless_it_is_allowed():
-    model = architectures.static_model()
-    row = model.tokenizer.token_to_id("stone")
-    with torch.no_grad():
-        model[0].embedding.weight[row] = 0
-    encoder = load_encoder(model)
-    with pytest.raises(EncodingError, match=r"'stone'.*zero"):
-        encoder.encode(["river", "stone"])
-    with pytest.raises(EncodingError, match=r"'stone'.*zero"):
-        encoder.encode_ids([[row]])
-    ids = [text.ids for text in encoder.tokenize(["river", "stone"])]
-    vectors = encoder.encode_ids(ids, allow_zero=True)
-    assert vectors[0].any()
-    assert not vectors[1].any()
+def _prompted(tmp_path):
+    model, tokenizer = tiny_decoders.decoder("qwen2")
+    reading = reading_for(model, "tiny", "prompteol", True, 1, 3, -1)
+
+    def again():
+        return CausalPromptEncoder(model, tokenizer, "tiny", reading)
+
+    weights = (model.layers[0].mlp.gate_proj.weight, model.get_input_embeddings().weight)
+    return Subject(again(), again, tokenizer, weights, (model.norm.weight,))
 
 
-def test_a_token_beyond_the_embedding_matrix_is_refused_by_its_text(model):
-    size = len(model.tokenizer)
-    model.tokenizer.add_tokens(["zebra"])
-    encoder = load_encoder(model)
-    with pytest.raises(EncodingError, match=rf"'the zebra'.*id {size}\b.*below {size}\b"):
-        encoder.encode(["the river", "the zebra"])
-    with pytest.raises(EncodingError, match=rf"id {size}\b.*below {size}\b"):
-        encoder.encode_ids([[size]])
+def _saved_prompt(tmp_path):
+    module = CausalPrompt(
+        *tiny_decoders.decoder("qwen2"), prompt="prompteol", token_prepending=True, start=1, exit=3, layer=-1
+    )
+    SentenceTransformer(modules=[module], device="cpu").save(str(tmp_path / "saved"), create_model_card=False)
+    model = SentenceTransformer(str(tmp_path / "saved"), device="cpu", trust_remote_code=True)
+    inner = model[0].model
+    weights = (inner.layers[0].mlp.gate_proj.weight, inner.get_input_embeddings().weight)
+    return Subject(
+        load_encoder(model),
+        lambda: load_encoder(model),
+        model[0].tokenizer,
+        weights,
+        (inner.norm.weight,),
+        library=model,
+    )
 
 
-def test_a_negative_token_id_is_refused(model):
-    with pytest.raises(EncodingError, match="-1"):
-        load_encoder(model).encode_ids([[-1]])
+def _own_class(tmp_path):
+    own = WordBag(tiny.wordpiece_tokenizer())
+    own.max_length = 60
+    return Subject(load_encoder(own), lambda: load_encoder(own), own.tokenizer, (), (), own)
 
 
-def test_half_a_surrogate_pair_is_refused_by_its_text(model):
-    with pytest.raises(StickyTokenError, match="ud800"):
-        load_encoder(model).encode(["the river", "the \ud800 stone"])
-
-
-def test_texts_given_twice_do_not_shift_the_name_of_the_one_that_is_refused(model):
-    long = words(120)
-    with pytest.raises(EncodingError, match="122 tokens") as caught:
-        load_encoder(model).encode(["stone", "stone", "river", "stone", long, long])
-    assert repr(long[:79])[:-1] in str(caught.value)
-
-
-def test_a_model_without_a_tokenizer_is_refused():
-    model = SentenceTransformer(modules=[torch.nn.Identity()], device="cpu")
-    with pytest.raises(ModelError, match="no tokenizer"):
-        load_encoder(model)
-
-
-def test_a_loaded_model_on_another_device_is_refused(model):
-    with pytest.raises(InputError, match=r"on cpu, not meta"):
-        load_encoder(model, device="meta")
-    assert load_encoder(model, device="cpu").device == "cpu"
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        BoW(vocab=["river", "stone"]),
-        WordEmbeddings(WhitespaceTokenizer(vocab=["river", "stone"], stop_words=[]), np.eye(2, 8)),
-    ],
-    ids=lambda module: type(module).__name__,
-)
-def test_a_model_of_whole_words_is_refused_by_its_kind(module):
-    modules = [module] if isinstance(module, BoW) else [module, Pooling(8)]
-    with pytest.raises(ModelError, match="token"):
-        load_encoder(SentenceTransformer(modules=modules, device="cpu"))
-
-
-# --- the model is left alone
-
-
-def training_flags(model: SentenceTransformer) -> list[bool]:
-    return [module.training for module in model.modules()]
-
-
-class Stumbling(torch.nn.Module):
-    """The last module of a model that breaks while it computes."""
-
-    def forward(self, features: dict) -> dict:
-        """Fail, but only in the middle of a batch of texts."""
-        raise FloatingPointError(f"broken with {features['input_ids'].shape[0]} texts")
-
-
-def test_dropout_is_off_while_encoding_and_on_again_afterwards(model):
-    expected = model.encode(TEXTS)
-    model.train()
-    model[0].model.encoder.layer[1].eval()
-    before = training_flags(model)
-    assert True in before
-    assert False in before
-    vectors = load_encoder(model).encode(TEXTS)
-    np.testing.assert_allclose(vectors, expected, **CLOSE)
-    assert training_flags(model) == before
-    features = model.preprocess(TEXTS)
-    dropped = model(features)["sentence_embedding"].detach().numpy()
-    assert np.abs(dropped - expected).max() > 0.01
-
-
-def test_dropout_is_on_again_after_an_error(bert):
-    model = architectures.stacked(bert)
-    encoder = load_encoder(model)
-    model.append(Stumbling())
-    model.train()
-    before = training_flags(model)
-    with pytest.raises(FloatingPointError, match="broken with 1 texts"):
-        encoder.encode(["the river"])
-    assert training_flags(model) == before
-    assert all(before)
-
-
-def test_the_users_model_and_its_outputs_are_left_as_they_were(bert):
-    model = architectures.stacked(bert, prompts=PROMPTS, default_prompt_name="query", truncate_dim=20)
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    expected = model.encode(TEXTS)
-    settings = (copy.deepcopy(model.prompts), model.default_prompt_name, model.truncate_dim)
-    encoder = load_encoder(model, prompt="mend: ", token_budget=16)
-    encoder.encode([*TEXTS, "the river"])
-    assert encoder.identity.prompt == "mend: "
-    assert np.array_equal(model.encode(TEXTS), expected)
-    assert (model.prompts, model.default_prompt_name, model.truncate_dim) == settings
-    assert model.max_seq_length == architectures.MAX_LENGTH
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
-    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
-
-
-def test_padding_and_truncation_of_the_users_tokenizer_are_left_as_they_were(bert):
-    fresh = architectures.stacked(bert)
-    used = architectures.stacked(bert)
-    used.tokenizer.backend_tokenizer.enable_truncation(11, stride=2)
-    used.tokenizer.backend_tokenizer.enable_padding(direction="left", length=40)
-    for model in (fresh, used):
-        backend = model.tokenizer.backend_tokenizer
-        before = (backend.padding, backend.truncation, backend.to_str())
-        load_encoder(model, prompt="the song: ").encode(TEXTS)
-        assert (backend.padding, backend.truncation, backend.to_str()) == before
-
-
-def test_the_padding_of_a_static_models_tokenizer_is_left_as_it_was():
-    model = architectures.static_model()
-    before = model.tokenizer.to_str()
-    load_encoder(model).encode(TEXTS)
-    assert model.tokenizer.to_str() == before
-
-
-# --- identity
-
-
-def test_the_identity_names_neither_place_nor_batch_nor_history(bert, tmp_path):
-    folder = architectures.saved(architectures.stacked(bert, dense=12, normalize=True), tmp_path / "model")
-    shutil.copytree(folder, tmp_path / "elsewhere" / "copy")
-    encoder = load_encoder(folder, device="cpu")
-    encoder.encode(TEXTS)
-    in_memory = SentenceTransformer(str(folder), device="cpu:0")
-    in_memory.encode(TEXTS)
-    in_memory.train()
-    again = architectures.saved(in_memory, tmp_path / "again")
-    others = [
-        load_encoder(folder, device="cpu"),
-        load_encoder(tmp_path / "elsewhere" / "copy", device="cpu"),
-        load_encoder(folder, device="cpu", token_budget=3),
-        load_encoder(in_memory),
-        load_encoder(again, device="cpu"),
-    ]
-    assert [other.identity for other in others] == [encoder.identity] * len(others)
-
-
-def _one_weight(model: SentenceTransformer) -> None:
-    with torch.no_grad():
-        model[0].model.encoder.layer[1].output.dense.weight[3, 5] += 1e-6
-
-
-def _another_normalizer(model: SentenceTransformer) -> None:
-    model.tokenizer.backend_tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
-
-
-def _another_entry(model: SentenceTransformer) -> None:
-    model.tokenizer.add_tokens(["zebra"])
-
-
-CHANGES = {
-    "one weight": _one_weight,
-    "normalizer": _another_normalizer,
-    "vocabulary": _another_entry,
-    "pooling": lambda model: setattr(model[1], "pooling_mode", "cls"),
-    "prompt pooling": lambda model: setattr(model[1], "include_prompt", False),
-    "width": lambda model: setattr(model, "truncate_dim", 8),
-    "longest text": lambda model: setattr(model, "max_seq_length", 50),
-    "precision": lambda model: model.to(torch.bfloat16),
-    "activation of the dense layer": lambda model: setattr(model[2], "activation_function", torch.nn.ReLU()),
-    "activation of the backbone": lambda model: setattr(model[0].model.config, "hidden_act", "relu"),
-    "heads": lambda model: setattr(model[0].model.config, "num_attention_heads", 2),
-    "a module less": lambda model: model.pop(3),
-    "default prompt": lambda model: model.prompts.update(query="bird: "),
+READS_IDS = {
+    "SentenceTransformer": _sentence_transformer,
+    "last token": _last_token,
+    "static": _static,
+    "prompted": _prompted,
+    "saved prompt": _saved_prompt,
 }
+ALL = {**READS_IDS, "own class": _own_class}
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
-def test_the_identity_changes_with_whatever_changes_the_vectors(bert, change):
-    options = {"dense": 12, "normalize": True, "prompts": PROMPTS, "default_prompt_name": "query"}
-    before = load_encoder(architectures.stacked(bert, **options)).identity
-    model = architectures.stacked(bert, **options)
-    change(model)
-    assert load_encoder(model).identity != before
+@pytest.fixture(params=list(ALL))
+def subject(request, tmp_path) -> Subject:
+    return ALL[request.param](tmp_path)
 
 
-def test_the_identity_changes_with_the_prompt_that_is_asked_for(model):
-    prompts = ["", "the song: ", "the song:"]
-    assert len({load_encoder(model, prompt=prompt).identity for prompt in prompts}) == len(prompts)
+@pytest.fixture(params=list(READS_IDS))
+def with_ids(request, tmp_path) -> Subject:
+    return READS_IDS[request.param](tmp_path)
 
 
-def test_the_identity_sees_the_modules_inside_a_router(bert):
-    identities = {
-        load_encoder(
-            SentenceTransformer(
-                modules=[
-                    Router.for_query_document(
-                        query_modules=list(architectures.stacked(bert).children()),
-                        document_modules=list(architectures.stacked(bert, pooling=pooling).children()),
-                        default_route="document",
-                    )
-                ],
-                device="cpu",
-            )
-        ).identity
-        for pooling in ("mean", "cls")
-    }
-    assert len(identities) == 2
+def too_long(encoder: Encoder) -> str:
+    """A text of more tokens than the model reads."""
+    return "the river " * encoder.max_length
+
+
+# --- every encoder
+
+
+def test_it_satisfies_the_protocol_and_is_taken_as_it_is(subject):
+    encoder = subject.encoder
+    assert isinstance(encoder, Encoder)
+    assert is_encoder(encoder)
+    assert load_encoder(encoder) is encoder
+    assert encoder.device == "cpu"
+    with pytest.raises(InputError, match=f"device, revision cannot be set on {encoder.name}"):
+        load_encoder(encoder, device="cpu", revision="main")
+
+
+def test_vectors_are_float32_of_its_dimension_in_the_order_of_the_texts(subject):
+    encoder = subject.encoder
+    vectors = encoder.encode([*TEXTS, TEXTS[0]])
+    assert (vectors.dtype, vectors.shape) == (np.float32, (len(TEXTS) + 1, encoder.dimension))
+    np.testing.assert_array_equal(vectors[-1], vectors[0])
+    np.testing.assert_allclose(encoder.encode(TEXTS[::-1])[::-1], vectors[:-1], **CLOSE)
+    one_by_one = np.concatenate([encoder.encode([text]) for text in TEXTS])
+    np.testing.assert_allclose(one_by_one, vectors[:-1], **CLOSE)
+    assert encoder.encode([]).shape == (0, encoder.dimension)
+
+
+def test_one_text_in_place_of_a_list_is_refused(subject):
+    with pytest.raises(InputError, match="encode takes a list of texts, got the text 'river'"):
+        subject.encoder.encode("river")
+
+
+def test_a_text_too_long_is_refused_by_its_name(subject):
+    encoder, text = subject.encoder, too_long(subject.encoder)
+    assert encoder.fits(encoder.content_ids(["river"])[0])
+    assert not encoder.fits(encoder.content_ids([text])[0])
+    with pytest.raises(EncodingError, match=rf"(?s)the river the.*reads {encoder.max_length}") as caught:
+        encoder.encode(["river", text])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("factor", "said"), [(0.0, "zero"), (float("nan"), "not finite")])
+def test_vectors_that_cannot_be_used_are_refused_by_the_text(subject, factor, said):
+    subject.scale(factor)
+    with pytest.raises(EncodingError, match=f"'the river'.*{said}"):
+        subject.encoder.encode(["the river"])
+    if factor == 0:
+        assert not subject.encoder.encode(["the river"], allow_zero=True).any()
+
+
+def test_the_identity_is_that_of_another_encoder_of_the_same_model(subject):
+    encoder = subject.encoder
+    identity = encoder.identity
+    encoder.encode(TEXTS)
+    assert identity == encoder.identity == subject.again().identity
+    assert (identity.dimension, identity.max_length) == (encoder.dimension, encoder.max_length)
+    assert hash(identity) == hash(encoder.identity)
+
+
+@pytest.mark.parametrize("through_data", [False, True])
+def test_identity_and_vectors_follow_weights_changed_in_place(subject, through_data):
+    encoder = subject.encoder
+    before, vectors = encoder.identity, encoder.encode(TEXTS)
+    for _ in range(2):
+        subject.change(through_data=through_data)
+        assert encoder.identity == subject.again().identity
+        assert encoder.identity.weights != before.weights
+        changed = encoder.encode(TEXTS)
+        assert np.abs(changed - vectors).max() > 1e-3
+        np.testing.assert_allclose(changed, subject.again().encode(TEXTS), rtol=0, atol=1e-6)
+        before, vectors = encoder.identity, changed
+
+
+def test_a_token_added_to_the_users_tokenizer_is_read(subject):
+    encoder = subject.encoder
+    before, size = encoder.identity, len(encoder.tokenizer.entries)
+    subject.tokenizer.add_tokens(["zebra"])
+    assert encoder.identity.tokenizer == subject.again().identity.tokenizer != before.tokenizer
+    assert len(encoder.tokenizer.entries) == size + 1
+    assert encoder.content_ids(["a zebra"]) == subject.again().content_ids(["a zebra"])
+
+
+def test_the_mean_similarity_is_that_of_all_its_strings(subject):
+    encoder = subject.encoder
+    found = mean_similarity(encoder, chunk=7)
+    strings = [
+        text
+        for text, ids in zip(
+            encoder.tokenizer.entries.values(),
+            encoder.content_ids(list(encoder.tokenizer.entries.values())),
+            strict=True,
+        )
+        if ids and encoder.fits(ids)
+    ]
+    vectors = encoder.encode(strings, allow_zero=True).astype(float)
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert found.entries == len(strings)
+    assert found.value == pytest.approx((units @ units.T).mean(), abs=1e-5)
+
+
+# --- those that read token ids
+
+
+def test_a_class_of_ones_own_reads_no_ids_and_says_so(tmp_path):
+    encoder = _own_class(tmp_path).encoder
+    assert not isinstance(encoder, IdEncoder)
+    assert not reads_ids(encoder)
+    with pytest.raises(ModelError, match="explain needs token ids, and bag encodes texts only"):
+        require_ids(encoder, "explain")
+
+
+def test_ids_give_the_vectors_of_their_texts(with_ids):
+    encoder = with_ids.encoder
+    assert isinstance(encoder, IdEncoder)
+    assert reads_ids(encoder)
+    assert require_ids(encoder, "explain") is encoder
+    ids = [list(text.ids) for text in encoder.tokenize(TEXTS)]
+    assert ids == encoder.content_ids(TEXTS)
+    vectors = encoder.encode_ids([*ids, ids[0]])
+    assert vectors.dtype == np.float32
+    np.testing.assert_array_equal(vectors[-1], vectors[0])
+    np.testing.assert_allclose(vectors[:-1], encoder.encode(TEXTS), **CLOSE)
+    assert encoder.encode_ids([]).shape == (0, encoder.dimension)
+
+
+def test_ids_that_it_does_not_read_are_refused(with_ids):
+    encoder = with_ids.encoder
+    (long,) = encoder.content_ids([too_long(encoder)])
+    with pytest.raises(EncodingError, match=f"reads {encoder.max_length}"):
+        encoder.encode_ids([long])
+    for wrong in (-1, 10**6):
+        with pytest.raises(EncodingError, match=str(wrong)):
+            encoder.encode_ids([[wrong]])
+
+
+def test_zero_vectors_of_ids_are_refused_unless_they_are_allowed(with_ids):
+    encoder, ids = with_ids.encoder, with_ids.encoder.content_ids(["the river"])
+    with_ids.scale(0.0)
+    with pytest.raises(EncodingError, match=r"river.*zero"):
+        encoder.encode_ids(ids)
+    assert not encoder.encode_ids(ids, allow_zero=True).any()
+
+
+def test_vectors_of_ids_follow_weights_changed_in_place(with_ids):
+    encoder = with_ids.encoder
+    ids = [(5, 6, 7, *(8,) * n) for n in range(1, 9)]  # a tree, where inputs that begin alike share work
+    before = encoder.encode_ids(ids)
+    with_ids.change()
+    changed = encoder.encode_ids(ids)
+    assert np.abs(changed - before).max() > 1e-3
+    np.testing.assert_allclose(changed, with_ids.again().encode_ids(ids), rtol=0, atol=1e-6)
+
+
+def test_a_lower_precision_is_an_encoder_of_its_own_identity(with_ids):
+    encoder = with_ids.encoder
+    own = encoder.identity
+    lower = encoder.at(Precision.BFLOAT16)
+    assert lower is not encoder
+    assert encoder.at(Precision.BFLOAT16) is lower
+    assert encoder.at(None) is encoder
+    assert (own.dtype, lower.identity.dtype) == ("float32", "bfloat16")
+    assert encoder.identity == own
+    assert with_ids.again().at(Precision.BFLOAT16).identity == lower.identity
+    with_ids.change()
+    np.testing.assert_array_equal(
+        encoder.at(Precision.BFLOAT16).encode(TEXTS), with_ids.again().at(Precision.BFLOAT16).encode(TEXTS)
+    )
+
+
+def test_the_library_s_vectors_of_a_saved_prompt_follow_its_weights_too(tmp_path):
+    subject = _saved_prompt(tmp_path)
+    assert subject.library is not None
+    subject.library.encode(TEXTS)
+    embedding = subject.weights[1]
+    for weight in (embedding, embedding.data):
+        with torch.no_grad():
+            weight.mul_(1.5)
+        expected = subject.again().encode(TEXTS)
+        np.testing.assert_allclose(subject.library.encode(TEXTS), expected, **CLOSE)

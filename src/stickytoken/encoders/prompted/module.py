@@ -97,6 +97,7 @@ class CausalPrompt(InputModule):
         """Add ``sentence_embedding``, shape (sentences, d)."""
         del kwargs
         prompted = self._prompted
+        prompted.forget()  # the weights may have changed since the last call
         layout = PromptLayout(
             features["input_ids"],
             features["attention_mask"],
