@@ -50,14 +50,14 @@ def test_options_arrive_with_their_values_and_defaults():
         """Say what arrived."""
         seen.append((model, loading, prompting, last))
 
-    given = "m --dtype bfloat16 --token-budget 7 --layer -2 --token-prepending --last 5".split()
+    given = "m --dtype bfloat16 --token-budget 7 --no-packed-layers --layer -2 --token-prepending --last 5".split()
     assert CliRunner().invoke(app, given).exit_code == 0
     assert CliRunner().invoke(app, ["m"]).exit_code == 0
     assert CliRunner().invoke(app, ["m", "--no-such"]).exit_code == 2
     assert seen == [
         (
             "m",
-            LoadingOptions(dtype="bfloat16", token_budget=7),
+            LoadingOptions(dtype="bfloat16", token_budget=7, packed_layers=False),
             PromptingOptions(token_prepending=True, layer=-2),
             5,
         ),
@@ -70,7 +70,14 @@ def test_every_option_reaches_load_encoder(monkeypatch):
 
     found = {}
     monkeypatch.setattr(stickytoken.encoders, "load_encoder", lambda model, **options: found.update(options))
-    loading = LoadingOptions("main", trust_remote_code=True, device="cuda:1", dtype="float16", token_budget=9)
+    loading = LoadingOptions(
+        "main",
+        trust_remote_code=True,
+        device="cuda:1",
+        dtype="float16",
+        token_budget=9,
+        packed_layers=False,
+    )
     prompting = PromptingOptions("ke", "query", token_prepending=True, start=2, exit=5, layer=-3)
     load("m", loading, prompting)
     given = {name: getattr(loading, name) for name in LOADING}

@@ -60,6 +60,15 @@ TokenBudget: TypeAlias = Annotated[
         rich_help_panel=COMPUTATION,
     ),
 ]
+PackedLayers: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--packed-layers/--no-packed-layers",
+        help="Pack the weights of linear layers on a CPU. Default: on, unless STICKYTOKEN_PACKED_LAYERS is 0.",
+        show_default=False,
+        rich_help_panel=COMPUTATION,
+    ),
+]
 Prompt: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -118,6 +127,7 @@ class LoadingOptions:
     device: Device = None
     dtype: Dtype = None
     token_budget: TokenBudget = None
+    packed_layers: PackedLayers = None
 
 
 @dataclass(frozen=True, slots=True)

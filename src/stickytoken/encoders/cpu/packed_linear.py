@@ -9,6 +9,7 @@ a model whose layers do not agree computes without packed layers.
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from abc import ABC, abstractmethod
@@ -22,6 +23,8 @@ from stickytoken.encoders.batching import TOKEN_MULTIPLE
 from stickytoken.encoders.cpu.linear_places import LinearPlace, linear_places
 from stickytoken.encoders.model_state import evaluating
 from stickytoken.errors import StickyTokenWarning
+
+_LOG = logging.getLogger(__name__)
 
 SWITCH = "STICKYTOKEN_PACKED_LAYERS"
 _TRIAL_ROWS = 64
@@ -212,6 +215,7 @@ class PackedLinears(ReplacedForwards):
                 stacklevel=2,
             )
             return {}
+        _LOG.info("%d linear layers have packed weights", len(forwards))
         return forwards
 
 
