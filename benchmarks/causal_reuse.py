@@ -23,6 +23,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from checks import Check, show, write
 from stickytoken.encoders import IdEncoder
+from stickytoken.encoders.prefixes.reuse import REUSE
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 CARRIER_TOKENS, COUNTS, VOCABULARY = 24, 8, 2000
@@ -71,7 +72,7 @@ def timed(encoder: IdEncoder, contents: list[tuple[int, ...]]) -> tuple[float, N
 
 
 def compare(model: SentenceTransformer, contents: list[tuple[int, ...]], name: str) -> Check:
-    reusing, plain = (SentenceTransformerEncoder(model, name, reuse=reuse) for reuse in (True, False))
+    reusing, plain = (SentenceTransformerEncoder(model, name, reuse=reuse) for reuse in (REUSE, None))
     seconds, vectors = timed(reusing, contents)
     plain_seconds, expected = timed(plain, contents)
     ratio, difference = plain_seconds / seconds, float(np.abs(unit(vectors) - unit(expected)).max())

@@ -27,7 +27,7 @@ from stickytoken.corpora import load_sentences
 from stickytoken.encoders import IdEncoder, analyze_vocabulary, load_encoder
 from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.explanation.tables import AREAS
-from stickytoken.inspection.inspectors import inspector_of
+from stickytoken.inspection import inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
 MODEL = "all-MiniLM-L6-v2"

@@ -26,6 +26,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from checks import Check, show, write
 from stickytoken.encoders import Prompting, load_encoder
+from stickytoken.encoders.prefixes.reuse import REUSE, ReuseLimits
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import PLACEHOLDER, PROMPTS, SENTENCE, find_prompt
@@ -101,7 +102,7 @@ class Bench:
         return drawn
 
     def encoder(
-        self, prompt: str, *, prepending: bool, layer: int = -1, reuse: bool = False
+        self, prompt: str, *, prepending: bool, layer: int = -1, reuse: ReuseLimits | None = None
     ) -> CausalPromptEncoder:
         """An encoder with the span of the paper at this depth."""
         span = TokenPrepending(1, max(2, round(7 * self.layers / 32))) if prepending else None
@@ -150,7 +151,7 @@ class Bench:
 
     def reuse(self, prompt: str, bar: float) -> list[Check]:
         """Plain prompts, their beginning reused: against our own path without it, and transformers alone."""
-        plain, reusing = (self.encoder(prompt, prepending=False, reuse=reuse) for reuse in (False, True))
+        plain, reusing = (self.encoder(prompt, prepending=False, reuse=reuse) for reuse in (None, REUSE))
         difference = float(np.abs(plain.encode(self.sentences) - reusing.encode(self.sentences)).max())
         own, reused, library = cpu_seconds(
             lambda: plain.encode(self.sentences),
@@ -181,7 +182,7 @@ class Bench:
 
     def probes(self) -> list[Check]:
         """What detection encodes: one to eight copies of a token behind a sentence, as trees."""
-        plain, reusing = (self.encoder("prompteol", prepending=False, reuse=reuse) for reuse in (False, True))
+        plain, reusing = (self.encoder("prompteol", prepending=False, reuse=reuse) for reuse in (None, REUSE))
         carriers = [text.ids for text in plain.tokenize(self.sentences[:4])]
         contents = [
             (*carrier, *(token,) * count)

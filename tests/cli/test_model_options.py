@@ -50,8 +50,8 @@ def test_options_arrive_with_their_values_and_defaults():
         """Say what arrived."""
         seen.append((model, loading, prompting, last))
 
-    given = "m --dtype bfloat16 --token-budget 7 --no-packed-layers --layer -2 --token-prepending --last 5".split()
-    assert CliRunner().invoke(app, given).exit_code == 0
+    given = "m --dtype bfloat16 --token-budget 7 --no-packed-layers --layer -2 --token-prepending".split()
+    assert CliRunner().invoke(app, [*given, "--last", "5"]).exit_code == 0
     assert CliRunner().invoke(app, ["m"]).exit_code == 0
     assert CliRunner().invoke(app, ["m", "--no-such"]).exit_code == 2
     assert seen == [

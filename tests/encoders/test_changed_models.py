@@ -14,7 +14,7 @@ from stickytoken.detection import detect
 from stickytoken.encoders import load_encoder, mean_similarity
 from stickytoken.encoders.model_state import computing, exclusive
 from stickytoken.errors import RunError
-from stickytoken.inspection.inspectors import inspector_of
+from stickytoken.inspection import inspector_of
 from stickytoken.methods.std.settings import StdSettings
 from stickytoken.precision import Precision
 

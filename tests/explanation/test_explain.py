@@ -23,7 +23,7 @@ from stickytoken.explanation.measuring import measure
 from stickytoken.explanation.observing import Surroundings, unit
 from stickytoken.explanation.result import TABLES
 from stickytoken.insertion import Placement
-from stickytoken.inspection.inspectors import inspector_of
+from stickytoken.inspection import inspector_of
 
 SMALL = ExplainSettings(
     copies=4, carriers=6, benign=5, attribution_carriers=2, attribution_benign=3, steps=6, directions=20

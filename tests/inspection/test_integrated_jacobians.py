@@ -8,7 +8,7 @@ from captum.attr import LayerIntegratedGradients
 import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
-from stickytoken.inspection.inspectors import inspector_of
+from stickytoken.inspection import inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 from stickytoken.inspection.module_embedding import backbone_of
 

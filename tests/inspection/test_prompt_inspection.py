@@ -12,7 +12,7 @@ from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import Prompt, find_prompt
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 from stickytoken.errors import EncodingError, ModelError
-from stickytoken.inspection.inspectors import inspector_of
+from stickytoken.inspection import inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
 TEXT = "the river sings near the old bridge"
@@ -170,8 +170,8 @@ def test_an_echo_has_its_text_twice_and_pools_the_second():
     )
 
 
-def test_batches_and_order_change_nothing(monkeypatch):
-    assert_batches_and_order_change_nothing(encoder_of(span=(1, 3)), monkeypatch)
+def test_batches_and_order_change_nothing():
+    assert_batches_and_order_change_nothing(encoder_of(span=(1, 3)))
 
 
 # Contributions.

@@ -18,7 +18,7 @@ from stickytoken.encoders.fingerprint import modules_fingerprint
 from stickytoken.encoders.lengths import maximum_length, set_maximum_length
 from stickytoken.encoders.model_encoder import Content, ModelEncoder
 from stickytoken.encoders.prefixes.last_token_pooling import reads_last_token, tree_model
-from stickytoken.encoders.prefixes.reuse import PrefixReuse, agree
+from stickytoken.encoders.prefixes.reuse import REUSE, PrefixReuse, ReuseLimits, agree
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.template import InputTemplate, read_template
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
@@ -41,7 +41,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         prompt: text put in front of every input; None is the model's default prompt.
         token_budget: tokens of a batch; None chooses by device.
         max_length: the model's longest input from now on; None leaves it as it is.
-        reuse: compute common beginnings once where the model allows it.
+        reuse: when to compute common beginnings once, if the model allows it; None is never.
         precision: of matrix products; None is that of the weights.
         packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS.
 
@@ -60,7 +60,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         prompt: str | None = None,
         token_budget: int | None = None,
         max_length: int | None = None,
-        reuse: bool = True,
+        reuse: ReuseLimits | None = REUSE,
         precision: Precision | None = None,
         packed_layers: bool | None = None,
     ) -> None:
@@ -69,7 +69,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._model = model
         self._asked_prompt = prompt
         self._token_budget = token_budget
-        self._wants_reuse = reuse
+        self._reuse_limits = reuse
         super().__init__(model, name, precision, packed_layers)
         if max_length is not None:
             taken = self._template.overhead + len(self._tokenizer.encode_many([self.prompt])[0])
@@ -166,7 +166,7 @@ class SentenceTransformerEncoder(ModelEncoder):
             self.name,
             prompt=self._asked_prompt,
             token_budget=self._token_budget,
-            reuse=self._wants_reuse,
+            reuse=self._reuse_limits,
             precision=precision,
             packed_layers=self._packed_layers,
         )
@@ -200,9 +200,10 @@ class SentenceTransformerEncoder(ModelEncoder):
     @cached_property
     def _reuse(self) -> PrefixReuse | None:
         """Reuse of common beginnings, where the kind of model allows it."""
-        if not self._wants_reuse or not reads_last_token(self._model, self._template):
+        if self._reuse_limits is None or not reads_last_token(self._model, self._template):
             return None
-        return PrefixReuse(tree_model(self._model, self._template), self._runner.token_budget)
+        tree = tree_model(self._model, self._template)
+        return PrefixReuse(tree, self._runner.token_budget, self._reuse_limits)
 
     @cached_property
     def _reuse_agrees(self) -> bool:
@@ -236,7 +237,7 @@ class SentenceTransformerEncoder(ModelEncoder):
                     return self._reuse.vectors(roots, len(contents))
                 except torch.OutOfMemoryError:
                     # Keys and values need memory of their own; the plain path can do with less.
-                    self._wants_reuse = False
+                    self._reuse_limits = None
                     self._reuse = None
                     _LOG.warning("%s: out of memory on %s, going on without reuse", self.name, self.device)
             return self._forward_batches(contents)

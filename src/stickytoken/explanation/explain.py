@@ -71,7 +71,7 @@ def explain(
         RunError: the run is of another model, or ``out`` holds another explanation of a token or cannot be
             written.
     """
-    from stickytoken.inspection.inspectors import inspector_of
+    from stickytoken.inspection import inspector_of
 
     settings = or_default("settings", settings, ExplainSettings())
     require_callable("progress", progress)

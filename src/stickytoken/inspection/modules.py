@@ -23,7 +23,15 @@ from stickytoken.inspection.attention import (
 )
 from stickytoken.inspection.embedded_text import EmbeddedText
 from stickytoken.inspection.module_embedding import backbone_of, embedded_text, input_embeddings
-from stickytoken.inspection.protocol import Inside, as_numbers, content_label, look_in_batches, memory_told
+from stickytoken.inspection.protocol import (
+    BATCH_LIMITS,
+    BatchLimits,
+    Inside,
+    as_numbers,
+    content_label,
+    look_in_batches,
+    memory_told,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -37,10 +45,12 @@ class ModuleInspector:
 
     Args:
         encoder: a loaded model.
+        limits: what one batch may hold.
     """
 
-    def __init__(self, encoder: SentenceTransformerEncoder) -> None:
+    def __init__(self, encoder: SentenceTransformerEncoder, limits: BatchLimits = BATCH_LIMITS) -> None:
         self.encoder = encoder
+        self._limits = limits
         self._model = encoder.model
 
     @property
@@ -81,7 +91,7 @@ class ModuleInspector:
             return self._look([rows[k] for k in batch], [labels[k] for k in batch], parts)
 
         with computing(self._model):
-            return look_in_batches(self.encoder, rows, lengths, config, look)
+            return look_in_batches(self.encoder, rows, lengths, config, self._limits, look)
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:

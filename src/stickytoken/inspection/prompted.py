@@ -24,7 +24,15 @@ from stickytoken.inspection.attention import (
     plain_attention,
 )
 from stickytoken.inspection.embedded_text import EmbeddedText
-from stickytoken.inspection.protocol import Inside, as_numbers, content_label, look_in_batches, memory_told
+from stickytoken.inspection.protocol import (
+    BATCH_LIMITS,
+    BatchLimits,
+    Inside,
+    as_numbers,
+    content_label,
+    look_in_batches,
+    memory_told,
+)
 
 
 class PromptInspector:
@@ -35,10 +43,12 @@ class PromptInspector:
 
     Args:
         encoder: the model and its prompt.
+        limits: what one batch may hold.
     """
 
-    def __init__(self, encoder: CausalPromptEncoder) -> None:
+    def __init__(self, encoder: CausalPromptEncoder, limits: BatchLimits = BATCH_LIMITS) -> None:
         self.encoder = encoder
+        self._limits = limits
         self._prompted = encoder.prompted
         self._decoder = encoder.prompted.decoder
 
@@ -73,7 +83,8 @@ class PromptInspector:
             return self._look([rows[k] for k in batch], [labels[k] for k in batch], parts)
 
         with computing(self._decoder.model):
-            return look_in_batches(self.encoder, rows, lengths, self._decoder.model.config, look)
+            config = self._decoder.model.config
+            return look_in_batches(self.encoder, rows, lengths, config, self._limits, look)
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:

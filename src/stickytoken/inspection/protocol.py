@@ -17,10 +17,26 @@ from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import EncodingError
 from stickytoken.inspection.embedded_text import EmbeddedText
 
-# Attention weights of one layer, and hidden states of all layers, that a batch may hold.
-_WEIGHTS, _STATES = 2**25, 2**26
 _HEADS_IF_UNKNOWN = 32
-_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """What one batch may hold.
+
+    Attributes:
+        weights: attention weights of one layer.
+        states: numbers in the hidden states of all layers.
+        tokens: tokens.
+    """
+
+    weights: int = 2**25
+    states: int = 2**26
+    tokens: int = 2048
+
+
+BATCH_LIMITS = BatchLimits()
+"""The default limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +128,7 @@ def look_in_batches(
     contents: Sequence[tuple[int, ...]],
     lengths: Sequence[int],
     config: Any,
+    limits: BatchLimits,
     look: Callable[[NDArray[np.intp]], Sequence[Inside]],
 ) -> list[Inside]:
     """Look at texts of equal length together, and refuse vectors that cannot be used.
@@ -121,6 +138,7 @@ def look_in_batches(
         contents: content ids of n texts.
         lengths: tokens of each, with all that the model puts around it.
         config: the transformers configuration.
+        limits: what one batch may hold.
         look: what is seen of some of the texts, given by their numbers.
 
     Raises:
@@ -128,7 +146,7 @@ def look_in_batches(
     """
     found: dict[int, Inside] = {}
     with memory_told(encoder, "look into"):
-        for batch in _batches_in_memory(lengths, config):
+        for batch in _batches_in_memory(lengths, config, limits):
             found |= dict(zip(batch.tolist(), look(batch), strict=True))
     result = [found[row] for row in range(len(contents))]
     if result:
@@ -164,14 +182,15 @@ def as_numbers(values: torch.Tensor) -> NDArray[np.float64]:
     return found
 
 
-def _batches_in_memory(lengths: Sequence[int], config: Any) -> list[NDArray[np.intp]]:
+def _batches_in_memory(lengths: Sequence[int], config: Any, limits: BatchLimits) -> list[NDArray[np.intp]]:
     """Texts of equal length, so few that neither weights nor states outgrow their limits."""
     heads = getattr(config, "num_attention_heads", None) or _HEADS_IF_UNKNOWN
     layers = getattr(config, "num_hidden_layers", None) or 1
     width = getattr(config, "hidden_size", None) or 1024
     batches = []
-    for same in equal_length_batches(lengths, _TOKENS):
+    for same in equal_length_batches(lengths, limits.tokens):
         length = max(1, lengths[same[0]])
-        size = max(1, min(_WEIGHTS // (heads * length**2), _STATES // ((layers + 1) * length * width)))
-        batches += np.array_split(same, -(-len(same) // size))
+        by_weights = limits.weights // (heads * length**2)
+        by_states = limits.states // ((layers + 1) * length * width)
+        batches += np.array_split(same, -(-len(same) // max(1, min(by_weights, by_states))))
     return batches

@@ -14,7 +14,7 @@ from stickytoken.encoders.prompted.module import CausalPrompt
 from stickytoken.encoders.prompted.prompts import find_prompt
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 from stickytoken.errors import EncodingError, ModelError
-from stickytoken.inspection.inspectors import inspector_of
+from stickytoken.inspection import inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
 LAYERS = 4

@@ -7,8 +7,7 @@ import torch
 import tiny
 import tiny_decoders
 from prefix_trees import counted_trees, grid_probes
-from stickytoken.encoders.prefixes import reuse as prefix_reuse
-from stickytoken.encoders.prefixes.reuse import PrefixReuse
+from stickytoken.encoders.prefixes.reuse import REUSE, PrefixReuse, ReuseLimits
 from stickytoken.encoders.prompted import runner as prompt_runner
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading
@@ -45,19 +44,16 @@ def trees(monkeypatch):
     return counted_trees(monkeypatch)
 
 
-@pytest.fixture
-def always(monkeypatch):
-    """Trees wherever they are exact, also where they save little."""
-    monkeypatch.setattr(prefix_reuse, "_WORTHWHILE", 1)
+# Trees wherever they are exact, even if they save little.
+ALWAYS = ReuseLimits(tree_share=1)
 
 
-@pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("placement", Placement)
 @pytest.mark.parametrize("kind", KNOWN)
 def test_probes_of_a_plain_prompt_are_computed_as_trees(kind, placement, trees):
     """A window of sixteen tokens is shorter than the prompts."""
-    encoder = encoder_of(kind, read())
-    plain = encoder_of(kind, read(), reuse=False)
+    encoder = encoder_of(kind, read(), reuse=ALWAYS)
+    plain = encoder_of(kind, read(), reuse=None)
     contents = probes_of(encoder, placement)
     found = encoder.encode_ids(contents)
     assert trees[-1] == len(set(contents))
@@ -66,12 +62,11 @@ def test_probes_of_a_plain_prompt_are_computed_as_trees(kind, placement, trees):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("prompt", ["ke", "metaeol", "Word: {sentence}:"])
 @pytest.mark.parametrize("layer", [3, -1])
 def test_every_prompt_and_layer_gives_the_vectors_of_the_plain_path(prompt, layer, trees):
-    encoder = encoder_of("qwen2", read(prompt, None, layer))
-    plain = encoder_of("qwen2", read(prompt, None, layer), reuse=False)
+    encoder = encoder_of("qwen2", read(prompt, None, layer), reuse=ALWAYS)
+    plain = encoder_of("qwen2", read(prompt, None, layer), reuse=None)
     contents = probes_of(encoder, Placement.SUFFIX, tokens=2)
     assert difference(encoder.encode_ids(contents), plain.encode_ids(contents)) < 1e-5
     assert trees
@@ -122,7 +117,7 @@ def test_suffix_copies_cost_the_copies_and_the_end_of_the_prompt():
     ],
 )
 def test_what_does_not_share_beginnings_takes_the_plain_path(kind, reading, trees):
-    encoder, plain = (encoder_of(kind, reading, reuse=reuse) for reuse in (True, False))
+    encoder, plain = (encoder_of(kind, reading, reuse=reuse) for reuse in (REUSE, None))
     contents = probes_of(encoder, Placement.SUFFIX)
     assert difference(encoder.encode_ids(contents), plain.encode_ids(contents)) < 1e-5
     assert trees == []
@@ -138,7 +133,7 @@ def test_a_model_that_trees_do_not_fit_takes_the_plain_path(monkeypatch):
     """Its masks are other ones than its name says."""
     encoder = encoder_of("qwen2", read())
     contents = probes_of(encoder, Placement.SUFFIX)
-    expected = encoder_of("qwen2", read(), reuse=False).encode_ids(contents)
+    expected = encoder_of("qwen2", read(), reuse=None).encode_ids(contents)
     masks = PrefixReuse._masks
 
     def all_seen(self, places, seen):
@@ -181,7 +176,7 @@ def test_a_beginning_is_computed_once_and_again_when_weights_change(monkeypatch)
     with torch.no_grad():
         encoder._prompted.decoder.layers[0].self_attn.k_proj.weight.mul_(1.5)
     found = encoder.encode(tiny.sentences(8))
-    plain = CausalPromptEncoder(encoder._model, encoder._user_tokenizer, "x", encoder.reading, reuse=False)
+    plain = CausalPromptEncoder(encoder._model, encoder._user_tokenizer, "x", encoder.reading, reuse=None)
     assert difference(found, plain.encode(tiny.sentences(8))) < 1e-5
     assert np.abs(found - first).max() > 1e-3
 

@@ -10,8 +10,8 @@ import torch
 
 import tiny
 import tiny_decoders
+from stickytoken.encoders.prefixes.reuse import ReuseLimits
 from stickytoken.encoders.prompted import layer_states
-from stickytoken.encoders.prompted import runner as prompt_runner
 from stickytoken.encoders.prompted.cleaning import clean_sentence
 from stickytoken.encoders.prompted.decoder import find_decoder
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
@@ -42,12 +42,12 @@ def golden(shared):
     return values, model, AutoTokenizer.from_pretrained(folder / "model")
 
 
-def golden_cases(golden):
+def golden_cases(golden, **options):
     values, model, tokenizer = golden
     for case in values["models"]["llama"]["cases"]:
         span = (case["tp_starting_index"], case["tp_exiting_index"]) if case["plan"] == "tp" else None
         reading = read(case["method"], span, case["output_layer"])
-        encoder = CausalPromptEncoder(model, tokenizer, "golden", reading)
+        encoder = CausalPromptEncoder(model, tokenizer, "golden", reading, **options)
         yield case, [values["sentences"][each] for each in case["sentence_idx"]], encoder
 
 
@@ -83,10 +83,9 @@ def test_the_published_states_of_all_layers(golden):
             assert np.abs(found - expected).max() < 2e-5
 
 
-def test_the_published_embeddings_with_the_beginning_of_the_prompt_reused(golden, monkeypatch):
-    monkeypatch.setattr(prompt_runner, "_LEAST_SHARE", 0)
+def test_the_published_embeddings_with_the_beginning_of_the_prompt_reused(golden):
     reused = 0
-    for case, sentences, encoder in golden_cases(golden):
+    for case, sentences, encoder in golden_cases(golden, reuse=ReuseLimits(fixed_share=0)):
         repeated = [*sentences, *(f"{number} dogs" for number in range(8))]
         found = encoder.encode(repeated)[: len(sentences)]
         reused += vars(encoder._runner).get("_beginnings_agree", False)
@@ -161,16 +160,14 @@ def plain(prompted, content, prompt=0):
     ("prompt", "span", "layer"),
     [("prompteol", (1, 3), 3), ("cot", (0, 99), -1), ("prompteol", None, 2), ("prompteol", (2, 3), -2)],
 )
-def test_every_architecture_gives_the_reference_in_batches_and_with_reuse(
-    parts, prompt, span, layer, monkeypatch
-):
-    monkeypatch.setattr(prompt_runner, "_LEAST_SHARE", 0)
-    encoder = CausalPromptEncoder(*parts, "tiny", read(prompt, span, layer))
+def test_every_architecture_gives_the_reference_in_batches_and_with_reuse(parts, prompt, span, layer):
+    reading = read(prompt, span, layer)
+    encoder = CausalPromptEncoder(*parts, "tiny", reading, reuse=ReuseLimits(fixed_share=0))
     contents = [text.ids for text in encoder.tokenize(SENTENCES)]
     expected = np.stack([plain(encoder._prompted, content) for content in contents])
     scale = np.abs(expected).max()
     assert np.abs(encoder.encode(SENTENCES) - expected).max() < 1e-5 * max(1, scale)
-    one_by_one = CausalPromptEncoder(*parts, "tiny", read(prompt, span, layer), reuse=False, token_budget=1)
+    one_by_one = CausalPromptEncoder(*parts, "tiny", reading, reuse=None, token_budget=1)
     assert np.abs(one_by_one.encode(SENTENCES) - expected).max() < 1e-5 * max(1, scale)
     assert vars(encoder._runner)["_beginnings_agree"]
 

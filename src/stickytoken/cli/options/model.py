@@ -64,7 +64,7 @@ PackedLayers: TypeAlias = Annotated[
     bool | None,
     typer.Option(
         "--packed-layers/--no-packed-layers",
-        help="Pack the weights of linear layers on a CPU. Default: on, unless STICKYTOKEN_PACKED_LAYERS is 0.",
+        help="Pack the weights of linear layers on a CPU. Default: yes, unless STICKYTOKEN_PACKED_LAYERS=0.",
         show_default=False,
         rich_help_panel=COMPUTATION,
     ),

@@ -30,8 +30,6 @@ _MASKS = {
 _ATTENTION = ("sdpa", "eager")
 # Difference from the plain path, as a share of a vector's length, up to which reuse counts as equal.
 _TOLERANCE = 1e-4
-# Reuse pays where it leaves at most this share of the tokens.
-_WORTHWHILE = 0.8
 
 KeysAndValues = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -43,6 +41,25 @@ class _Batch(NamedTuple):
     shared: int
     size: int
     ends: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseLimits:
+    """Limits below which sharing work does not pay for its overhead.
+
+    Attributes:
+        tree_share: largest share of the tokens that a tree may leave to compute.
+        fixed_share: smallest share of the tokens that the fixed beginnings of prompts must make up.
+        rows: fewest inputs per prompt for which fixed beginnings are reused.
+    """
+
+    tree_share: float = 0.8
+    fixed_share: float = 0.1
+    rows: int = 4
+
+
+REUSE = ReuseLimits()
+"""The default limits."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +108,13 @@ class PrefixReuse:
 
     Args:
         model: what is read, and how.
-        token_budget: tokens of a batch, shared ones included.
+        token_budget: tokens per batch, shared ones included.
+        limits: when a tree saves enough to be used.
     """
 
-    def __init__(self, model: TreeModel, token_budget: int) -> None:
+    def __init__(self, model: TreeModel, token_budget: int, limits: ReuseLimits = REUSE) -> None:
         self._model = model
+        self._limits = limits
         self._token_budget = token_budget
 
     def trees(self, contents: Sequence[tuple[int, ...]], known: int = 0) -> list[Branch] | None:
@@ -111,7 +130,8 @@ class PrefixReuse:
             return None
         roots = grow(inputs)
         plain = sum(map(len, inputs)) + (len(after) - known) * len(inputs)
-        return roots if new_tokens(roots) + len(after) * len(inputs) <= _WORTHWHILE * plain else None
+        computed = new_tokens(roots) + len(after) * len(inputs)
+        return roots if computed <= self._limits.tree_share * plain else None
 
     def vectors(self, roots: Sequence[Branch], count: int) -> NDArray[np.float32]:
         """Vectors of the inputs in the trees, shape (count, d). Needs inference mode."""

@@ -17,6 +17,7 @@ from stickytoken.encoders.checks import shown
 from stickytoken.encoders.fingerprint import config_of
 from stickytoken.encoders.lengths import context_length
 from stickytoken.encoders.model_encoder import Content, ModelEncoder
+from stickytoken.encoders.prefixes.reuse import REUSE, ReuseLimits
 from stickytoken.encoders.prompted.decoder import find_decoder
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, Reading
 from stickytoken.encoders.prompted.runner import PromptRunner
@@ -41,7 +42,7 @@ class CausalPromptEncoder(ModelEncoder):
         reading: prompt, layers to overwrite, layer to read.
         token_budget: tokens of a batch; None chooses by device.
         max_length: longest prompt in tokens, sentence included; None is the model's own.
-        reuse: compute what prompts and sentences begin with once.
+        reuse: when to compute common beginnings once; None is never.
         normalize: give vectors of length 1.
         precision: of matrix products; None is that of the weights.
         packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS.
@@ -62,7 +63,7 @@ class CausalPromptEncoder(ModelEncoder):
         *,
         token_budget: int | None = None,
         max_length: int | None = None,
-        reuse: bool = True,
+        reuse: ReuseLimits | None = REUSE,
         normalize: bool = False,
         precision: Precision | None = None,
         packed_layers: bool | None = None,
@@ -74,7 +75,7 @@ class CausalPromptEncoder(ModelEncoder):
         self._user_tokenizer = tokenizer
         self._token_budget = token_budget
         self._asked_length = max_length
-        self._wants_reuse = reuse
+        self._reuse_limits = reuse
         self._decoder = find_decoder(model, name)
         super().__init__(self._decoder.model, name, precision, packed_layers, shared)
 
@@ -91,13 +92,13 @@ class CausalPromptEncoder(ModelEncoder):
         )
         self._runner = self._new_runner()
 
-    def _new_runner(self, *, reuse: bool | None = None, exact: bool = False) -> PromptRunner:
+    def _new_runner(self, *, calibrating: bool = False) -> PromptRunner:
         return PromptRunner(
             self._prompted,
             self.name,
             self._token_budget,
-            reuse=self._wants_reuse if reuse is None else reuse,
-            rounding=torch.finfo(self.dtype).eps if exact else self._rounding,
+            reuse=None if calibrating else self._reuse_limits,
+            rounding=torch.finfo(self.dtype).eps if calibrating else self._rounding,
         )
 
     def _settings(self) -> tuple[object, ...]:
@@ -201,7 +202,7 @@ class CausalPromptEncoder(ModelEncoder):
             reading,
             token_budget=self._runner.token_budget,
             max_length=self._asked_length,
-            reuse=self._wants_reuse,
+            reuse=self._reuse_limits,
             normalize=self.normalizes,
             precision=precision,
             packed_layers=self._packed_layers,
@@ -278,7 +279,7 @@ class CausalPromptEncoder(ModelEncoder):
     def _calibrate(self) -> None:
         # Every token passes every layer, and nothing is kept that was computed in another arithmetic.
         with self._computing():
-            self._new_runner(reuse=False, exact=True).vectors(self._calibration, [self._prompted.number])
+            self._new_runner(calibrating=True).vectors(self._calibration, [self._prompted.number])
 
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
         """Refuse a text that the model does not read in full.

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders.batching import equal_length_batches
-from stickytoken.encoders.prefixes.reuse import PrefixReuse, TreeModel, agree, known_kind
+from stickytoken.encoders.prefixes.reuse import REUSE, PrefixReuse, ReuseLimits, TreeModel, agree, known_kind
 from stickytoken.encoders.prompted.fixed_beginning import FixedBeginnings
 from stickytoken.encoders.prompted.layer_states import pooled_states, states_after
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
@@ -22,8 +22,6 @@ _LOG = logging.getLogger(__name__)
 # On a 12-layer, 384-wide Qwen2 and one core, larger batches take up to a quarter longer: no cache holds them.
 _TOKEN_BUDGET = {"cpu": 1024}
 _ACCELERATOR_TOKEN_BUDGET = 65536
-# Reuse pays where the fixed beginnings are at least this share of all tokens, and for so many rows a prompt.
-_LEAST_SHARE, _LEAST_ROWS = 0.1, 4
 
 
 class PromptRunner:
@@ -37,12 +35,18 @@ class PromptRunner:
         model: the model and its prompts.
         name: how messages call it.
         token_budget: tokens of a batch; None chooses by device.
-        reuse: compute what inputs have in common once.
+        reuse: when to compute common beginnings once; None is never.
         rounding: distance of neighbouring numbers around 1 in the model's arithmetic.
     """
 
     def __init__(
-        self, model: PromptedModel, name: str, token_budget: int | None, *, reuse: bool, rounding: float
+        self,
+        model: PromptedModel,
+        name: str,
+        token_budget: int | None,
+        *,
+        reuse: ReuseLimits | None,
+        rounding: float,
     ) -> None:
         self._prompted = model
         self._name = name
@@ -123,11 +127,11 @@ class PromptRunner:
 
     def _shares_beginnings(self, rows: Sequence[PromptRow]) -> bool:
         prompts = self._prompted.prompts
-        if not self.reuse or len(rows) < _LEAST_ROWS * len(prompts):
+        if self.reuse is None or len(rows) < self.reuse.rows * len(prompts):
             return False
         fixed = sum(prompts[row.prompt].fixed for row in rows)
         whole = sum(prompts[row.prompt].length(len(row.content)) for row in rows)
-        return fixed >= _LEAST_SHARE * whole and self._beginnings_agree
+        return fixed >= self.reuse.fixed_share * whole and self._beginnings_agree
 
     def _beginnings(self, numbers: Sequence[int]) -> FixedBeginnings:
         """Those of the last call, if it read the same layers of the same weights."""
@@ -160,7 +164,7 @@ class PromptRunner:
     def _by_trees(self, contents: Sequence[Ids], number: int, *, known: bool) -> NDArray[np.float32] | None:
         """Vectors of sentences that begin alike, shape (n, 1, d); None where that saves little."""
         prompts = self._prompted.prompts
-        if not (self.reuse and self._memory_for_trees and self._reads_alike):
+        if self.reuse is None or not self._memory_for_trees or not self._reads_alike:
             return None
         found: NDArray[np.float32] | None = None
         for prompt in prompts:
@@ -197,7 +201,7 @@ class PromptRunner:
             states=lambda inputs: states_after(decoder, [number], inputs)[number],
             finish=lambda picked: picked[:, 0],
         )
-        return PrefixReuse(model, self.token_budget)
+        return PrefixReuse(model, self.token_budget, self.reuse or REUSE)
 
     @cached_property
     def _trees_agree(self) -> bool:
