@@ -166,7 +166,7 @@ def test_embed_writes_every_text_in_its_order(folder, tmp_path):
     assert np.abs(frame["vector"].to_numpy() - encoder.encode(texts)).max() < 1e-6
     again = planted.command(*arguments)
     assert again.exit_code == 1
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 def test_embed_reads_the_column_of_a_table(bert_folder, tmp_path):
@@ -191,9 +191,9 @@ def test_embed_reads_the_column_of_a_table(bert_folder, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("a.jsonl", '{"sentence1": "a", "sentence2": "b"}\n', "is of no layout that is known"),
+        ("a.jsonl", '{"sentence1": "a", "sentence2": "b"}\n', "has an unknown layout"),
         ("a.jsonl", '{"sentence1": "a", "sentence2": "b", "score": 1}\n', "at least 3 pairs"),
-        ("a.csv", "sentence1,sentence2,score\na,b,1\na,b,1\na,c,1\n", "different scores"),
+        ("a.csv", "sentence1,sentence2,score\na,b,1\na,b,1\na,c,1\n", "scores that differ"),
         ("a.csv", "sentence1,sentence2,score\na,b,1\na,b,x\na,c,1\n", "row 2 is .x., not a finite number"),
         (
             "a.jsonl",

@@ -224,7 +224,7 @@ def test_a_model_of_sentence_transformers_is_scored_by_mteb_as_it_is(encoder, mo
     [
         ("missing.jsonl", "no task file or folder"),
         ("no/such/folder", "no task file or folder"),
-        ("NoSuchTaskAnywhere", "neither a file or folder nor a task of MTEB"),
+        ("NoSuchTaskAnywhere", "neither a file or folder nor an MTEB task"),
     ],
 )
 def test_a_task_that_is_not_there_is_one_line(folder, source, reason):
@@ -233,9 +233,9 @@ def test_a_task_that_is_not_there_is_one_line(folder, source, reason):
 
 def test_tuning_takes_pairs_with_scores_alone(folder, tmp_path):
     path = files.clustering(tmp_path)
-    with pytest.raises(InputError, match="is a task of clustering: pass pairs"):
+    with pytest.raises(InputError, match="is a clustering task: pass pairs"):
         read_similarity(path)
-    planted.refused("tune", folder, "--task", path, "--device", "cpu", saying="task of clustering")
+    planted.refused("tune", folder, "--task", path, "--device", "cpu", saying="is a clustering task")
     planted.refused(
         "tune", folder, "--task", tmp_path / "none.jsonl", "--device", "cpu", saying="no task file"
     )

@@ -183,7 +183,7 @@ def test_a_model_without_attention_weights_is_explained_otherwise(tmp_path, monk
     found = explain(encoder, ["river"], sentences=CORPUS, settings=SMALL)
     assert "attention" not in set(found.measures["area"])
     assert "hidden states" in set(found.measures["area"])
-    assert any("does not give its attention weights" in note for note in found.notes)
+    assert any("does not expose its attention weights" in note for note in found.notes)
 
 
 def test_as_many_pairs_are_attributed_as_are_asked_for(sticky_bert):
@@ -201,7 +201,7 @@ def test_texts_of_the_user_are_the_carriers(sticky_bert):
     assert found.carriers == 1
     assert found.pairs["carrier"].to_list() == ["the river sings"]
     assert found.measures.filter(measure="lift_sentences")["low"].to_list() == [None]
-    assert any("one text only" in note for note in found.notes)
+    assert any("there is only one text" in note for note in found.notes)
 
 
 def test_files_are_what_the_object_holds(explained, tmp_path):
@@ -265,9 +265,9 @@ def test_a_run_of_another_model_is_refused(profile_run, encoder):
         ([100000], {}, "token id 100000 cannot occur in text .not in the vocabulary"),
         (["[unused0]"], {}, "cannot occur in text .UNREACHABLE_SPECIAL"),
         (["river", "river"], {}, "is given twice"),
-        (["river"], {"texts": []}, "no text was given"),
-        (["river"], {"texts": ["  "]}, "the text '  ' is empty"),
-        (["river"], {"texts": ["the river " * 40]}, "with 4 copies in, more than .* reads"),
+        (["river"], {"texts": []}, "texts is empty"),
+        (["river"], {"texts": ["  "]}, "the text '  ' is blank"),
+        (["river"], {"texts": ["the river " * 40]}, "with 4 copies, more than .* reads"),
     ],
 )
 def test_bad_input_is_refused(encoder, tokens, options, saying):

@@ -157,7 +157,7 @@ def test_long_texts_are_cut_alike_and_counted(encoder, tmp_path, insertion):
     (task,) = found.result.tasks
     assert (task.cut, task.texts) == (12, 12)
     assert len({len(each) for each in counting.seen if isinstance(each, tuple)}) <= 2
-    with pytest.raises(InputError, match="copies leave no room for a text"):
+    with pytest.raises(InputError, match="leave no room for a text"):
         impact(encoder, [path], tokens=tokens, settings=replace(settings, copies=62), out=tmp_path / "other")
 
 
@@ -242,11 +242,11 @@ def test_what_is_no_impact_is_refused(tmp_path, whole):
 def test_nothing_to_measure_is_said(planted_encoder, sticky, tasks, tmp_path):
     with pytest.raises(InputError, match="pass a task, or documents for an intrusion"):
         impact(planted_encoder, tokens=[sticky])
-    with pytest.raises(InputError, match="which tokens are to be measured"):
+    with pytest.raises(InputError, match="no tokens to measure: pass the folder of a finished run"):
         impact(planted_encoder, tasks)
     with pytest.raises(InputError, match="no task file or folder"):
         impact(planted_encoder, [tmp_path / "missing.csv"], tokens=[sticky])
-    with pytest.raises(InputError, match="two tasks are called 'sts'"):
+    with pytest.raises(InputError, match="two tasks have the name 'sts'"):
         impact(planted_encoder, [tasks[0], tasks[0]], tokens=[sticky])
 
 
@@ -344,7 +344,7 @@ def test_a_run_without_sticky_tokens_offers_to_name_some(planted_run, tasks, tmp
             (folder / path.name).write_bytes(path.read_bytes())
     tokens = pl.read_parquet(folder / "tokens.parquet").with_columns(verdict=pl.lit("benign"))
     tokens.write_parquet(folder / "tokens.parquet")
-    said = "has no sticky token, so there is nothing to measure: name tokens with --tokens"
+    said = "found no sticky tokens, so there is nothing to measure: name tokens with --tokens"
     planted.refused("impact", folder, "--task", tasks[0], *short, saying=said)
 
 

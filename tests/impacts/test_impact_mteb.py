@@ -217,7 +217,7 @@ def test_repetitions_that_edit_texts_alike_are_evaluated_once(encoder, tmp_path,
 
 
 def test_an_unknown_name_is_refused_with_the_layouts():
-    with pytest.raises(InputError, match=r"neither a file or folder nor a task of MTEB\. Layouts"):
+    with pytest.raises(InputError, match=r"neither a file or folder nor an MTEB task\. Known layouts"):
         find_mteb_task("NoSuchTask")
 
 

@@ -1,4 +1,4 @@
-"""A Ray to compute on: addresses that nobody answers at, and how a cluster is divided. No Ray is started."""
+"""Ray clusters: unreachable addresses, and division among workers. No Ray is started."""
 
 import socket
 import sys
@@ -18,7 +18,7 @@ from stickytoken.measurement.engines.ray_cluster import Node, Share, connected, 
 
 def test_an_encoder_made_from_a_model_object_is_refused_before_anything_starts(bert_folder, tmp_path):
     encoder = load_encoder(tiny.SentenceTransformer(str(bert_folder), device="cpu"))
-    with pytest.raises(InputError, match="made from a model object, which workers cannot load"):
+    with pytest.raises(InputError, match="made from a model object, which Ray workers cannot load"):
         engines.detect_std(encoder, tmp_path / "run", engine="ray")
 
 
@@ -35,7 +35,7 @@ def closed_port():
 
 def test_an_address_that_nobody_answers_at_is_one_line_that_names_it(closed_port, encoder, tmp_path):
     address = f"127.0.0.1:{closed_port}"
-    with pytest.raises(RunError, match=f"nobody answers at the Ray address '{address}'") as caught:
+    with pytest.raises(RunError, match=f"nothing answers at the Ray address '{address}'") as caught:
         engines.detect_std(encoder, tmp_path / "run", engine=RayCluster(address))
     assert "\n" not in str(caught.value)
 
@@ -44,14 +44,14 @@ def test_an_address_that_nobody_answers_at_is_one_line_that_names_it(closed_port
     "address", ["", "somewhere", "host:", ":6379", "host:port", "ray://127.0.0.1:10001", "http://host:6379"]
 )
 def test_what_is_no_address_is_refused(address):
-    with pytest.raises(InputError, match="is no Ray address"), connected(address):
+    with pytest.raises(InputError, match="is not a Ray address"), connected(address):
         pass
 
 
 def test_the_address_may_come_from_the_environment(closed_port, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{closed_port}")
     with (
-        pytest.raises(RunError, match=f"nobody answers at the Ray address '127.0.0.1:{closed_port}'"),
+        pytest.raises(RunError, match=f"nothing answers at the Ray address '127.0.0.1:{closed_port}'"),
         connected(None),
     ):
         pass
@@ -101,8 +101,8 @@ def test_on_gpus_a_worker_has_one_each():
 @pytest.mark.parametrize(
     ("device", "workers", "saying"),
     [
-        ("cuda:0", 7, "7 workers with a GPU each were asked for, the cluster has 6"),
-        ("cpu", 27, "27 workers were asked for, the cluster has 26 CPU cores"),
+        ("cuda:0", 7, "the cluster has 6 GPUs, the number of workers is 7"),
+        ("cpu", 27, "the cluster has 26 CPU cores, the number of workers is 27"),
         ("mps", None, "not on mps"),
     ],
 )
@@ -130,5 +130,5 @@ def test_a_command_with_an_address_that_nobody_answers_at_fails_with_one_line(
     options = ("--engine", "ray", "--ray-address", f"127.0.0.1:{closed_port}", "--out", tmp_path / "run")
     planted.refused(
         "detect", bert_folder, "--sentences", sentence_file, *planted.SMALL_OPTIONS, *options,
-        saying="nobody answers",
+        saying="nothing answers",
     )  # fmt: skip

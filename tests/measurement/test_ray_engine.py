@@ -104,7 +104,7 @@ def test_a_shard_that_ends_every_worker_is_an_error_that_names_it(pair_of_worker
     monkeypatch.setattr(module, "_ATTEMPTS", 2)
     shards = [Shard(place, (Token(place, "x"),)) for place in range(8)]
     found = []
-    with pytest.raises(RunError, match=r"^shard 3 of deadly ended its worker 2 times \(ActorDiedError\)"):
+    with pytest.raises(RunError, match=r"^shard 3 of deadly crashed its worker 2 times \(ActorDiedError\)"):
         found.extend(each.shard.index for each in pair_of_workers.compute(TokenWork(DeadlyStage(3)), shards))
     assert 3 not in found
     # The others go on, and a worker that died is made good.
@@ -184,7 +184,7 @@ def test_the_parts_in_which_models_differ_are_named(encoder):
 
 @pytest.mark.usefixtures("running_ray")
 def test_an_address_beside_a_ray_that_is_there_is_refused():
-    with pytest.raises(InputError, match="connected to a Ray already"), connected("127.0.0.1:6379"):
+    with pytest.raises(InputError, match="already connected to Ray"), connected("127.0.0.1:6379"):
         pass
 
 
@@ -193,7 +193,9 @@ def test_the_nodes_of_a_cluster_are_counted(running_ray):
 
 
 @pytest.mark.usefixtures("running_ray")
-@pytest.mark.parametrize(("workers", "saying"), [(0, "0 workers cannot"), (4, "the cluster has 3 CPU cores")])
+@pytest.mark.parametrize(
+    ("workers", "saying"), [(0, "the number of workers is 0"), (4, "the cluster has 3 CPU cores")]
+)
 def test_a_number_of_workers_that_cannot_be_is_refused(encoder, tmp_path, workers, saying):
     with pytest.raises(InputError, match=saying):
         engines.detect_std(encoder, tmp_path / "run", engine=RayCluster(workers=workers))

@@ -225,32 +225,35 @@ def pairs(**changes):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"question": "a", "answer": "b"}], r"no layout that is known: it has question, answer\. Layouts"),
-        (pairs(score=None), "score of row 2 is None, not a finite number"),
+        (
+            [{"question": "a", "answer": "b"}],
+            r"unknown layout, with columns question, answer\. Known layouts",
+        ),
+        (pairs(score=None), "score in row 2 is None, not a finite number"),
         (pairs(score="high"), "not a finite number|not a readable"),
-        (pairs(sentence1=" "), "sentence1 of row 2 is missing or blank"),
-        (pairs(sentence2=None), "sentence2 of row 2 is missing or blank"),
+        (pairs(sentence1=" "), "sentence1 in row 2 is missing or blank"),
+        (pairs(sentence2=None), "sentence2 in row 2 is missing or blank"),
         (pairs()[:2], "needs at least 3 pairs"),
-        ([row | {"score": 1.0} for row in pairs()], "different scores"),
-        ([{"sentence1": "a", "sentence2": "b", "label": 2}] * 3, "labels of pairs must be 0 and 1"),
+        ([row | {"score": 1.0} for row in pairs()], "scores that differ"),
+        ([{"sentence1": "a", "sentence2": "b", "label": 2}] * 3, "labels of pairs must be 0 or 1"),
         ([{"sentence1": "a", "sentence2": "b", "label": 1}] * 3, "both must occur"),
         ([{"text": "a", "label": "x"}] * 3, "all texts have the label 'x'"),
-        ([{"text": t, "label": t[0]} for t in ("xa", "xb", "ya")], "label 'y' occurs once"),
-        ([{"text": "a", "label": None}, {"text": "b", "label": "x"}], "label of row 1 is missing"),
-        ([{"text": "a", "label": "x", "split": "train"}] * 2, "no row of the split 'test'"),
+        ([{"text": t, "label": t[0]} for t in ("xa", "xb", "ya")], "label 'y' occurs only once"),
+        ([{"text": "a", "label": None}, {"text": "b", "label": "x"}], "label in row 1 is missing"),
+        ([{"text": "a", "label": "x", "split": "train"}] * 2, "no rows of the split 'test'"),
         ([{"text": "a", "label": "x", "split": "first"}] * 2, "split 'first' is unknown"),
         (
             [{"text": "a", "label": label, "split": "train"} for label in "xxyyz"]
             + [{"text": "b", "label": "x", "split": "test"}],
-            "label 'z' occurs once among the training texts",
+            "label 'z' occurs only once in the training texts",
         ),
         (
             [{"text": "a", "label": label, "split": "train"} for label in "xxyy"]
             + [{"text": "b", "label": "w", "split": "test"}],
-            "label 'w' occurs never",
+            "label 'w' is missing from the training texts",
         ),
         ([{"query": "q", "positive": [], "negative": ["a"]}], "not lists of texts|is empty"),
-        ([{"query": "q", "positive": ["a"], "negative": ["a"]}], "as positive and as negative"),
+        ([{"query": "q", "positive": ["a"], "negative": ["a"]}], "among both positives and negatives"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused(tmp_path, rows, message):
@@ -262,7 +265,7 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, rows, message):
 def test_scores_that_are_nan_are_refused(tmp_path):
     path = tmp_path / "task.csv"
     path.write_text("sentence1,sentence2,score\na,b,1\nc,d,NaN\ne,f,3\n")
-    with pytest.raises(InputError, match="score of row 2 is 'NaN', not a finite number"):
+    with pytest.raises(InputError, match="score in row 2 is 'NaN', not a finite number"):
         load_task(path)
 
 
@@ -291,10 +294,10 @@ def edit(path, function):
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        ("corpus.jsonl", lambda rows: [*rows, rows[0]], "_id 'd0' of row 61 was given before"),
-        ("queries.jsonl", lambda rows: [*rows, rows[3]], "_id 'q3' of row 21 was given before"),
-        ("corpus.jsonl", lambda rows: rows[1:], r"id 'd0' of row 1 is not in corpus\.jsonl"),
-        ("queries.jsonl", lambda rows: rows[:-1], r"id 'q19' of row 39 is not in queries\.jsonl"),
+        ("corpus.jsonl", lambda rows: [*rows, rows[0]], "_id 'd0' in row 61 is a duplicate"),
+        ("queries.jsonl", lambda rows: [*rows, rows[3]], "_id 'q3' in row 21 is a duplicate"),
+        ("corpus.jsonl", lambda rows: rows[1:], r"id 'd0' in row 1 is not in corpus\.jsonl"),
+        ("queries.jsonl", lambda rows: rows[:-1], r"id 'q19' in row 39 is not in queries\.jsonl"),
         ("queries.jsonl", lambda rows: [rows[0] | {"text": ""}, *rows[1:]], "query 'q0' is blank"),
         ("corpus.jsonl", lambda rows: [{"id": "x"}], "has no column '_id'"),
     ],
@@ -329,7 +332,7 @@ def test_queries_without_relevant_documents_are_left_out_and_counted(tmp_path):
     path.write_text(path.read_text() + "lonely\td5\t0\n")
     task, notes = load_task(folder)
     assert task.units == 20
-    assert notes == ["beir: 1 of 21 queries have no relevant document, left out"]
+    assert notes == ["beir: 1 of 21 queries have no relevant document and are left out"]
 
 
 def test_several_qrels_without_a_test_one_are_refused(tmp_path):
@@ -337,5 +340,5 @@ def test_several_qrels_without_a_test_one_are_refused(tmp_path):
     (folder / "qrels" / "test.tsv").rename(folder / "qrels" / "a.tsv")
     assert load_task(folder)[0].units == 20
     (folder / "qrels" / "b.tsv").write_text("")
-    with pytest.raises(InputError, match=r"must hold test\.tsv, or one \.tsv file only: it holds a\.tsv, b"):
+    with pytest.raises(InputError, match=r"must hold test\.tsv, or a single \.tsv file: it holds a\.tsv, b"):
         load_task(folder)

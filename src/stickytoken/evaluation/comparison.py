@@ -1,7 +1,7 @@
-"""Score an encoder on a task; one that prepends tokens beside its plain prompt.
+"""Score an encoder on a task, and compare token prepending with the plain prompt.
 
 The published comparison reads token prepending from one layer and the plain prompt from another. Here both
-are read from the same layer, and the plain prompt after the last layer is shown as well.
+are read from the same layer, and the plain prompt is also read from the last layer.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Comparison:
 
     Attributes:
         scores: One item per way of encoding; the first metric is the main one.
-        cut: Number of texts truncated, in every way alike, because the model does not read them in full.
+        cut: Number of texts truncated to fit the model, the same for every way of encoding.
     """
 
     scores: list[Score] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Comparison:
 
 
 def encodings(encoder: Encoder) -> list[Encoding]:
-    """List the ways to encode: as it is; with a prompt, also plain at the last layer and at the one read."""
+    """List the ways to encode: the encoder itself and, if it has a prompt, the plain prompt."""
     if not isinstance(encoder, CausalPromptEncoder):
         return [Encoding("as it is", None, None, None, encoder)]
     reading, layers = encoder.reading, encoder.layers
@@ -103,7 +103,7 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = _SEED) -> Comparison
     ways = encodings(encoder)
     if isinstance(task, MtebTask):
         return Comparison([_scored(each, lambda own: mteb_score(_module_of(own), task)) for each in ways])
-    # All ways read the same texts; the prompt with the placeholder leaves the least room.
+    # All ways get the same texts; the prompt with the placeholder leaves the least room.
     texts, cut = fitting_texts(encoder, task)
 
     def scores(own: Encoder) -> dict[str, float]:
@@ -126,5 +126,7 @@ def _module_of(encoder: Encoder) -> Any:
         return encoder.sentence_transformer()
     model = getattr(encoder, "model", None)
     if model is None:
-        raise InputError(f"{encoder.name!r} is no SentenceTransformer: tasks of MTEB need one")
+        raise InputError(
+            f"{encoder.name!r} is not a SentenceTransformer, which MTEB tasks need: load the model as one"
+        )
     return model

@@ -37,7 +37,7 @@ def texts_of_file(path: Path, column: str | None = None) -> list[str]:
     frame = read_table(path)
     columns = (column,) if column else text_columns(frame, str(path))
     if len(columns) > 1:
-        raise InputError(f"{path} has several columns of texts: name one of {', '.join(columns)}")
+        raise InputError(f"{path} has several text columns: name one of {', '.join(columns)}")
     values = text_column(frame, columns[0], str(path))
     for row, value in enumerate(values, start=1):
         if value is None:
@@ -54,9 +54,9 @@ def require_new_file(path: Path) -> None:
     if path.suffix.lower() != ".parquet":
         raise InputError(f"{path}: vectors are written as .parquet")
     if path.exists():
-        raise InputError(f"{path} is there already: name another file, or delete it")
+        raise InputError(f"{path} already exists: name another file, or delete it")
     if not path.parent.is_dir():
-        raise InputError(f"no folder {str(path.parent)!r} to write {path.name} into")
+        raise InputError(f"there is no folder {str(path.parent)!r} to write {path.name} to")
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:

@@ -1,7 +1,4 @@
-"""Tasks to score a model on: a user's files, or MTEB's; the readers are those of the measurement of impact.
-
-Nothing else in this part imports that one.
-"""
+"""Load the tasks to score a model on, from files or from MTEB, and fit their texts to the model."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
     if path.exists():
         return load_task(path)
     if path.suffix or len(path.parts) > 1:
-        raise InputError(f"no task file or folder {str(path)!r}")
+        raise InputError(f"there is no task file or folder {str(path)!r}")
     return find_mteb_task(str(source)), []
 
 
@@ -61,19 +58,19 @@ def read_similarity(path: Path) -> SimilarityTask:
     """
     task = load_task(path)[0] if path.exists() else None
     if task is None:
-        raise InputError(f"no task file {str(path)!r}")
+        raise InputError(f"there is no task file {str(path)!r}")
     if not isinstance(task, SimilarityTask):
-        raise InputError(f"{path} is a task of {task.layout}: pass pairs with sentence1, sentence2, score")
+        raise InputError(f"{path} is a {task.layout} task: pass pairs with sentence1, sentence2, score")
     return task
 
 
 def fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
-    """Return a task's texts by role, truncated after a word where the model does not read them in full.
+    """Return the texts of a task by role, truncated after a word if the model cannot read them in full.
 
     Returns:
         The texts, and the number of truncated ones.
     """
-    if not reads_ids(encoder):  # one that encodes texts only cuts them itself, or refuses them
+    if not reads_ids(encoder):  # such an encoder truncates or refuses long texts itself
         return {role: list(texts) for role, texts in task.texts.items()}, 0
     found = {
         role: prepare(encoder, texts, 0, Insertion.TEXT, task.name) for role, texts in task.texts.items()

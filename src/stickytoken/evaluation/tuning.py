@@ -1,7 +1,7 @@
 """Choose the layers of token prepending on a development set, one setting at a time.
 
-First the exit layer for a fixed start, then the start for that exit; the authors, too, vary one at a time
-(Fu et al., ACL 2025, figure 4). One pass with a setting scores every layer that could be read.
+The exit layer is chosen first, for a fixed start, then the start for that exit. The authors also vary one
+setting at a time (Fu et al., ACL 2025, figure 4). One pass with a setting scores every layer.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def tune(
         InputError: The prompt is an echo, or the model gives all pairs the same similarity.
     """
     if encoder.reading.prompt.echoes:
-        raise InputError("an echo has no layers to overwrite: use another prompt")
+        raise InputError("an echo prompt has no layers to overwrite: use another prompt")
     layers = encoder.layers
     first = min(1, layers - 1) if start is None else start
     TokenPrepending(first, first + 1).require_layers(layers, encoder.name)
@@ -139,6 +139,6 @@ def _best(tried: Sequence[Tried], name: str) -> Tried:
     known = [(own.spearman, -place, own) for place, own in enumerate(tried) if own.spearman is not None]
     if not known:
         raise InputError(
-            f"{name} gives all pairs the same similarity at every layer: there is nothing to choose"
+            f"{name} gives all pairs the same similarity at every layer: check the task and the prompt"
         )
     return max(known)[2]

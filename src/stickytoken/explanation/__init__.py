@@ -1,4 +1,4 @@
-"""Why a token sticks: what the model does with its copies, beside matched benign tokens."""
+"""Explain why a token sticks: what the model does with its copies, compared with matched benign tokens."""
 
 from stickytoken.explanation.explain import explain
 from stickytoken.explanation.result import Explanation

@@ -1,4 +1,4 @@
-"""From what was measured of all tokens to the explanation."""
+"""Turn measurements of all tokens into an explanation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from stickytoken.measurement.identity import identity_of
 from stickytoken.vocabulary.benign import BenignMatch
 from stickytoken.vocabulary.categories import Vocabulary
 
-# Raise it when the same inputs would give other numbers than before.
+# Increase it when the same inputs give different numbers than before.
 _IDENTITY_VERSION = 1
 
 if TYPE_CHECKING:
@@ -49,13 +49,13 @@ class Job:
     """What an explanation is computed from.
 
     Attributes:
-        inspector: of the model.
-        vocabulary: of the model.
-        settings: as asked for.
+        inspector: shows what happens inside the model.
+        vocabulary: the model's vocabulary.
+        settings: settings of the explanation.
         material: carriers and anchors.
-        matches: by explained token, its benign tokens.
-        run: that the tokens come from; None without one.
-        identity: of the model, computed for this explanation.
+        matches: benign tokens by explained token.
+        run: the run that the tokens come from, if any.
+        identity: identity of the model, computed for this explanation.
     """
 
     inspector: Inspector
@@ -68,18 +68,18 @@ class Job:
 
     @cached_property
     def verdicts(self) -> dict[int, str | None]:
-        """Verdict of every token that the run looked at, by id; none without a run."""
+        """Verdict of every token in the run, by id; empty without a run."""
         return {} if self.run is None else dict(self.run.tokens.select("token_id", "verdict").iter_rows())
 
     def run_verdict(self, token_id: int) -> RunVerdict | None:
-        """What the run says about a token; None if there is no run or it has no verdict."""
+        """Return what the run says about a token; None if there is no run or it has no verdict."""
         found = self.verdicts.get(token_id)
         if self.run is None or found is None:
             return None
         return RunVerdict(found, len(self.run.method.texts(self.run.plan).carriers))
 
     def parts(self, token_id: int) -> dict[str, Any]:
-        """Everything that can change the explanation of a token, as JSON values."""
+        """Return everything that can change the explanation of a token, as JSON values."""
         return identity_of(
             _IDENTITY_VERSION,
             self.identity,
@@ -94,7 +94,7 @@ class Job:
 
     @property
     def benign(self) -> dict[int, list[int]]:
-        """By explained token, the ids of its benign tokens."""
+        """Ids of the benign tokens, by explained token."""
         return {k: [token.id for token in match.tokens] for k, match in self.matches.items()}
 
 
@@ -105,14 +105,14 @@ def assemble(
     matrix: EmbeddingMatrix | None,
     notes: list[str],
 ) -> Explanation:
-    """Compare every token with its benign ones, and say what came out.
+    """Compare every token with its benign tokens and build the explanation.
 
     Args:
-        job: what was asked for.
-        measured: on carriers.
-        attributed: None where it was left out or is not possible.
-        matrix: None where the model does not show it.
-        notes: what could not be measured.
+        job: what the explanation is computed from.
+        measured: measurements on the carriers.
+        attributed: attributions; None if they were not requested or are not possible.
+        matrix: the embedding matrix; None if the model does not expose it.
+        notes: what could not be measured, and why.
     """
     names = job.inspector.encoder.tokenizer.entries
     tables: dict[str, list[dict[str, Any]]] = {name: [] for name in ("heads", "pairs", "cells")}
@@ -152,7 +152,7 @@ def assemble(
 
 
 def _token(job: Job, token_id: int, rows: list[dict[str, Any]]) -> TokenExplanation:
-    """What was found about one token, in words."""
+    """Sum up what was found about one token."""
     place = job.vocabulary.ids.index(token_id)
     name, match, differing = job.vocabulary.tokens[place], job.matches[token_id], findings(rows)
     return TokenExplanation(
@@ -168,7 +168,8 @@ def _token(job: Job, token_id: int, rows: list[dict[str, Any]]) -> TokenExplanat
 
 def _notes_on_matches(tokens: Sequence[TokenExplanation]) -> list[str]:
     return [
-        f"too few other tokens are {each.category}: {each.token!r} is compared with those of other categories"
+        f"too few other tokens have the category {each.category}: {each.token!r} is compared with tokens of "
+        "other categories"
         for each in tokens
         if not each.same_category
     ]
@@ -177,7 +178,7 @@ def _notes_on_matches(tokens: Sequence[TokenExplanation]) -> list[str]:
 def _rows_by_token(
     job: Job, measured: Measured, attributed: Attributed | None, matrix: EmbeddingMatrix | None
 ) -> dict[int, list[dict[str, Any]]]:
-    """Rows of the table of measures, without the token's name."""
+    """Return the rows of the table of measures by token id, without the token's name."""
     confidence = job.settings.confidence
     of_rows = {} if matrix is None else matrix.measures()
     available = [token.id for token in job.vocabulary.available]

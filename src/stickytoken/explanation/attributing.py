@@ -1,4 +1,4 @@
-"""Integrated Jacobians of carriers with copies: what the copies add to similarities."""
+"""Attribute similarities to the copies and the carrier with integrated Jacobians."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class PairMatrix:
-    """One pair's similarity as a sum over pairs of positions.
+    """The similarity of one pair as a sum over pairs of positions.
 
     Attributes:
-        carrier: the text that the copies are in.
-        anchor: the text that it is compared with.
-        rows: content ids of the carrier with the copies in.
-        row_labels: part of each.
+        carrier: text without the copies.
+        anchor: text that the carrier is compared with.
+        rows: content ids of the carrier with copies.
+        row_labels: the `Part` that each row belongs to.
         columns: content ids of the anchor.
         values: shape (rows + 1, columns + 1), the reference inputs last; sums to ``similarity``.
         before: similarity without copies.
-        similarity: with copies, as the model gives it.
+        similarity: similarity with copies, computed by the model itself.
     """
 
     carrier: str
@@ -47,7 +47,7 @@ class PairMatrix:
 
     @property
     def completeness_error(self) -> float:
-        """What the sum misses of the similarity."""
+        """Sum of the cells minus the similarity."""
         return float(self.values.sum()) - self.similarity
 
 
@@ -56,9 +56,9 @@ class Attributed:
     """Attributions of tokens.
 
     Attributes:
-        values: by token id and measure, shape (carriers,).
-        error: largest length of what the sum of a text's contributions misses of its unit vector.
-        pairs: by explained token.
+        values: measures by token id and name, shape (carriers,).
+        error: largest distance between the summed contributions of a text and its unit vector.
+        pairs: attributed pairs by explained token.
     """
 
     values: dict[int, dict[str, Vector]]
@@ -77,19 +77,20 @@ def attribute(
 ) -> Attributed:
     """Attribute similarities to unrelated anchors to the copies and to the carrier.
 
-    What the reference adds is the same for all tokens at the same places, and so is no measure of one.
+    The contribution of the reference is the same for all tokens in the same positions, so it says nothing
+    about any one of them.
 
     Args:
-        inspector: of the model.
-        carriers: with places for the copies.
+        inspector: shows what happens inside the model.
+        carriers: carriers with places for the copies.
         anchors: texts of ``surroundings.anchors``.
-        benign: by explained token, the benign ones.
-        surroundings: what texts are compared with.
-        settings: how many carriers, benign tokens, pairs and steps.
-        progress: told after every token.
+        benign: ids of the benign tokens by explained token.
+        surroundings: what the texts are compared with.
+        settings: numbers of carriers, benign tokens, pairs and steps.
+        progress: called after every token.
 
     Raises:
-        ModelError: the model's operations cannot be differentiated so.
+        ModelError: the model cannot be differentiated this way.
     """
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
@@ -123,7 +124,7 @@ def attribute(
 def _by_part(
     integrator: JacobianIntegrator, carrier: PlacedCarrier, token_id: int, steps: int
 ) -> Contributions:
-    """Contributions of the carrier, the copies and the prompt, in the order of `Part`."""
+    """Return the contributions of the carrier, the copies and the prompt, in the order of `Part`."""
     present = sorted(set(carrier.labels))
     labels = [present.index(label) for label in carrier.labels]
     return integrator.contributions(carrier.with_copies(token_id), labels, steps)
@@ -147,7 +148,7 @@ def _pair(
     surroundings: Surroundings,
     steps: int,
 ) -> PairMatrix:
-    """The matrix against the middle one of the unrelated anchors: no choice by the outcome."""
+    """Attribute one pair: the anchor is the median unrelated one, so the outcome does not choose it."""
     before = surroundings.anchors @ (vector / np.linalg.norm(vector))
     unrelated = np.flatnonzero(surroundings.unrelated(vector))
     place = int(unrelated[np.argsort(before[unrelated], kind="stable")[len(unrelated) // 2]])

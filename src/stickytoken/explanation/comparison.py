@@ -1,34 +1,34 @@
-"""A token's value beside those of benign tokens, with intervals. Pure."""
+"""Compare a token's value with those of benign tokens. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import scipy  # its parts are loaded when they are used
+import scipy  # loads its submodules lazily
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
 
-# Values that agree to this are the same: below it is the noise of arithmetic.
+# Smaller differences, relative to 1 plus the value, are rounding errors.
 _ROUNDING = 1e-6
-# Shares nearer to 0 or 1 are taken for this one: log-odds have an end there.
+# Shares are clipped this far from 0 and 1, where log-odds are infinite.
 _LEAST_SHARE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One value beside its benign values; arrays of one shape, NaN where there is nothing to say.
+    """Values of a token and of its benign tokens; arrays of the same shape, NaN where undefined.
 
     Attributes:
         value: mean over carriers.
-        low: lower end of its Student interval; the carrier is the unit of sampling.
-        high: upper end.
+        low: lower end of its Student interval; carriers are the sampling unit.
+        high: upper end of that interval.
         benign_mean: mean over benign tokens.
-        benign_low: lower end of the interval in which one more benign token would lie.
-        benign_high: upper end.
-        deviations: standard deviations of the benign tokens that the value lies above their mean; of
-            shares, on the scale of log-odds.
+        benign_low: lower end of the prediction interval for one more benign token.
+        benign_high: upper end of that interval.
+        deviations: distance from the benign mean in standard deviations of the benign tokens; for shares,
+            on the log-odds scale.
         outside: whether the value lies outside the benign interval.
     """
 
@@ -45,18 +45,18 @@ class Comparison:
 def compare(
     values: Vector, benign: Vector, confidence: float, family: int, *, shares: bool = False
 ) -> Comparison:
-    """Compare a token with benign ones.
+    """Compare a token with benign tokens.
 
-    The benign interval is Student's for one more observation, m -+ t s sqrt(1 + 1/k), of the k benign
-    tokens' means. It holds for all comparisons of a family at once (Bonferroni), so that an ordinary
-    token has about a chance of 1 - confidence to leave it anywhere. Shares of tokens are skewed, the more
-    the nearer they are to 0: their interval is Student's on the log-odds of the means.
+    The benign interval is Student's prediction interval for one more observation, m -+ t s sqrt(1 + 1/k),
+    from the means of the k benign tokens. It holds simultaneously for all comparisons of a family
+    (Bonferroni): an ordinary token leaves it anywhere with a probability of about 1 - confidence. Shares
+    are skewed, more so near 0, so their interval is computed on the log-odds of the means.
 
     Args:
-        values: of the token, carriers along the first axis, shape (n, ...).
-        benign: of the benign tokens, shape (k, n, ...).
-        confidence: coverage.
-        family: number of comparisons that are looked at together.
+        values: values of the token, carriers along the first axis, shape (n, ...).
+        benign: values of the benign tokens, shape (k, n, ...).
+        confidence: coverage of the intervals.
+        family: number of comparisons made together.
         shares: whether values are shares, from 0 to 1.
     """
     value = values.mean(axis=0)
@@ -94,10 +94,10 @@ def _log_odds(shares: Vector) -> Vector:
 
 
 def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, float]:
-    """Wasserstein distance and KL divergence of a sample from a reference.
+    """Return the Wasserstein distance and the KL divergence of a sample from a reference.
 
-    The divergence (in nats) is that of histograms with common edges, ten bins over both, each bin
-    with half an observation more, so that it is finite.
+    The divergence (in nats) compares histograms with ten common bins. Half an observation is added to each
+    bin to keep it finite.
 
     Args:
         sample: values, shape (n,).

@@ -1,7 +1,7 @@
-"""The rows of the embedding matrix. Pure.
+"""Measure the rows of the embedding matrix. Pure.
 
-Under-trained token indicators after Land and Bartolo, "Fishing for Magikarp" (EMNLP 2024): rows that were
-hardly trained lie near those of entries that never occur, and are short.
+The indicators of under-trained tokens follow Land and Bartolo, "Fishing for Magikarp" (EMNLP 2024): rows that
+were hardly trained are short and lie close to the rows of entries that never occur.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
 
-# Entries that tokenizers hold in reserve, by the names that their makers give them.
+# Usual names of reserved vocabulary entries.
 _RESERVED = re.compile(r"unused|reserved|extra_id|extra_token|madeupword|placeholder", re.IGNORECASE)
 _BRACKETED = re.compile(r"[<\[].+[>\]]")
 
@@ -33,7 +33,7 @@ class EmbeddingMatrix:
     names: Mapping[int, str]
 
     def unused(self) -> list[int]:
-        """Rows that no text ever used: behind the vocabulary, or held in reserve by name."""
+        """Return rows that no text uses: beyond the vocabulary, or with the name of a reserved entry."""
         return [
             row
             for row in range(len(self.rows))
@@ -42,11 +42,11 @@ class EmbeddingMatrix:
         ]
 
     def measures(self) -> dict[str, Vector]:
-        """Of every row: its length, and how near it is to the mean and to the unused rows' mean.
+        """Measure every row: its length, and how close it is to the mean of all rows and of unused rows.
 
         Returns:
-            By name, shape (entries,); NaN for the cosine of a row of zeros. Without unused rows the
-            measures that need them are absent.
+            Measures by name, shape (entries,); NaN for the cosine of a row of zeros. Those that need unused
+            rows are absent if there are none.
         """
         rows = self.rows.astype(np.float64)
         norms = np.linalg.norm(rows, axis=1)
@@ -63,7 +63,7 @@ class EmbeddingMatrix:
         return found
 
     def neighbours(self, token_id: int, count: int) -> list[tuple[int, float]]:
-        """Nearest entries of the vocabulary by cosine, nearest first."""
+        """Return the nearest vocabulary entries by cosine, nearest first."""
         norms = np.linalg.norm(self.rows, axis=1)
         if norms[token_id] == 0:
             return []
@@ -73,10 +73,10 @@ class EmbeddingMatrix:
         return [(known[k], float(cosines[k])) for k in order]
 
     def geometry(self) -> dict[str, float | int]:
-        """How the vocabulary lies in space.
+        """Summarise the geometry of the vocabulary.
 
-        ``mean_cosine`` is the mean over all pairs of rows on the unit sphere, 0 where they point everywhere
-        alike (isotropy); ``first_component_share`` the share of the variance along the widest direction.
+        ``mean_cosine`` is the mean cosine over all pairs of rows, 0 if they point evenly in all directions
+        (isotropy). ``first_component_share`` is the share of the variance along the widest direction.
         """
         rows = self.rows[[k for k in self.names if k < len(self.rows)]].astype(np.float64)
         norms = np.linalg.norm(rows, axis=1)
@@ -95,6 +95,6 @@ class EmbeddingMatrix:
 
 
 def share_below(values: Vector, token_id: int, available: Sequence[int]) -> float:
-    """Share of the available entries whose value lies below that of a token."""
+    """Return the share of available entries whose value is below that of a token."""
     others = values[[k for k in available if k < len(values)]]
     return float((others < values[token_id]).mean())

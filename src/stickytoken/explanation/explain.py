@@ -1,4 +1,4 @@
-"""Explain tokens: match benign ones, look inside, compare, say it."""
+"""Explain tokens: match benign tokens, look inside the model, compare, sum up."""
 
 from __future__ import annotations
 
@@ -49,27 +49,27 @@ def explain(
     out: str | Path | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> Explanation:
-    """Show what a model does with copies of tokens, each beside matched benign tokens.
+    """Show what a model does with copies of tokens, compared with matched benign tokens.
 
     Args:
-        encoder: the model: anything that `load_encoder` takes, an encoder included.
+        encoder: the model: anything that `load_encoder` takes, including an encoder.
         tokens: ids or texts of available tokens, or a file of them.
-        run: a finished run of this model, or its folder; its flagged tokens do not serve as benign ones, and
-            its carriers, anchors and mean similarity are used.
-        texts: carriers, in place of those of the run or the corpus.
+        run: a finished run of this model, or its folder. Its flagged tokens are not used as benign tokens,
+            and its carriers, anchors and mean similarity are used.
+        texts: carriers to use instead of those of the run or the corpus.
         sentences: the corpus: a list of sentences, or anything that `load_sentences` takes; None takes
-            the run's texts, or the bundled corpus.
-        settings: of the explanation.
-        out: gets a folder for each token, committed as soon as that token is explained; None writes nothing.
-            The same call continues what was cut off, and opens what is finished.
-        progress: told of every step.
+            the texts of the run, or the bundled corpus.
+        settings: settings of the explanation; None takes the defaults.
+        out: folder that gets one folder per token, committed as soon as that token is explained; None writes
+            nothing. The same call continues an interrupted explanation and opens a finished one.
+        progress: called after every step.
 
     Raises:
-        InputError: tokens, texts or settings that cannot be used, or no benign tokens to compare with.
-        ModelError: an encoder that nobody can look into.
-        EncodingError: a text without a usable vector.
-        RunError: the run is of another model, or ``out`` holds another explanation of a token or cannot be
-            written.
+        InputError: tokens, texts or settings cannot be used, or too few benign tokens match.
+        ModelError: the inside of the encoder cannot be inspected.
+        EncodingError: a text has no usable vector.
+        RunError: the run belongs to another model, or ``out`` holds another explanation of a token or cannot
+            be written.
     """
     from stickytoken.inspection import inspector_of
 
@@ -117,7 +117,7 @@ def _token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
     for place, token_id in enumerate(ids):
         if token_id in ids[:place]:
             raise InputError(f"token id {token_id} is given twice: leave one out")
-    choose_tokens(vocabulary, ids, None, 0)  # refuses what cannot occur in text
+    choose_tokens(vocabulary, ids, None, 0)  # refuses tokens that cannot occur in text
     return ids
 
 
@@ -140,20 +140,22 @@ def _explained(
                 progress,
             )
             notes.append(
-                f"attributions of {names[token_id]!r} miss at most {attributed.error:.2g} of a unit vector "
-                f"({job.settings.steps} points per integral, more where it changes sharply)"
+                f"the attributions of {names[token_id]!r} are off by at most {attributed.error:.2g} of a "
+                f"unit vector ({job.settings.steps} points per integral, more where it changes sharply)"
             )
         except ModelError as error:
-            notes.append(f"no attribution: {error}")
+            notes.append(f"attribution was not possible: {error}")
     rows = job.inspector.embedding_matrix()
     matrix = None if rows is None else EmbeddingMatrix(rows, names)
     if matrix is None:
-        notes.append(f"no look at the embedding matrix: {job.inspector.encoder.name} does not show it")
+        notes.append(
+            f"the embedding matrix was not measured: {job.inspector.encoder.name} does not expose it"
+        )
     return assemble(job, measured, attributed, matrix, notes).content(token_id)
 
 
 def _surroundings(job: Job, progress: ProgressCallback) -> Surroundings:
-    """Anchors, the mean direction, and the mean similarity: the run's, or that of these texts."""
+    """Encode the anchors, and compute the mean direction and, without a run, the mean similarity."""
     encoder, settings = job.inspector.encoder, job.settings
     anchors = unit(encoder.encode(list(job.material.anchors)).astype(np.float64))
     mean = job.material.mean_similarity
@@ -174,15 +176,16 @@ def _notes(job: Job, measured: Measured) -> list[str]:
     if not job.inspector.has_layers:
         notes.append(f"{name} is a static embedding model: it has no attention and no layers")
     elif not measured.heads:
-        notes.append(f"{name} does not give its attention weights: nothing is said about attention")
+        notes.append(f"attention was not measured: {name} does not expose its attention weights")
     if "copies_norm" not in found:
-        notes.append(f"{name} does not give its hidden states: nothing is said about them")
+        notes.append(f"hidden states were not measured: {name} does not expose them")
     if "pooling_share" not in found:
         notes.append(
-            f"{name} has no pooling that is a sum over positions: nothing is said about what copies supply"
+            "the copies' share of the vector was not measured: "
+            f"the pooling of {name} is not a sum over positions"
         )
     if len(job.material.carriers) == 1:
-        notes.append("one text only: values have no interval over texts")
+        notes.append("values have no interval over texts, because there is only one text")
     if job.run is None:
-        notes.append("no run was given: that the benign tokens are benign is presumed")
+        notes.append("the benign tokens are assumed to be benign, because no run was given")
     return notes

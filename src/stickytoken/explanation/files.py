@@ -1,4 +1,4 @@
-"""Explanations in folders: written once, continued, and read back; reading needs no model."""
+"""Write, continue and read explanations in folders. Reading needs no model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stickytoken.measurement.records import MeasurementRecord
 from stickytoken.measurement.resume import IdentityRecord, Kind, resumed
 from stickytoken.measurement.store import ResultFolder, read_json, repair_advice
 
-# The schema version of explanations that do not say which model they explain.
+# Schema version of explanations that do not record which model they belong to.
 _WITHOUT_IDENTITY = 1
 
 
@@ -33,9 +33,9 @@ class ExplanationContent:
     """The explanation of one token.
 
     Attributes:
-        record: of the whole explanation.
-        token: of the token.
-        tables: by name, as `Explanation.of_token` gives them.
+        record: record of the whole explanation.
+        token: record of the token.
+        tables: tables by name, as in `Explanation.of_token`.
     """
 
     record: ExplanationRecord
@@ -60,10 +60,10 @@ def stored_explanation(
     """Return the explanation that a folder holds, or compute and commit it.
 
     Args:
-        folder: of the token; new, empty, or holding the same explanation. One that an earlier version wrote
-            without an identity is replaced.
+        folder: folder of the token; new, empty, or with the same explanation. An explanation that an earlier
+            version wrote without an identity is replaced.
         parts: identity of the explanation.
-        compute: called if the folder does not hold all of it.
+        compute: called if the folder does not hold the whole explanation.
 
     Raises:
         RunError: the folder holds something else, is in use by another process, or cannot be written.
@@ -97,7 +97,7 @@ _KIND: Kind[MeasurementRecord] = Kind("explanation", EXPLANATION_FILE, _continue
 
 
 def explanation_folders(folder: Path) -> list[Path]:
-    """Folders of explained tokens in a folder, in order of their ids; none where there is none.
+    """List the folders of explained tokens in a folder, in order of token id.
 
     Raises:
         RunError: the folder cannot be listed.
@@ -113,7 +113,7 @@ def read_explanation(folder: Path) -> StoredExplanation:
     """Read the folder of one token.
 
     Raises:
-        RunError: it is damaged, or of another schema.
+        RunError: it is damaged or has another schema version.
     """
     record = _record(folder / EXPLANATION_FILE)
     (token,) = record.tokens
@@ -136,7 +136,7 @@ def _record(path: Path) -> ExplanationRecord:
         )
     if version != EXPLANATION_SCHEMA_VERSION:
         raise RunError(
-            f"{path} has schema version {json.dumps(version)[:40]}, this stickytoken reads "
+            f"{path} has schema version {json.dumps(version)[:40]}, but this stickytoken reads version "
             f"{EXPLANATION_SCHEMA_VERSION}: run explain again in another folder"
         )
     try:
@@ -148,7 +148,7 @@ def _record(path: Path) -> ExplanationRecord:
             f"{repair_advice(path)}"
         ) from error
     if len(record.tokens) != 1:
-        raise RunError(f"{path} has {len(record.tokens)} tokens, one is expected: {repair_advice(path)}")
+        raise RunError(f"{path} has {len(record.tokens)} tokens instead of one: {repair_advice(path)}")
     return record
 
 
@@ -159,4 +159,7 @@ def _place(location: Sequence[int | str]) -> str:
 def _require_types(path: Path, table: pl.DataFrame, schema: Any) -> None:
     for name, dtype in schema.items():
         if table.schema[name] != dtype:
-            raise RunError(f"{path} has {name!r} as {table.schema[name]}: delete it and run explain again")
+            raise RunError(
+                f"{path} has {table.schema[name]} values in column {name!r} instead of {dtype}: "
+                "delete it and run explain again"
+            )

@@ -1,4 +1,4 @@
-"""The texts that an explanation rests on: carriers, and anchors that they are compared with."""
+"""Choose the texts of an explanation: carriers, and the anchors that they are compared with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.validation import shown
 
 _ANCHORS = 64
-# Carriers are drawn from this many times as many of the shortest sentences.
+# Carriers are drawn from this many times as many sentences, the shortest ones.
 _POOL = 2
 _SHOWN = 60
 
@@ -29,8 +29,8 @@ class Material:
     Attributes:
         carriers: texts with places for the copies.
         anchors: texts to compare with.
-        mean_similarity: the run's u; None without a run.
-        source: where the carriers came from.
+        mean_similarity: mean similarity (u) of the run; None without a run.
+        source: where the carriers come from.
     """
 
     carriers: tuple[PlacedCarrier, ...]
@@ -46,13 +46,13 @@ def gather(
     texts: Sequence[str] | None,
     sentences: Sentences | None,
 ) -> Material:
-    """Choose carriers and anchors: the user's texts, a corpus, the run's own, or the bundled sentences.
+    """Choose carriers and anchors from the user's texts, a corpus, the run, or the bundled sentences.
 
     Raises:
-        InputError: an empty text, one that is too long with the copies in, or too few sentences.
+        InputError: a text is empty or too long with the copies, or there are too few sentences.
     """
     if texts is not None and not texts:
-        raise InputError("no text was given: pass at least one, or leave texts out")
+        raise InputError("texts is empty: pass at least one text, or leave texts out")
     own = None if texts is None else _users(encoder, settings, texts)
     if run is not None and sentences is None:
         carriers, anchors = _texts_of_run(run)
@@ -63,13 +63,13 @@ def gather(
         source = corpus.source
     anchors = _readable(encoder, anchors)[:_ANCHORS]
     if not anchors:
-        raise InputError(f"{source} has no sentence that {encoder.name} reads whole: pass other sentences")
+        raise InputError(f"{source} has no sentence that fits into {encoder.name}: pass shorter sentences")
     if own is None:
         own = _that_fit(encoder, settings, carriers)[: settings.carriers]
         if not own:
             raise InputError(
-                f"no sentence of {source} leaves room for {settings.copies} copies in what {encoder.name} "
-                "reads: use fewer copies or shorter sentences"
+                f"no sentence of {source} fits into {encoder.name} with {settings.copies} copies added: use "
+                "fewer copies or shorter sentences"
             )
     else:
         source = "given texts"
@@ -80,18 +80,18 @@ def gather(
 def _users(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) -> list[PlacedCarrier]:
     for text in texts:
         if not isinstance(text, str):
-            raise InputError(f"a text is {shown(text)}: pass texts")
+            raise InputError(f"texts contains {shown(text)}: pass strings only")
         if not text.strip():
-            raise InputError(f"the text {text!r} is empty: pass one with words, or leave it out")
+            raise InputError(f"the text {text!r} is blank: leave it out")
     placed = _placed(encoder, settings, texts)
     for carrier in placed:
         if not carrier.before:
-            raise InputError(f"the text {carrier.text[:_SHOWN]!r} has no tokens: pass one with words")
+            raise InputError(f"the text {carrier.text[:_SHOWN]!r} has no tokens: leave it out")
         if not encoder.fits(carrier.with_copies(0)):
             raise InputError(
                 f"the text {carrier.text[:_SHOWN]!r} has {len(carrier.template)} tokens with "
-                f"{settings.copies} copies in, more than {encoder.name} reads ({encoder.max_length} "
-                "with its special tokens): shorten it or use fewer copies"
+                f"{settings.copies} copies, more than {encoder.name} reads ({encoder.max_length} including "
+                "special tokens): shorten it or use fewer copies"
             )
     return placed
 
@@ -103,7 +103,7 @@ def _texts_of_run(run: Run) -> tuple[list[str], list[str]]:
 
 
 def _texts_of_corpus(corpus: Sentences, settings: ExplainSettings) -> tuple[list[str], list[str]]:
-    """Short carriers without the punctuation that ends them, and anchors among the other sentences."""
+    """Draw short carriers, without their final punctuation, and take the other sentences as anchors."""
     order = np.random.default_rng([settings.seed]).permutation(len(corpus)).tolist()
     shortest = sorted(order, key=lambda k: len(corpus.texts[k]))[: _POOL * settings.carriers]
     drawn = sorted(shortest[: max(1, len(order) // 2)], key=order.index)

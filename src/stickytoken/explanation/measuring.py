@@ -1,4 +1,4 @@
-"""Measure tokens on carriers, a part of the carriers at a time."""
+"""Measure tokens on carriers, in chunks of carriers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ HELD_BYTES = 2**27
 
 @dataclass
 class Measured:
-    """What was measured of tokens on all carriers.
+    """Measurements of tokens on all carriers.
 
     Attributes:
-        values: by token id and measure, shape (carriers, layers) or (carriers,).
-        heads: by token id, share of the attention received, shape (carriers, layers, heads); empty where
-            the model gives no attention.
-        distances: by explained token, then by measure, the token's own distances to its benign tokens
-            first, then those of each of them to the others, shape (1 + benign, carriers, layers).
+        values: measures by token id and name, shape (carriers, layers) or (carriers,).
+        heads: share of attention received, by token id, shape (carriers, layers, heads); empty if the model
+            does not expose its attention.
+        distances: distances by explained token and measure, shape (1 + benign, carriers, layers): first from
+            the token to its benign tokens, then from each benign token to the others.
     """
 
     values: dict[int, dict[str, Vector]] = field(default_factory=dict)
@@ -54,13 +54,13 @@ def measure(
     progress: ProgressCallback,
     held_bytes: int = HELD_BYTES,
 ) -> Measured:
-    """Measure explained tokens and their benign ones on every carrier.
+    """Measure explained tokens and their benign tokens on every carrier.
 
     Args:
-        inspector: of the model.
-        carriers: with places for the copies.
-        benign: by explained token, the benign ones.
-        surroundings: what texts are compared with.
+        inspector: shows what happens inside the model.
+        carriers: carriers with places for the copies.
+        benign: ids of the benign tokens by explained token.
+        surroundings: what the texts are compared with.
         progress: called after every token.
         held_bytes: memory for the hidden states of the carriers without copies. It decides how many carriers
             are measured at a time, at least one, and changes no number beyond rounding.
@@ -89,12 +89,15 @@ def measure(
 def mean_direction(
     inspector: Inspector, token_ids: Sequence[int], progress: ProgressCallback
 ) -> Vector | None:
-    """Unit vector of the mean pooled unit vector of vocabulary entries; None without a pooling.
+    """Return the direction of the mean pooled unit vector of vocabulary entries.
 
     Args:
-        inspector: of the model.
-        token_ids: the entries, each a text of its own.
-        progress: told at the start and the end.
+        inspector: shows what happens inside the model.
+        token_ids: ids of the entries; each is pooled as a text of its own.
+        progress: called at the start and the end.
+
+    Returns:
+        A unit vector, shape (P,); None if the model exposes no pooled vectors.
     """
     progress(Progress("mean direction", 0, len(token_ids)))
     looked = inspector.look([(k,) for k in token_ids], [(0,)] * len(token_ids), PARTS)
@@ -119,7 +122,7 @@ def _take(
     after: Sequence[Inside],
     surroundings: Surroundings,
 ) -> Vector | None:
-    """Keep the measures of one token; returns the mean states of its copies, (carriers, layers + 1, D)."""
+    """Store the measures of a token; return the mean states of its copies, (carriers, layers + 1, D)."""
     rows = [observe(old, new, surroundings) for old, new in zip(before, after, strict=True)]
     names = set.intersection(*(set(row) for row in rows))
     part.values[token_id] = {name: np.stack([row[name] for row in rows]) for name in rows[0] if name in names}

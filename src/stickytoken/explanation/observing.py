@@ -1,4 +1,4 @@
-"""What one text with copies shows beside the same text without them. Pure."""
+"""Compare a text with copies with the same text without them. Pure."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Surroundings:
     """What texts are compared with.
 
     Attributes:
-        direction: unit vector of the mean pooled vector of vocabulary entries, shape (P,); None where the
-            model shows no pooled vectors.
+        direction: direction of the mean pooled vector of vocabulary entries, shape (P,); None if the model
+            exposes no pooled vectors.
         anchors: unit vectors of the anchors, shape (anchors, d).
-        mean_similarity: pairs below it are unrelated.
+        mean_similarity: pairs with a similarity below it are unrelated.
     """
 
     direction: Vector | None
@@ -32,21 +32,23 @@ class Surroundings:
     mean_similarity: float
 
     def unrelated(self, vector: Vector) -> NDArray[np.bool_]:
-        """Anchors whose similarity to a vector lies below the mean; the least similar one if none does."""
+        """Select the anchors less similar to a vector than the mean, or else the least similar one."""
         similarities = self.anchors @ unit(vector)
         below: NDArray[np.bool_] = similarities < self.mean_similarity
         return below if below.any() else np.asarray(similarities == similarities.min())
 
 
 def observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[str, Vector]:
-    """Measures of one text, by name; shape (layers,) where there is one a layer, else ().
-
-    Measures that the model does not allow are absent.
+    """Measure one text.
 
     Args:
         before: the carrier without copies.
         after: the carrier with copies.
         surroundings: what both are compared with.
+
+    Returns:
+        Measures by name, shape (layers,) if there is one value per layer, else (). Those that the model does
+        not support are absent.
     """
     found = _attention(after) | _hidden(before, after) | _pooling(after, surroundings.direction)
     unrelated = surroundings.unrelated(before.vector.astype(np.float64))
@@ -56,11 +58,11 @@ def observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[s
 
 
 def attention_received(inside: Inside, *, by_copies: bool = True) -> Vector | None:
-    """Share of the attention that the copies receive, by layer and head, shape (layers, heads).
+    """Return the share of attention that the copies receive, shape (layers, heads).
 
     Args:
         inside: a text with copies.
-        by_copies: whether the attention of the copies themselves counts.
+        by_copies: whether to count attention paid by the copies themselves.
     """
     if inside.attention is None:
         return None
@@ -76,7 +78,7 @@ def attention_received(inside: Inside, *, by_copies: bool = True) -> Vector | No
 
 
 def states_of_copies(inside: Inside) -> Vector | None:
-    """Mean hidden state of the copies by layer, shape (layers + 1, D)."""
+    """Return the mean hidden state of the copies by layer, shape (layers + 1, D)."""
     if inside.hidden is None:
         return None
     states: Vector = inside.hidden[:, inside.labels == Part.COPIES].astype(np.float64).mean(axis=1)
@@ -122,25 +124,28 @@ def _pooling(after: Inside, direction: Vector | None) -> dict[str, Vector]:
 
 
 def unit(vectors: Vector) -> Vector:
-    """Vectors divided by their lengths."""
+    """Scale vectors to length 1."""
     found: Vector = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     return found
 
 
 def _cosine(left: Vector, right: Vector) -> Vector:
     lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
-    # A zero state has no direction; two of them have not drifted apart.
+    # A zero state has no direction; count it as unchanged.
     products = (left * right).sum(axis=-1)
     found: Vector = np.divide(products, lengths, out=np.ones_like(products), where=lengths > 0)
     return found
 
 
 def distances_to_benign(states: Vector, benign: Vector) -> tuple[Vector, Vector]:
-    """Cosine and Euclidean distance of states to the mean of benign ones, shape of the leading axes.
+    """Return the cosine and Euclidean distances of states to the mean of benign states.
 
     Args:
-        states: shape (..., D).
-        benign: of the benign tokens, shape (tokens, ..., D).
+        states: states of a token, shape (..., D).
+        benign: states of the benign tokens, shape (tokens, ..., D).
+
+    Returns:
+        Two arrays, shape (...).
     """
     centre = benign.mean(axis=0)
     return 1 - _cosine(states, centre), np.asarray(np.linalg.norm(states - centre, axis=-1))

@@ -1,4 +1,4 @@
-"""Copies put into a carrier, with what each position of the result is. Pure."""
+"""Place copies in a carrier and label every position of the result. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.insertion import Insertion, Placement, Token, TokenizedText, copies_as_ids
 from stickytoken.methods.probes import KeyedPaths
 
-# Stands in for the token, which may also occur in the carrier by itself.
+# Placeholder for the copies; the token itself may also occur in the carrier.
 _COPY = Token(-1, "")
 _KEY = 0
 
 
 class Part(IntEnum):
-    """What a position of an input belongs to; special tokens come behind these."""
+    """What a position of an input belongs to; special tokens come last."""
 
     CARRIER = 0
     COPIES = 1
@@ -32,10 +32,10 @@ class PlacedCarrier:
 
     Attributes:
         text: the carrier.
-        before: its content ids, the prompt's included.
-        before_labels: part of each.
-        labels: part of each content id with the copies in.
-        template: content ids with -1 where a copy goes.
+        before: content ids without copies, including the prompt.
+        before_labels: the `Part` of each content id in ``before``.
+        template: content ids with -1 for each copy.
+        labels: the `Part` of each content id in ``template``.
     """
 
     text: str
@@ -45,20 +45,20 @@ class PlacedCarrier:
     labels: tuple[int, ...]
 
     def with_copies(self, token_id: int) -> tuple[int, ...]:
-        """Content ids with the copies of a token."""
+        """Return the content ids with copies of a token."""
         return tuple(token_id if entry == _COPY.id else entry for entry in self.template)
 
 
 def place_copies(
     text: str, tokenized: TokenizedText, number: int, settings: ExplainSettings
 ) -> PlacedCarrier:
-    """Find the places of the copies, which are the same for every token.
+    """Choose the places of the copies, which are the same for every token.
 
     Args:
         text: the carrier.
-        tokenized: its ids.
-        number: of the carrier; random places are a function of it and the seed.
-        settings: placement and copies.
+        tokenized: ids of the carrier.
+        number: index of the carrier; random places depend on it and the seed only.
+        settings: placement and number of copies.
     """
     path: tuple[int, ...] = ()
     if settings.placement is Placement.RANDOM:

@@ -1,4 +1,4 @@
-"""What `explain` leaves on disk: a folder a token, with explanation.json and a Parquet file a table."""
+"""Files of `explain`: one folder per token, with explanation.json and one Parquet file per table."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydantic import Field
 
 from stickytoken.measurement.records import MeasurementRecord, Record
 
-# 2 added the identity.
+# Version 2 added the identity.
 EXPLANATION_SCHEMA_VERSION = 2
 EXPLANATION_FILE = "explanation.json"
-# Of a run folder; it holds a folder for each explained token, named by id.
+# Folder inside a run folder; holds one folder per explained token, named by id.
 EXPLANATIONS_FOLDER = "explain"
 
-# A value with its interval, and the benign ones.
+# A value with its interval, and the mean and interval of the benign tokens.
 NUMBERS = ("value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations")
 MEASURES_SCHEMA = {
     "token_id": pl.Int64,
@@ -82,7 +82,7 @@ BENIGN_SCHEMA = {
     "characters": pl.Int64,
     "attributed": pl.Boolean,
 }
-# By name, which is also that of the file.
+# Tables by name, which is also the stem of the file.
 TABLE_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "measures": MEASURES_SCHEMA,
     "heads": HEADS_SCHEMA,
@@ -94,12 +94,14 @@ TABLE_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 
 
 class FindingRecord(Record):
-    """A measure in which a token differs from benign ones."""
+    """A measure in which a token differs from benign tokens."""
 
     area: str
     measure: str
-    begins: int | None = Field(description="first layer outside; null where there is one value only")
-    layer: int | None = Field(description="layer where the token is furthest from the benign ones")
+    begins: int | None = Field(
+        description="first layer outside the benign interval; null if the measure has no layers"
+    )
+    layer: int | None = Field(description="layer where the token is furthest from the benign tokens")
     value: float
     benign_mean: float
     deviations: float | None
@@ -107,13 +109,13 @@ class FindingRecord(Record):
 
 
 class ExplainedTokenRecord(Record):
-    """One token; its tables are in Parquet files too, and read from there."""
+    """One token; readers take its tables from the Parquet files."""
 
     token_id: int
     token: str
     category: str
     run_verdict: str | None
-    verdict: str = Field(description="in words")
+    verdict: str = Field(description="one sentence")
     findings: list[FindingRecord]
     same_category: bool
     measures: list[dict[str, Any]]

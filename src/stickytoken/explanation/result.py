@@ -1,4 +1,4 @@
-"""An explanation, as an object, a document and files."""
+"""An explanation as an object, a document and files."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class TokenExplanation:
     """What was found about one token.
 
     Attributes:
-        token_id: its id.
-        token: the vocabulary string.
-        category: what the round trip says.
-        run_verdict: of the run; None without one.
-        verdict: in words.
+        token_id: id of the token.
+        token: its vocabulary string.
+        category: its vocabulary category.
+        run_verdict: verdict of the run; None without a run.
+        verdict: summary in one sentence.
         findings: measures outside the benign interval.
-        same_category: whether the benign tokens are of its category.
+        same_category: whether the benign tokens have the same category.
     """
 
     token_id: int
@@ -55,21 +55,22 @@ class Explanation:
     """Why tokens stick, or that they do not.
 
     Attributes:
-        model: as the user named it.
-        tokens: in the order asked for.
-        measures: one row a token, measure and layer: value with interval, benign interval.
-        heads: attention that the copies receive, one row a token, layer and head; head null is their mean.
+        model: name given by the user.
+        tokens: explained tokens in the order requested.
+        measures: one row per token, measure and layer: the value with its interval, and the benign interval.
+        heads: attention that the copies receive, one row per token, layer and head; rows without a head are
+            means over heads.
         pairs: pairs whose similarity was attributed.
-        attribution: their matrices, one row a cell.
-        benign: the benign tokens of each token.
+        attribution: matrices of these pairs, one row per cell.
+        benign: benign tokens of each token.
         neighbours: nearest rows of the embedding matrix.
-        vocabulary: how the embedding matrix lies in space; empty where it cannot be reached.
+        vocabulary: geometry of the embedding matrix; empty if the model does not expose it.
         notes: what could not be measured, and why.
-        settings: as asked for.
-        carriers: texts that the copies were put into.
-        source: where these came from.
-        pooling: how the model pools; None where nobody can say.
-        parts: by token id, everything that can change its numbers.
+        settings: settings of the explanation.
+        carriers: number of texts that copies were added to.
+        source: where these texts come from.
+        pooling: pooling of the model; None if unknown.
+        parts: everything that can change the numbers, by token id.
     """
 
     model: str
@@ -89,11 +90,11 @@ class Explanation:
     parts: Mapping[int, dict[str, Any]]
 
     def of_token(self, token_id: int) -> dict[str, pl.DataFrame]:
-        """All tables of one token, by name."""
+        """Return all tables of one token, by name."""
         return {name: getattr(self, name).filter(token_id=token_id) for name in TABLES}
 
     def document(self, token_ids: tuple[int, ...] | None = None) -> dict[str, Any]:
-        """JSON values of all tokens, or of some; the matrices are in the tables only."""
+        """Return JSON values of all tokens, or of some; matrices are only in the tables."""
         chosen = [each for each in self.tokens if token_ids is None or each.token_id in token_ids]
         tokens = []
         for each in chosen:
@@ -119,7 +120,7 @@ class Explanation:
         }
 
     def content(self, token_id: int) -> ExplanationContent:
-        """One token as `read_explanation` gives it once it is written, for whoever draws it.
+        """Return one token in the form in which `read_explanation` reads it back.
 
         Raises:
             InputError: the token was not explained.
@@ -134,8 +135,8 @@ class Explanation:
         """Write one folder per token: explanation.json, and a Parquet file per table.
 
         Args:
-            folder: gets a folder named by id for each token; one that holds the same explanation already is
-                left as it is.
+            folder: folder that gets one folder per token, named by id. A folder that already holds the same
+                explanation is left as it is.
 
         Returns:
             The folders, in the order of the tokens.
@@ -152,7 +153,7 @@ class Explanation:
 
     @classmethod
     def of(cls, contents: Sequence[ExplanationContent]) -> Explanation:
-        """Join the explanations of several tokens by the same model, settings and texts."""
+        """Join the explanations of several tokens that share model, settings and texts."""
         first = contents[0].record
         settings = first.settings | {"placement": Placement(first.settings["placement"])}
         return cls(

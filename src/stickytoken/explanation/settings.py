@@ -1,4 +1,4 @@
-"""What an explanation looks at, and how closely."""
+"""Settings of an explanation."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class ExplainSettings:
     """Settings of `explain`.
 
     Attributes:
-        copies: of the token in each carrier.
-        placement: where they go.
-        carriers: texts that they are put into; fewer where the corpus or the user has fewer.
-        benign: matched tokens that each token is compared with.
+        copies: number of copies of the token in each carrier.
+        placement: where the copies go.
+        carriers: number of texts that copies are added to; fewer if the corpus or the user has fewer.
+        benign: number of matched benign tokens that each token is compared with.
         confidence: coverage of the intervals.
-        attribution: whether integrated Jacobians are computed.
-        attribution_carriers: carriers whose similarities are attributed.
-        attribution_benign: benign tokens that are attributed beside.
-        pairs: pairs of carrier and anchor whose token-by-token matrix is kept.
-        steps: points of the integrals; more are taken where they are too few.
-        neighbours: nearest rows of the embedding matrix to name.
-        directions: random vocabulary entries that the mean direction rests on.
-        seed: of all sampling.
+        attribution: whether to compute integrated Jacobians.
+        attribution_carriers: number of carriers whose similarities are attributed.
+        attribution_benign: number of benign tokens whose similarities are also attributed.
+        pairs: number of carrier-anchor pairs whose token-by-token matrix is kept.
+        steps: points per integral; more are used where the integrand changes sharply.
+        neighbours: number of nearest rows of the embedding matrix to list.
+        directions: number of random vocabulary entries used for the mean direction.
+        seed: seed of all sampling.
 
     Raises:
         InputError: a value is out of range.

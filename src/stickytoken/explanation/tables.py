@@ -1,4 +1,4 @@
-"""From what was measured to tables of plain columns. Pure."""
+"""Turn measurements into rows of tables. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stickytoken.explanation.record import NUMBERS
 
 Vector = NDArray[np.float64]
 
-# Part of the model that a measure is about.
+# Measures by the part of the model that they describe.
 AREAS = {
     "attention": ("attention_received", "attention_from_others"),
     "hidden states": (
@@ -39,9 +39,9 @@ AREAS = {
     "similarity": ("lift_sentences",),
 }
 AREA_OF = {measure: area for area, measures in AREAS.items() for measure in measures}
-# Measures that lie between 0 and 1 for every text.
+# Measures between 0 and 1.
 SHARES = ("attention_received", "attention_from_others", "pooling_norm_share")
-# Layers of attention are counted from 1; 0 are the embeddings.
+# Layer 0 is the embedding layer, which has no attention.
 _FIRST_LAYER = {"attention_received": 1, "attention_from_others": 1}
 
 REFERENCE = "(reference)"
@@ -54,14 +54,14 @@ def measure_rows(
     confidence: float,
     share_below: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of one measure, one a layer.
+    """Return the rows of one measure, one per layer.
 
     Args:
-        name: of the measure.
-        values: of the token, shape (carriers,) or (carriers, layers).
-        benign: of the benign tokens, one axis more in front.
-        confidence: of the intervals.
-        share_below: share of the vocabulary below the token, where it is known.
+        name: name of the measure.
+        values: values of the token, shape (carriers,) or (carriers, layers).
+        benign: values of the benign tokens, with an additional first axis.
+        confidence: coverage of the intervals.
+        share_below: share of the vocabulary with a lower value, if known.
     """
     layered = values.ndim > 1
     columns = values if layered else values[:, None]
@@ -85,12 +85,12 @@ def measure_rows(
 
 
 def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str, Any]]:
-    """Rows of the attention that the copies receive: one a head, and one a layer (head null) for their mean.
+    """Return rows of the attention that the copies receive: one per head, and one per layer for the mean.
 
     Args:
-        heads: of the token, shape (carriers, layers, heads).
-        benign: of the benign tokens, shape (tokens, carriers, layers, heads).
-        confidence: of the intervals, over all heads at once.
+        heads: shares of the token, shape (carriers, layers, heads).
+        benign: shares of the benign tokens, shape (tokens, carriers, layers, heads).
+        confidence: simultaneous coverage of the intervals of all heads.
     """
     _, layers, count = heads.shape
     flat = heads.reshape(len(heads), -1)
@@ -110,7 +110,7 @@ def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str
 def pair_tables(
     token_id: int, pairs: Sequence[PairMatrix], names: Mapping[int, str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of pairs, and of their matrices in long form."""
+    """Return rows of attributed pairs, and of the cells of their matrices."""
     summaries, cells = [], []
     for number, pair in enumerate(pairs):
         labels = [*(Part(label).name.lower() for label in pair.row_labels), "reference"]
@@ -151,7 +151,7 @@ def pair_tables(
 
 
 def frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
-    """A table with these columns, empty where there are no rows."""
+    """Build a table with the columns of a schema, even if there are no rows."""
     return pl.DataFrame(list(rows), schema=dict(schema))
 
 
@@ -171,7 +171,7 @@ def _number(value: float) -> float | None:
 
 
 def _distances(own: Vector, benign: Vector) -> dict[str, float]:
-    """Distances of a token's values from the benign ones, and of each benign token's from the others."""
+    """Return distances between a token and the benign tokens, and between each of these and the others."""
     wasserstein, kl = distribution_distances(own, benign.ravel())
     others = [
         distribution_distances(benign[k], np.delete(benign, k, axis=0).ravel()) for k in range(len(benign))

@@ -1,4 +1,4 @@
-"""What an explanation says in words. Pure."""
+"""Sum up an explanation in words. Pure."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from stickytoken.explanation.tables import AREAS
 from stickytoken.methods.verdicts import Verdict
 
 _LIFT = "lift_sentences"
-# What a measure is called in a sentence.
+# Names of the measures in a sentence.
 _CALLED = {
     _LIFT: "rise of similarities with unrelated texts",
     "embedding_norm": "length of its embedding",
-    "embedding_distance_to_mean": "distance of its embedding to the vocabulary's mean",
-    "embedding_cosine_to_mean": "cosine of its embedding to the vocabulary's mean",
-    "embedding_distance_to_unused": "distance of its embedding to the mean of unused entries",
-    "embedding_cosine_to_unused": "cosine of its embedding to the mean of unused entries",
+    "embedding_distance_to_mean": "distance of its embedding from the vocabulary's mean",
+    "embedding_cosine_to_mean": "cosine of its embedding with the vocabulary's mean",
+    "embedding_distance_to_unused": "distance of its embedding from the mean of unused entries",
+    "embedding_cosine_to_unused": "cosine of its embedding with the mean of unused entries",
     "attention_received": "share of all attention that the copies receive",
     "attention_from_others": "share of the other positions' attention that the copies receive",
-    "copies_cosine_distance": "cosine distance of the copies' hidden states to those of benign tokens",
-    "copies_euclidean_distance": "distance of the copies' hidden states to those of benign tokens",
+    "copies_cosine_distance": "cosine distance of the copies' hidden states from those of benign tokens",
+    "copies_euclidean_distance": "distance of the copies' hidden states from those of benign tokens",
     "copies_norm": "length of the copies' hidden states",
     "carrier_cosine_drift": "cosine drift of the carrier's own tokens",
     "carrier_euclidean_drift": "Euclidean drift of the carrier's own tokens",
-    "pooling_share": "share of the sentence vector that the copies supply",
-    "pooling_norm_share": "share of the copies in the lengths of the sentence vector's parts",
-    "pooling_toward_mean": "what the copies supply along the vocabulary's mean direction",
-    "vector_toward_mean": "cosine of the sentence vector to the vocabulary's mean direction",
-    "attributed_to_copies": "what the copies add to similarities with unrelated texts",
-    "attributed_to_carrier": "what the carrier adds to similarities with unrelated texts",
+    "pooling_share": "share of the sentence vector that the copies contribute",
+    "pooling_norm_share": "copies' share of the summed lengths of the sentence vector's parts",
+    "pooling_toward_mean": "contribution of the copies along the vocabulary's mean direction",
+    "vector_toward_mean": "cosine of the sentence vector with the vocabulary's mean direction",
+    "attributed_to_copies": "contribution of the copies to similarities with unrelated texts",
+    "attributed_to_carrier": "contribution of the carrier to similarities with unrelated texts",
 }
-# The effect first, then what may cause it in the order of the model.
+# The effect comes first, then its possible causes in the order of the model.
 _ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A measure in which a token differs from benign ones.
+    """A measure in which a token differs from benign tokens.
 
     Attributes:
-        area: what it is about.
-        measure: its name.
-        begins: first layer outside the benign interval; None where there is one value only.
-        layer: layer where the token is furthest from the benign ones.
-        value: there.
-        benign_mean: there.
-        deviations: there, in standard deviations of the benign tokens; None where they do not vary.
-        called: the measure in words.
+        area: part of the model that the measure describes.
+        measure: name of the measure.
+        begins: first layer outside the benign interval; None if the measure has no layers.
+        layer: layer where the token is furthest from the benign tokens.
+        value: value of the token in that layer.
+        benign_mean: mean of the benign tokens in that layer.
+        deviations: difference in standard deviations of the benign tokens; None if these do not vary.
+        called: name of the measure in a sentence.
     """
 
     area: str
@@ -62,10 +62,10 @@ class Finding:
 
 
 def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
-    """Measures with a value outside the benign interval, area by area, the furthest first.
+    """List the measures with a value outside the benign interval, by area, the furthest first.
 
     Args:
-        rows: of one token, as `measure_rows` gives them.
+        rows: rows of one token, from `measure_rows`.
     """
     found = []
     for area, measures in AREAS.items():
@@ -98,10 +98,10 @@ def verdict(
     """Sum up in one sentence what differs, where it begins, how strongly, and from how many benign tokens.
 
     Args:
-        token: the vocabulary string.
-        token_id: its id.
-        rows: of the token, as `measure_rows` gives them.
-        found: its findings.
+        token: vocabulary string of the token.
+        token_id: id of the token.
+        rows: rows of the token, from `measure_rows`.
+        found: findings of the token.
         benign: number of benign tokens.
         run: what the run says about the token; None without a run.
     """

@@ -1,4 +1,4 @@
-"""What sticky tokens cost: in similarity, retrieval, clustering, classification, and as an intrusion."""
+"""Measure what sticky tokens cost in similarity, retrieval, clustering, classification and intrusion."""
 
 from stickytoken.impacts.measure import impact
 from stickytoken.impacts.results import Impact, open_impact

@@ -1,4 +1,4 @@
-"""Texts of a task made ready for copies: cut where copies would not fit, alike in every condition."""
+"""Prepare the texts of a task for copies: truncate them so that copies fit, equally in every condition."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Carrier:
     """A text that a condition may put copies into.
 
     Attributes:
-        text: what it reads as; with ids insertion, before the cut.
-        content: its content ids, cut.
-        cut: whether it was cut.
+        text: the text; not truncated if copies are inserted as ids.
+        content: its content ids, truncated.
+        cut: whether it was truncated.
     """
 
     text: str
@@ -41,7 +41,7 @@ class Carrier:
 
 
 def content_limit(encoder: IdEncoder) -> int | None:
-    """How many content ids the model reads, special tokens aside; None is no limit."""
+    """Return how many content ids the model reads, without special tokens; None if there is no limit."""
     limit = encoder.max_length
     if limit is None:
         return None
@@ -53,12 +53,12 @@ def content_limit(encoder: IdEncoder) -> int | None:
 def prepare(
     encoder: IdEncoder, texts: Sequence[str], room: int, insertion: Insertion, name: str
 ) -> list[Carrier]:
-    """Cut texts so that the model reads them whole with ``room`` more tokens.
+    """Truncate texts so that the model reads them in full with ``room`` more tokens.
 
-    Ids are cut where the model itself would cut; text is cut behind a word.
+    Ids are truncated where the model itself would truncate; text is truncated after a word.
 
     Raises:
-        InputError: the model's limit leaves no token of a text.
+        InputError: the copies leave no room for a text.
     """
     limit = content_limit(encoder)
     content = encoder.tokenize(texts)
@@ -67,8 +67,8 @@ def prepare(
     longest = limit - room
     if longest <= max((len(ids.head) for ids in content), default=0):
         raise InputError(
-            f"{name}: {room} tokens of copies leave no room for a text, {encoder.name} reads {limit} tokens: "
-            "ask for fewer copies"
+            f"{name}: copies of {room} tokens leave no room for a text, because {encoder.name} reads {limit} "
+            "tokens: use fewer copies"
         )
     whole = [Carrier(text, ids, False) for text, ids in zip(texts, content, strict=True)]
     cut = cut_ids if insertion is Insertion.IDS else partial(_cut_text, encoder)
@@ -76,7 +76,7 @@ def prepare(
 
 
 def cut_ids(carrier: Carrier, longest: int) -> Carrier:
-    """The first ``longest`` content ids of a carrier."""
+    """Truncate a carrier to its first ``longest`` content ids."""
     left = longest - len(carrier.content.head)
     words: list[tuple[int, ...]] = []
     for word in carrier.content.words:
@@ -93,8 +93,8 @@ class Treatment:
 
     Attributes:
         placement: where copies go.
-        insertion: as ids or words.
-        copies: how many.
+        insertion: whether copies are inserted as ids or as words.
+        copies: number of copies.
     """
 
     placement: Placement
@@ -103,11 +103,11 @@ class Treatment:
 
     @classmethod
     def of(cls, settings: ImpactSettings) -> Treatment:
-        """The treatment that settings ask for."""
+        """Return the treatment that the settings ask for."""
         return cls(settings.placement, settings.insertion, settings.copies)
 
     def probe(self, carrier: Carrier, condition: Condition) -> Probe:
-        """What the encoder reads under a condition."""
+        """Return what the encoder reads under a condition."""
         tokens = self._tokens(carrier, condition)
         if not tokens:
             return self.clean(carrier)
@@ -120,7 +120,7 @@ class Treatment:
         return place_as_ids([token.id for token in tokens], carrier.content, self.placement, path)
 
     def clean(self, carrier: Carrier) -> Probe:
-        """What the encoder reads without copies."""
+        """Return what the encoder reads without copies."""
         return carrier.text if self.insertion is Insertion.TEXT else carrier.content.ids
 
     def _tokens(self, carrier: Carrier, condition: Condition) -> list[Token]:
@@ -136,7 +136,7 @@ class Treatment:
 
 
 def needed_room(encoder: IdEncoder, tokens: Sequence[Token], copies: int, insertion: Insertion) -> int:
-    """Tokens that copies may take: as words, several ids may spell one copy."""
+    """Return how many tokens the copies may take: a copy inserted as a word may take several ids."""
     if insertion is Insertion.IDS:
         return copies
     spelled = encoder.tokenize([f"a {token.text.strip()} a" for token in tokens])
@@ -145,7 +145,7 @@ def needed_room(encoder: IdEncoder, tokens: Sequence[Token], copies: int, insert
 
 
 def _cut_text(encoder: IdEncoder, carrier: Carrier, longest: int) -> Carrier:
-    """The first words of a carrier that are at most ``longest`` content ids."""
+    """Truncate a carrier to its first words with at most ``longest`` content ids."""
     ends = [match.end() for match in _WORD.finditer(carrier.text)]
     low, high = 0, len(ends)
     # The number of ids grows with the number of words.

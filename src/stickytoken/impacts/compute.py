@@ -1,4 +1,4 @@
-"""Encode a task under every condition, one shard for the repetitions of a token."""
+"""Encode a task under every condition, one shard per token with all its repetitions."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _VECTORS = "vectors-"
 
 @dataclass(frozen=True)
 class TaskOutcomes:
-    """What came of a task.
+    """Outcomes of a task under all conditions.
 
     Attributes:
         task: the task.
         outcomes: shape (conditions, units, columns).
-        edited: texts that get copies.
-        cut: texts that were cut, in every condition alike.
-        texts: texts in all.
+        edited: number of texts that get copies.
+        cut: number of texts truncated, the same in every condition.
+        texts: number of all texts.
     """
 
     task: Scored
@@ -51,11 +51,11 @@ class TaskOutcomes:
 class Group:
     """A shard: all repetitions of a token.
 
-    They share texts, so that a session that began in their middle would form other batches than one that
-    computed all of them.
+    Repetitions share texts. If a session could start in the middle of them, its batches would differ from
+    those of an uninterrupted session.
 
     Attributes:
-        index: of the group.
+        index: index of the group.
         conditions: the repetitions.
     """
 
@@ -64,12 +64,12 @@ class Group:
 
 
 class GroupRunner:
-    """Computes groups of conditions into a folder; what is committed is not computed again.
+    """Computes groups of conditions and commits them to a folder, skipping those committed before.
 
     Args:
         engine: computes shards.
-        folder: where they are committed; the caller holds its lock.
-        progress: told after every shard.
+        folder: where shards are committed; the caller holds its lock.
+        progress: called after every shard.
     """
 
     def __init__(self, engine: Engine, folder: ResultFolder, progress: ProgressCallback) -> None:
@@ -83,7 +83,7 @@ class GroupRunner:
         return shard_stage(task)
 
     def clean(self, name: str, probes: Sequence[Probe]) -> tuple[CleanVectors, ShardCost]:
-        """Return the vectors of inputs without copies, and what they took."""
+        """Return the vectors of inputs without copies, and what they cost."""
         return clean_vectors(probes, self._folder.path / f"{_VECTORS}{name}.npz", self._engine)
 
     def run(
@@ -94,14 +94,14 @@ class GroupRunner:
         conditions: Sequence[Condition],
         title: str,
     ) -> pl.DataFrame:
-        """Return the rows of all conditions, those of a condition together.
+        """Return the rows of all conditions, grouped by condition.
 
         Args:
-            name: of the shards.
-            make_work: makes the work if anything is missing, and says what that took.
-            units: rows of one condition.
-            conditions: all of them.
-            title: for people.
+            name: name of the shards.
+            make_work: creates the work if anything is missing, and returns its cost.
+            units: number of rows of one condition.
+            conditions: all conditions.
+            title: name of the work in progress messages.
         """
         groups = [Group(index, tuple(group)) for index, group in enumerate(grouped(conditions))]
         rows: Rows[Group] = Rows(lambda group: [*range(units)] * len(group.conditions), UNIT, lambda _: 1)
@@ -118,7 +118,7 @@ class GroupRunner:
 
     @property
     def cost(self) -> ShardCost:
-        """What everything that was run took, in whatever session."""
+        """Cost of everything that was run, over all sessions."""
         return self._folder.total_cost(self._shards)
 
 
@@ -127,11 +127,11 @@ class TaskWork:
     """Outcomes of a task under the conditions of each group.
 
     Attributes:
-        name: of its shards.
+        name: name of the shards.
         task: the task.
-        carriers: its texts by role.
+        carriers: texts of the task by role.
         edited: roles that get copies.
-        treatment: how copies go in.
+        treatment: how texts are edited.
         clean: vectors of texts without copies.
     """
 
@@ -143,12 +143,12 @@ class TaskWork:
     clean: CleanVectors
 
     def prepare(self, shard: Group, encoder: Encoder) -> Group:
-        """Do nothing ahead: the texts of one condition at a time bound the memory."""
+        """Return the shard unchanged: editing texts one condition at a time limits memory."""
         del encoder
         return shard
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Encode the edited texts and measure what comes of them."""
+        """Encode the edited texts and compute the outcomes."""
         vectors, rows = EditedVectors(encoder, self.clean), []
         for condition in prepared.conditions:
             by_role = {role: vectors.of(self._probes(role, condition)) for role in self.carriers}
@@ -173,8 +173,8 @@ class TaskRunner:
 
     Args:
         encoder: the model.
-        settings: of the measurement.
-        conditions: all of them, those of a token together.
+        settings: settings of the measurement.
+        conditions: all conditions, grouped by token.
         runner: computes groups.
     """
 
@@ -199,7 +199,7 @@ class TaskRunner:
 
         Raises:
             InputError: copies leave no room for a text.
-            EncodingError: a text without a usable vector.
+            EncodingError: a text has no usable vector.
         """
         edited = task.edited(self._settings.side)
         carriers = {
@@ -235,6 +235,6 @@ def shard_stage(name: str) -> str:
 
 
 def remove_vectors(folder: Path) -> None:
-    """Delete the vectors of a finished measurement: its shards hold all that comes of them."""
+    """Delete the vectors of a finished measurement, whose shards hold all its outcomes."""
     for path in folder.glob(f"{_VECTORS}*.npz"):
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What texts are measured with: nothing, a sticky token, a benign one, or a mixture."""
+"""Conditions that texts are measured under: no copies, a sticky token, a benign token, or a mixture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from stickytoken.insertion import Token
 
-# The label of a token that the user named and no run calls sticky.
+# Label of a token that the user named and no run calls sticky.
 NAMED = "named"
 
 
@@ -29,10 +29,10 @@ class Condition:
     """One way to edit all texts.
 
     Attributes:
-        kind: what its tokens are.
-        tokens: the tokens whose copies go in; none for clean, several for a mixture.
-        repetition: 0, 1, ... of the seeds.
-        seed: of the repetition.
+        kind: kind of its tokens.
+        tokens: tokens to insert; none for clean texts, several for a mixture.
+        repetition: index of the repetition.
+        seed: seed of the repetition.
     """
 
     kind: Kind
@@ -41,7 +41,7 @@ class Condition:
     seed: int
 
     def label(self, named: Collection[int]) -> str:
-        """Return what tables call it: tokens are sticky only if a run says so, else they are named.
+        """Return the name of the condition in tables: tokens that no run calls sticky are "named".
 
         Args:
             named: ids of measured tokens that no run calls sticky.
@@ -59,11 +59,10 @@ class Condition:
 def make_conditions(
     sticky: Sequence[Token], benign: Sequence[Token], seed: int, repetitions: int
 ) -> list[Condition]:
-    """All conditions, those of one token together.
+    """List all conditions, grouped by token.
 
-    The seed of a repetition is the same under every condition, so that a text gets its
-    copies in the same places. A mixture of the benign tokens is as large as that of the
-    sticky ones.
+    A repetition has the same seed under every condition, so that a text gets its copies in the same places.
+    The mixture of benign tokens has as many tokens as that of sticky ones.
     """
     groups: list[tuple[Kind, tuple[Token, ...]]] = [(Kind.CLEAN, ())]
     groups += [(Kind.STICKY, (token,)) for token in sticky]
@@ -78,24 +77,24 @@ def make_conditions(
 
 
 def grouped(conditions: Sequence[Condition]) -> list[list[Condition]]:
-    """The repetitions of each token together."""
+    """Group the repetitions of each token."""
     return [
         list(repetitions) for _, repetitions in groupby(conditions, lambda each: (each.kind, each.tokens))
     ]
 
 
 def gaps(seed: int, text: str, words: int, copies: int) -> tuple[int, ...]:
-    """Draw the gap of each copy for random placement; step k has ``words + k`` words to go between.
+    """Draw a gap for each copy for random placement, where copy k goes between ``words + k`` words.
 
-    It is a function of the seed and the text, so that all conditions treat a text alike, whatever the order
-    of computation.
+    The draw depends only on the seed and the text, so all conditions treat a text alike, in any order of
+    computation.
     """
     generator = _generator(seed, text, "gaps")
     return tuple(int(generator.integers(words + step + 1)) for step in range(copies))
 
 
 def turns(seed: int, text: str, kinds: int, copies: int) -> tuple[int, ...]:
-    """Draw which of ``kinds`` tokens each copy of a mixture is; counts differ by at most one. See `gaps`."""
+    """Draw the token of each copy of a mixture; counts differ by at most one. Seeded like `gaps`."""
     generator = _generator(seed, text, "turns")
     kind = generator.permutation(kinds)
     return tuple(int(kind[step]) for step in generator.permutation(copies) % kinds)

@@ -1,4 +1,4 @@
-"""From the outcomes of a task to rows: what each token costs, and whether sticky ones cost more."""
+"""Turn the outcomes of a task into rows: what each token costs, and whether sticky tokens cost more."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _UNKNOWN = Interval(None, None, None)
 
 
 class TaskEffects:
-    """The rows of one task. Every metric is resampled once, for all rows.
+    """Rows of one task. Every metric is resampled once, for all rows.
 
     Args:
-        found: what came of the task.
-        conditions: of the outcomes.
-        settings: of the measurement.
+        found: outcomes of the task.
+        conditions: conditions of the outcomes.
+        settings: settings of the measurement.
         names: vocabulary strings by token id.
         named: ids of measured tokens that no run calls sticky.
     """
@@ -56,7 +56,7 @@ class TaskEffects:
         self._key = [settings.seed, zlib.crc32(found.task.name.encode())]
 
     def score_rows(self) -> list[dict[str, Any]]:
-        """One row a metric, condition and repetition: the score."""
+        """Return one row per metric, condition and repetition: the score."""
         return [
             {
                 "task": self._task.name,
@@ -70,7 +70,7 @@ class TaskEffects:
         ]
 
     def condition_rows(self) -> list[dict[str, Any]]:
-        """One row a metric and condition, repetitions averaged: score, drop from clean, its interval."""
+        """Return one row per metric and condition, averaged over repetitions: score and drop from clean."""
         means = np.array([self._mean_of(group) for group in self._groups.values()])
         rows = []
         for metric in self._task.metrics:
@@ -89,7 +89,7 @@ class TaskEffects:
         return rows
 
     def effect_rows(self) -> list[dict[str, Any]]:
-        """One row a metric, the main one first: mean drops of sticky and benign tokens, difference, test."""
+        """Return one row per metric, the main one first: mean drops, their difference, and its test."""
         return [self._effect_row(metric) for metric in self._task.metrics]
 
     def _effect_row(self, metric: str) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class TaskEffects:
         }
 
     def _test(self, metric: str) -> Comparison:
-        """Over tokens: each sticky one against the mean of its matches."""
+        """Test each sticky token against the mean of its matches, over tokens."""
         values = self._scores[metric][0]
         sticky, benign = (
             combine(self._clean - self._single(kind), values) for kind in (Kind.STICKY, Kind.BENIGN)
@@ -134,7 +134,7 @@ class TaskEffects:
 
     @cached_property
     def _scores(self) -> dict[str, NDArray[np.float64]]:
-        """By metric, scores of all conditions on all units, then on each sample of them."""
+        """Scores of all conditions by metric, on all units and then on each sample of them."""
         enough = self._task.units >= _LEAST_UNITS
         count = self._settings.resamples if enough else 0
         samples = bootstrap_samples(self._task.units, count, self._key)
@@ -148,7 +148,7 @@ class TaskEffects:
 
     @cached_property
     def _groups(self) -> dict[tuple[Kind, tuple[int, ...]], list[int]]:
-        """Places of the repetitions of each condition."""
+        """Indices of the repetitions of each condition."""
         groups: dict[tuple[Kind, tuple[int, ...]], list[int]] = {}
         for place, condition in enumerate(self._conditions):
             key = (condition.kind, tuple(token.id for token in condition.tokens))
@@ -160,7 +160,7 @@ class TaskEffects:
         return self._mean_of(self._groups[(Kind.CLEAN, ())])
 
     def _single(self, kind: Kind) -> NDArray[np.float64]:
-        """Weights of the mean over repetitions of each token by itself, shape (tokens, conditions)."""
+        """Return weights for the mean over repetitions of each single token, shape (tokens, conditions)."""
         return np.array(
             [
                 self._mean_of(group)
@@ -176,7 +176,7 @@ class TaskEffects:
 
 
 def with_q_values(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Effect rows with p-values corrected over the tasks; only main metrics are tests of their own."""
+    """Add p-values corrected over tasks to effect rows; only main metrics count as tests."""
     main = [row["p_value"] if row["main"] else None for row in rows]
     return [row | {"q_value": q_value} for row, q_value in zip(rows, corrected(main), strict=True)]
 

@@ -1,4 +1,4 @@
-"""How far copies of a token push a random document into search results."""
+"""Measure how far copies of a token push a random document into search results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SearchCorpus:
     """Documents and queries that search them.
 
     Attributes:
-        name: where they came from.
+        name: name of the source.
         queries: the queries.
         documents: the documents.
     """
@@ -45,11 +45,11 @@ class SearchCorpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over queries and documents."""
+        """SHA-256 of queries and documents."""
         return fingerprint("intrusion", self.queries, self.documents, COPIES, TOP)
 
     def targets(self, seed: int) -> list[int]:
-        """Places of the random documents that get copies."""
+        """Draw the indices of the documents that get copies."""
         drawn = np.random.default_rng([seed, len(self.documents)]).permutation(len(self.documents))
         return sorted(drawn[:_TARGETS].tolist())
 
@@ -57,11 +57,11 @@ class SearchCorpus:
 def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
     """Read a BEIR folder, a file of documents, or the bundled sentences.
 
-    Without queries, up to 200 documents, drawn at random, serve as queries; of the bundled
-    sentences, one of each pair of paraphrases does.
+    A file has no queries: up to 200 random documents of it are used as queries instead. Of the bundled
+    sentences, one of each pair of paraphrases is.
 
     Raises:
-        InputError: the source cannot be read, or holds too few documents.
+        InputError: the source cannot be read, or has too few documents.
     """
     if str(source) == _BUNDLED:
         pairs = bundled_frame().group_by("pair_id", maintain_order=True).agg("sentence")["sentence"]
@@ -73,7 +73,7 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
     if path.is_dir():
         if not (path / CORPUS).is_file() or not (path / QUERIES).is_file():
             raise InputError(
-                f"the folder {path} holds no {CORPUS} and {QUERIES}: pass a BEIR folder or a file"
+                f"the folder {path} does not hold {CORPUS} and {QUERIES}: pass a BEIR folder or a file"
             )
         texts = tuple(text for text in read_documents(path / CORPUS).values() if text)
         return _large_enough(
@@ -95,22 +95,22 @@ def _large_enough(corpus: SearchCorpus) -> SearchCorpus:
     if len(corpus.documents) <= 2 * TOP or not corpus.queries:
         raise InputError(
             f"{corpus.name} has {len(corpus.documents)} documents and {len(corpus.queries)} queries: "
-            f"a top {TOP} means something with more than {2 * TOP} documents and at least one query"
+            f"a top {TOP} needs more than {2 * TOP} documents and at least one query"
         )
     return corpus
 
 
 @dataclass(frozen=True)
 class Intrusion:
-    """Documents that get copies, and what they are searched among.
+    """Documents that get copies, and the corpus that they compete with.
 
     Attributes:
-        name: of its shards.
-        places: of the documents that get copies.
+        name: name of the shards.
+        places: indices of the documents that get copies.
         targets: these documents.
-        treatment: how copies go in; of its copies, `COPIES` take the place.
-        queries: what the encoder reads of the queries.
-        documents: what it reads of all documents.
+        treatment: how documents are edited; `COPIES` replace its number of copies.
+        queries: encoder input of the queries.
+        documents: encoder input of all documents.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Intrusion:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns of the outcomes: for each number of copies, hits and median rank."""
+        """Names of the columns of the outcomes: hits, then median ranks, for each number of copies."""
         return tuple(f"{kind}_{copies}" for kind in ("hits", "rank") for copies in COPIES)
 
     @property
@@ -132,19 +132,19 @@ class Intrusion:
 
     @property
     def cut(self) -> int:
-        """Documents that were cut to make room for the copies."""
+        """Number of documents truncated to make room for the copies."""
         return sum(carrier.cut for carrier in self.targets)
 
 
 def plan_intrusion(
     name: str, encoder: IdEncoder, settings: ImpactSettings, corpus: SearchCorpus, tokens: Sequence[Token]
 ) -> Intrusion:
-    """Choose the documents that get copies, and cut them so that the copies fit.
+    """Choose the documents that get copies, and truncate them so that the copies fit.
 
     Args:
-        name: of the shards.
+        name: name of the shards.
         encoder: the model.
-        settings: of the measurement.
+        settings: settings of the measurement.
         corpus: documents and queries.
         tokens: all tokens that will be measured.
     """
@@ -161,7 +161,7 @@ def plan_intrusion(
 
 @dataclass(frozen=True)
 class IntrusionWork:
-    """Ranks of documents with copies, one token after another.
+    """Ranks of documents with copies, token by token.
 
     Attributes:
         plan: documents and queries.
@@ -177,12 +177,12 @@ class IntrusionWork:
         return self.plan.name
 
     def prepare(self, shard: Group, encoder: Encoder) -> Group:
-        """Do nothing ahead: a shard has few texts."""
+        """Return the shard unchanged: it has few texts."""
         del encoder
         return shard
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """For each document and number of copies: queries with it in their top 10, and its median rank."""
+        """Count the queries with a document in their top 10, and take its median rank."""
         (condition,) = prepared.conditions
         vectors = EditedVectors(encoder, self.clean)
         probes = [
@@ -197,7 +197,7 @@ class IntrusionWork:
         return as_rows(self.plan.columns, np.hstack([hits, middle]).astype(np.float64)), vectors.encoded
 
     def _ranks(self, vectors: NDArray[np.float64]) -> NDArray[np.intp]:
-        """Rank of each vector among the other documents, shape (queries, vectors); ties go first."""
+        """Rank each vector among the other documents, shape (queries, vectors); it wins ties."""
         queries, similarities, in_order = self._searched
         found = queries @ vectors.T
         own = np.repeat(self.plan.places, len(COPIES))
@@ -211,7 +211,7 @@ class IntrusionWork:
 
     @cached_property
     def _searched(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Query vectors, their similarities to all documents, and these in order."""
+        """Query vectors, their similarities to all documents, and the sorted similarities."""
         places = self.clean.places
         queries, documents = (
             unit_vectors(self.clean.vectors[[places[probe] for probe in probes]])

@@ -1,4 +1,4 @@
-"""From hits of pushed documents to rows of the intrusion table."""
+"""Turn the ranks of documents with copies into rows of the intrusion tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def intrusion_rows(
     names: Mapping[int, str],
     named: Collection[int] = (),
 ) -> list[dict[str, Any]]:
-    """One row a token and number of copies: hits in the top 10 and median rank of a random document."""
+    """Return one row per token and number of copies: top-10 hits and median rank of a random document."""
     return [
         {
             "kind": condition.label(named),
@@ -40,10 +40,10 @@ def intrusion_rows(
 def intrusion_summary(
     outcomes: NDArray[np.float64], conditions: Sequence[Condition], settings: ImpactSettings, name: str
 ) -> list[dict[str, Any]]:
-    """One row a number of copies: sticky against benign hits, with intervals over documents.
+    """Return one row per number of copies: sticky and benign hits, with intervals over documents.
 
-    ``ratio`` compares mean hits of sticky and benign copies; null where it is not finite. Ranks are
-    medians over queries and documents, averaged over tokens.
+    ``ratio`` divides the mean hits of sticky copies by those of benign copies; it is null if not finite.
+    Ranks are medians over queries and documents, averaged over tokens.
     """
     kinds = np.array([condition.kind for condition in conditions])
     hits, ranks = outcomes[:, :, : len(COPIES)], np.median(outcomes[:, :, len(COPIES) :], axis=1)
@@ -58,7 +58,7 @@ def intrusion_summary(
         drawn = np.array([_ratio(sticky[sample], benign[sample]) for sample in samples])
         ratio = _ratio(sticky, benign)
         tail = (1 - settings.confidence) / 2
-        # An order statistic, since some samples have no benign hit and so no finite ratio.
+        # An order statistic: some samples have no benign hit, so their ratio is infinite.
         low, high = np.quantile(drawn, [tail, 1 - tail], method="inverted_cdf").tolist()
         rows.append(
             {
@@ -78,7 +78,7 @@ def intrusion_summary(
 
 
 def copies_needed(outcomes: NDArray[np.float64]) -> list[int | None]:
-    """Copies that bring half of the documents into one more top 10 than without; None where 32 do not.
+    """Return how many copies bring half of the documents into at least one more top 10; None if 32 do not.
 
     Args:
         outcomes: shape (tokens, documents, columns).
@@ -91,7 +91,7 @@ def copies_needed(outcomes: NDArray[np.float64]) -> list[int | None]:
 
 
 def _ratio(sticky: NDArray[np.float64], benign: NDArray[np.float64]) -> float:
-    """Mean hits of sticky copies by those of benign ones; infinite without benign ones, NaN without any."""
+    """Divide mean sticky by mean benign hits; infinite if only the latter are 0, NaN if both are."""
     above, below = float(sticky.mean()), float(benign.mean())
     if below > 0:
         return above / below

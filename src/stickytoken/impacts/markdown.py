@@ -1,4 +1,4 @@
-"""The tables of an impact measurement as Markdown, for people."""
+"""Write the tables of an impact measurement as Markdown."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _SHOWN = {
 
 
 def impact_markdown(record: ImpactRecord, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """The tables for people, as Markdown.
+    """Return the tables as Markdown.
 
     Args:
-        record: of the measurement.
-        rows: of each table, by the name of its file without the ending.
+        record: record of the measurement.
+        rows: rows of each table, by the stem of its file name.
     """
     kind = measured_kind(record)
     parts = [f"# What {kind} tokens cost {_cell(record.model)}", _settings_line(record)]
@@ -66,7 +66,7 @@ def _settings_line(record: ImpactRecord) -> str:
     given = record.settings
     return (
         f"{given['copies']} copies, placement {given['placement']}, insertion {given['insertion']}, side "
-        f"{given['side']}, {given['seeds']} repetitions; intervals of {given['confidence']:.0%}."
+        f"{given['side']}, {given['seeds']} repetitions; {given['confidence']:.0%} intervals."
     )
 
 

@@ -1,4 +1,4 @@
-"""Coordinate an impact measurement: choose tokens, run tasks, compare, commit."""
+"""Run an impact measurement: choose tokens, run tasks, compare, commit."""
 
 from __future__ import annotations
 
@@ -49,34 +49,34 @@ def impact(
     engine: EngineChoice = "local",
     progress: ProgressCallback = ignore_progress,
 ) -> Impact:
-    """Measure what tokens cost. The same call continues a measurement that was cut off.
+    """Measure what tokens cost. The same call continues an interrupted measurement.
 
     Every task is measured on clean texts, with copies of each sticky token, with copies of
     each matched benign token, and with mixtures of either.
 
     Args:
-        encoder: the model: anything that `load_encoder` takes, an encoder included.
-        tasks: files or folders of a known layout, names of MTEB tasks, or MTEB tasks; one or several.
-        run: a finished detection of this model, whose sticky tokens are measured.
+        encoder: the model: anything that `load_encoder` takes, including an encoder.
+        tasks: files or folders with a known layout, names of MTEB tasks, or MTEB tasks; one or several.
+        run: a finished run of this model, whose sticky tokens are measured.
         tokens: ids or texts of the tokens to measure instead, or a file of them.
-        exclude: ids or texts of tokens that must not serve as benign ones, beside those that the run
-            flagged.
-        intrusion: documents that copies are put into, to see whether queries find them: a BEIR
-            folder, a file of documents, or ``bundled``.
-        settings: None is the defaults.
-        out: the folder; None is ``impact-<identity>`` in the run's folder, where the run's report finds it,
+        exclude: ids or texts of tokens that must not be used as benign tokens, in addition to those that the
+            run flagged.
+        intrusion: documents to insert copies into, to test whether queries find them: a BEIR folder, a file
+            of documents, or ``bundled``.
+        settings: settings of the measurement; None takes the defaults.
+        out: the folder; None takes ``impact-<identity>`` in the run folder, where the run's report finds it,
             or ``runs/<model>-impact-<identity>`` without a run.
-        engine: where to compute, as `detect` takes it. It changes no number beyond rounding, and a
-            measurement can be continued with another.
-        progress: told of every step.
+        engine: where to compute, as in `detect`. It changes no number beyond rounding, and a measurement can
+            be continued on another engine.
+        progress: called after every step.
 
     Returns:
-        The finished measurement; tasks that could not be reached are in its ``failed``.
+        The finished measurement; tasks whose data could not be loaded are in its ``failed``.
 
     Raises:
-        InputError: tasks, tokens or settings that cannot be used, or no task could be run.
-        EncodingError: a text without a usable vector.
-        RunError: the run is of another model; the folder is of another measurement or process.
+        InputError: tasks, tokens or settings cannot be used, or no task could be run.
+        EncodingError: a text has no usable vector.
+        RunError: the run belongs to another model, or the folder belongs to another measurement or is in use.
         MissingExtraError: a task needs an extra (``mteb`` or ``impact``) that is not installed.
     """
     settings = or_default("settings", settings, ImpactSettings())

@@ -1,4 +1,4 @@
-"""A model for MTEB that puts copies of tokens into what it is given to encode."""
+"""A model for MTEB that inserts copies of tokens into the texts it encodes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ _BATCH = 32
 
 
 class EditingEncoder:
-    """MTEB's own wrapper of a SentenceTransformer, behind an edit of the texts.
+    """MTEB's own wrapper of a SentenceTransformer, which gets edited texts.
 
-    The edit comes first, so that whatever the inner model keeps is kept by what was
-    encoded, and the name that MTEB files results under differs for every condition: no
-    condition can be given another's vectors or scores.
+    Texts are edited first, so any cache of the inner model is keyed by the edited texts. The name under
+    which MTEB stores results differs between conditions. No condition can get vectors or scores of another.
 
     Args:
-        encoder: a SentenceTransformer as an encoder.
-        condition: what goes in.
+        encoder: an encoder made from a SentenceTransformer.
+        condition: what is inserted.
         settings: placement, copies and side.
-        room: tokens that are kept free for copies, under every condition alike; 0 leaves texts
-            as they are.
+        room: number of tokens kept free for copies, the same under every condition; 0 leaves texts
+            unchanged.
 
     Raises:
-        InputError: the encoder is no SentenceTransformer.
+        InputError: the encoder is not a SentenceTransformer.
     """
 
     def __init__(self, encoder: IdEncoder, condition: Condition, settings: ImpactSettings, room: int) -> None:
@@ -44,7 +43,9 @@ class EditingEncoder:
 
         model = getattr(encoder, "model", None)
         if model is None:
-            raise InputError(f"{encoder.name!r} is no SentenceTransformer: MTEB tasks need one")
+            raise InputError(
+                f"{encoder.name!r} is not a SentenceTransformer, which MTEB tasks need: load the model as one"
+            )
         self._encoder = encoder
         self._condition = condition
         self._side = settings.side
@@ -59,22 +60,22 @@ class EditingEncoder:
         )
 
     def encode(self, inputs: DataLoader[Any], *, prompt_type: Any = None, **options: Any) -> Any:
-        """Encode batches of texts, edited; see `mteb.EncoderProtocol`."""
+        """Edit and encode batches of texts; see `mteb.EncoderProtocol`."""
         if self._edits(prompt_type):
             inputs = self._edited(inputs)
         self.encoded += len(inputs.dataset)  # type: ignore[arg-type]
         return self._inner.encode(inputs, prompt_type=prompt_type, **options)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Similarity of all pairs of vectors, as of the model."""
+        """Return the model's similarity of all pairs of vectors."""
         return self._inner.similarity(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Similarity of vectors in order, as of the model."""
+        """Return the model's similarity of each vector with its partner."""
         return self._inner.similarity_pairwise(embeddings1, embeddings2)
 
     def edit(self, texts: Sequence[str]) -> list[str]:
-        """Texts as the model is given them."""
+        """Return the edited texts."""
         if not self._condition.tokens and not self._room:
             return list(texts)
         carriers = prepare(self._encoder, texts, self._room, Insertion.TEXT, "an MTEB task")
@@ -82,7 +83,7 @@ class EditingEncoder:
         return [str(self._treatment.probe(carrier, self._condition)) for carrier in carriers]
 
     def _edits(self, prompt_type: Any) -> bool:
-        """Whether copies go in here; texts of a task without sides always get them."""
+        """Whether to edit these texts; tasks without sides always are."""
         return prompt_type is None or self._side is Side.BOTH or str(prompt_type.value) == self._side.value
 
     def _edited(self, inputs: DataLoader[Any]) -> DataLoader[Any]:

@@ -1,4 +1,4 @@
-"""Tasks of MTEB under every condition."""
+"""Run MTEB tasks under every condition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stickytoken.impacts.vectors import NO_COST
 from stickytoken.insertion import Insertion, Placement
 from stickytoken.tasks.mteb import MtebTask, evaluate, load_data
 
-# Columns beside the score: what was encoded for the last condition, and how many of these texts were cut.
+# Columns besides the score: numbers of texts encoded and truncated.
 _TEXTS, _CUT = "texts", "cut"
 
 
@@ -25,10 +25,10 @@ class MtebWork:
     """The main score of a task under the conditions of each group.
 
     Attributes:
-        name: of its shards.
+        name: name of the shards.
         task: the task.
-        settings: of the measurement.
-        room: tokens that are kept free for copies, in every text alike.
+        settings: settings of the measurement.
+        room: number of tokens kept free for copies in every text.
     """
 
     name: str
@@ -37,15 +37,15 @@ class MtebWork:
     room: int
 
     def prepare(self, shard: Group, encoder: Encoder) -> Group:
-        """Do nothing ahead: MTEB reads its data itself."""
+        """Return the shard unchanged: MTEB reads its data itself."""
         del encoder
         return shard
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Score every repetition; those that edit texts alike are evaluated once.
+        """Score every repetition; repetitions that edit texts identically are evaluated once.
 
         Raises:
-            UnreachableTaskError: the data cannot be loaded.
+            UnreachableTaskError: the data of the task cannot be loaded.
         """
         load_data(self.task)
         reading = require_ids(encoder, "impact")
@@ -75,7 +75,7 @@ def run_mteb(
     """Compute the main score of a task under all conditions.
 
     Raises:
-        UnreachableTaskError: its data cannot be loaded.
+        UnreachableTaskError: the data of the task cannot be loaded.
     """
     tokens = sorted({token for each in conditions for token in each.tokens}, key=lambda token: token.id)
     room = needed_room(encoder, tokens, settings.copies, Insertion.TEXT)

@@ -1,4 +1,4 @@
-"""What a measurement computes, and what identifies it."""
+"""Plan an impact measurement: load tasks, choose tokens, and match them with benign tokens."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 AnyTask: TypeAlias = Task | MtebTask
 TaskSource: TypeAlias = "str | Path | Task | AbsTask"
 
-# Raise it when the same inputs would give other numbers than before.
+# Increase it when the same inputs give different numbers than before.
 _IDENTITY_VERSION = 1
 
 
@@ -43,14 +43,14 @@ class ImpactPlan:
 
     Attributes:
         encoder: the model.
-        settings: of the measurement.
+        settings: settings of the measurement.
         sticky: tokens to measure.
-        benign: their matches.
-        tasks: what is measured.
-        corpus: what documents are pushed into; None is no intrusion.
+        benign: benign tokens matched with them.
+        tasks: tasks to measure.
+        corpus: corpus of the intrusion, if any.
         names: vocabulary strings by id.
         notes: what a reader should know.
-        run: folder of the run whose tokens these are; None where there is no run.
+        run: folder of the run that the tokens come from, if any.
         named: ids of the measured tokens that no run calls sticky.
     """
 
@@ -67,7 +67,7 @@ class ImpactPlan:
 
     @property
     def conditions(self) -> list[Condition]:
-        """Of all tasks."""
+        """Conditions of all tasks."""
         return make_conditions(self.sticky, self.benign, self.settings.seed, self.settings.seeds)
 
     @cached_property
@@ -85,7 +85,7 @@ class ImpactPlan:
         )
 
     def token_records(self) -> list[TokenRecord]:
-        """The tokens, each benign one with the token that it is compared with."""
+        """Return records of all tokens, each benign one with the token that it is compared with."""
         matches = [
             (token, self.sticky[place % len(self.sticky)].id) for place, token in enumerate(self.benign)
         ]
@@ -114,12 +114,12 @@ def make_plan(
     intrusion: str | Path | None,
     settings: ImpactSettings,
 ) -> ImpactPlan:
-    """Load what is asked for, choose tokens, and match them with benign ones; see `impact`.
+    """Load tasks, choose tokens, and match them with benign tokens; see `impact`.
 
     Raises:
-        InputError: tasks or tokens that cannot be used.
+        InputError: tasks or tokens cannot be used.
         MissingExtraError: a task needs an extra (``mteb`` or ``impact``) that is not installed.
-        RunError: the run is of another model.
+        RunError: the run belongs to another model.
     """
     if not tasks and intrusion is None:
         raise InputError("there is nothing to measure: pass a task, or documents for an intrusion")
@@ -132,7 +132,7 @@ def make_plan(
     if excluded := list_of("token ids or texts", "exclude", exclude, ordered=False):
         flagged.update(token_ids(vocabulary, excluded))
     if run is None:
-        notes.append("no run says which tokens are sticky: a benign token may be one")
+        notes.append("no run says which tokens are sticky: a benign token may be sticky, too")
     unread = {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
     benign = match_apart(
         vocabulary, [token.id for token in sticky], flagged | unread, settings.benign, settings.seed
@@ -150,14 +150,13 @@ def _wanted(vocabulary: Vocabulary, run: Run | None, tokens: TokenSource | None,
         return named_tokens(vocabulary, token_ids(vocabulary, tokens))
     if run is None:
         raise InputError(
-            "which tokens are to be measured? Pass the folder of a finished detection, or name tokens with "
-            "--tokens"
+            "no tokens to measure: pass the folder of a finished run, or name tokens with --tokens"
         )
     return named_tokens(vocabulary, worst_tokens(run, count))
 
 
 def worst_tokens(run: Run, count: int) -> list[int]:
-    """Ids of the sticky tokens of a run, the worst first.
+    """Return the ids of the sticky tokens of a run, the worst first.
 
     Raises:
         InputError: the run has none.
@@ -165,24 +164,24 @@ def worst_tokens(run: Run, count: int) -> list[int]:
     found: list[int] = run.sticky["token_id"].to_list()
     if not found:
         raise InputError(
-            f"the run in {run.path} has no sticky token, so there is nothing to measure: "
-            "name tokens with --tokens to measure them all the same"
+            f"the run in {run.path} found no sticky tokens, so there is nothing to measure: "
+            "name tokens with --tokens to measure them anyway"
         )
     return found[:count]
 
 
 def named_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
-    """Tokens by id, in the order given, repeated ones once.
+    """Return tokens by id in the given order, without repetitions.
 
     Raises:
-        InputError: there is none, or one cannot occur in text.
+        InputError: no token is given, or one cannot occur in text.
     """
     available = {token.id: token for token in vocabulary.available}
     for token_id in ids:
         if token_id not in available:
             raise InputError(f"token id {token_id} cannot occur in text: leave it out")
     if not ids:
-        raise InputError("no token is named: there is nothing to measure")
+        raise InputError("no tokens to measure: name at least one")
     return [available[token_id] for token_id in dict.fromkeys(ids)]
 
 
@@ -197,7 +196,7 @@ def _loaded(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
             tasks.append(task)
             notes += said
         elif path is not None and (path.suffix or len(path.parts) > 1):
-            raise InputError(f"no task file or folder {str(path)!r}")
+            raise InputError(f"there is no task file or folder {str(path)!r}")
         elif path is None and hasattr(source, "outcomes"):
             tasks.append(cast("Task", source))
         else:
@@ -205,5 +204,7 @@ def _loaded(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
     stages = [shard_stage(task.name) for task in tasks]
     for stage, each in zip(stages, tasks, strict=True):
         if stages.count(stage) > 1:
-            raise InputError(f"two tasks are called {each.name!r}: rename a file, or measure them apart")
+            raise InputError(
+                f"two tasks have the name {each.name!r}: rename a file, or measure them separately"
+            )
     return tasks, notes

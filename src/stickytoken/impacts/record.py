@@ -1,4 +1,4 @@
-"""What an impact folder's JSON file holds."""
+"""Contents of impact.json."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class TokenRecord(Record):
 
     token_id: int
     token: str = Field(description="vocabulary string")
-    text: str = Field(description="as it is decoded")
-    kind: str = Field(description="sticky (a run says so), named (nobody does) or benign")
-    matched_to: int | None = Field(description="the sticky token that a benign one is compared with")
+    text: str = Field(description="decoded text")
+    kind: str = Field(description="sticky (if a run says so), named (otherwise) or benign")
+    matched_to: int | None = Field(description="id of the sticky token that a benign token is compared with")
 
 
 class TaskRecord(Record):
@@ -29,22 +29,22 @@ class TaskRecord(Record):
     unit: str = Field(description="what the intervals resample")
     units: int
     texts: int
-    edited: int = Field(description="texts that get copies")
-    cut: int = Field(description="texts that were cut to make room, in every condition alike")
+    edited: int = Field(description="number of texts that get copies")
+    cut: int = Field(description="number of texts truncated to make room, the same in every condition")
     metrics: list[str] = Field(description="the main one first")
 
 
 class ImpactResultRecord(Record):
-    """What a finished measurement took."""
+    """Outcome and cost of a finished measurement."""
 
-    sequences: int = Field(description="texts that were encoded")
-    seconds: float = Field(description="time that shards took")
+    sequences: int = Field(description="number of texts encoded")
+    seconds: float = Field(description="time spent on shards")
     failed: dict[str, str] = Field(description="tasks that could not be run, and why")
     tasks: list[TaskRecord]
 
 
 class ImpactRecord(MeasurementRecord):
-    """impact.json: identity, settings as resolved, versions, hardware, outcome."""
+    """impact.json: identity, resolved settings, versions, hardware, outcome."""
 
     schema_version: int = IMPACT_SCHEMA_VERSION
     model: str
@@ -59,5 +59,5 @@ class ImpactRecord(MeasurementRecord):
 
 
 def measured_kind(record: ImpactRecord) -> str:
-    """Return what the measured tokens are called together: sticky only if a run says so of all of them."""
+    """Return the common name of the measured tokens: sticky only if a run says so of all of them."""
     return "named" if any(token.kind == "named" for token in record.tokens) else "sticky"

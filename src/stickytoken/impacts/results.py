@@ -1,4 +1,4 @@
-"""A finished impact measurement, opened for reading."""
+"""Open finished impact measurements."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stickytoken.measurement.store import ResultFolder
 from stickytoken.validation import file_path
 
 IMPACT_FILE = "impact.json"
-# What the names of folders of measurements begin with.
+# Prefix of the names of impact folders.
 IMPACT = "impact"
 _TEXT, _WHOLE, _NUMBER = pl.String, pl.Int64, pl.Float64
-# What is in each table; a column keeps its type where a table is empty.
+# Columns of each table, with types so that empty tables keep them.
 TABLES: dict[str, dict[str, Any]] = {
     "effects.parquet": {
         **dict.fromkeys(("task", "layout", "metric"), _TEXT),
@@ -66,22 +66,24 @@ TABLES: dict[str, dict[str, Any]] = {
 
 
 class Impact:
-    """The results of one finished measurement.
+    """The results of a finished impact measurement.
 
     Args:
-        path: its folder.
+        path: folder of the measurement.
 
     Raises:
-        RunError: the folder is no impact, is damaged or is not finished.
+        RunError: the folder holds no impact measurement, is damaged or is not finished.
     """
 
     def __init__(self, path: Path) -> None:
         folder = ResultFolder(path)
         record = _read_record(folder) if folder.exists() else None
         if record is None:
-            raise RunError(f"no impact in {str(path)!r}: it has no {IMPACT_FILE}")
+            raise RunError(f"there is no impact measurement in {str(path)!r}: it has no {IMPACT_FILE}")
         if record.result is None:
-            raise RunError(f"the impact in {path} is not finished: run the same command again to continue it")
+            raise RunError(
+                f"the impact measurement in {path} is not finished: run the same command again to continue it"
+            )
         self.path = path
         self.record = record
         self.result = record.result
@@ -89,27 +91,27 @@ class Impact:
 
     @property
     def effects(self) -> pl.DataFrame:
-        """One row a task and metric: drops of sticky and benign tokens, their difference, the test."""
+        """One row per task and metric: drops of sticky and benign tokens, their difference, the test."""
         return self._table("effects.parquet")
 
     @property
     def conditions(self) -> pl.DataFrame:
-        """One row a task, metric and condition: score, drop from clean, its interval."""
+        """One row per task, metric and condition: the score, and its drop from clean with an interval."""
         return self._table("conditions.parquet")
 
     @property
     def scores(self) -> pl.DataFrame:
-        """One row a task, metric, condition and repetition."""
+        """One row per task, metric, condition and repetition."""
         return self._table("scores.parquet")
 
     @property
     def intrusion(self) -> pl.DataFrame:
-        """One row a number of copies: top-10 hits of sticky and benign copies."""
+        """One row per number of copies: top-10 hits of sticky and benign copies."""
         return self._table("intrusion.parquet")
 
     @property
     def intrusion_curves(self) -> pl.DataFrame:
-        """One row a token and number of copies: top-10 hits and median rank."""
+        """One row per token and number of copies: top-10 hits and median rank."""
         return self._table("intrusion_curves.parquet")
 
     @property
@@ -130,7 +132,7 @@ class Impact:
         return self._folder.read_table(name, tuple(TABLES[name]))
 
     def summary(self) -> dict[str, Any]:
-        """The measurement in JSON values."""
+        """Return the measurement as JSON values."""
         return {
             "impact": str(self.path),
             "model": self.record.model,
@@ -152,14 +154,14 @@ def _read_record(folder: ResultFolder) -> ImpactRecord | None:
     record = folder.read_record(IMPACT_FILE, ImpactRecord)
     if record is not None and record.schema_version > IMPACT_SCHEMA_VERSION:
         raise RunError(
-            f"{folder.path / IMPACT_FILE} has schema version {record.schema_version}, this stickytoken reads "
-            f"up to {IMPACT_SCHEMA_VERSION}: upgrade it"
+            f"{folder.path / IMPACT_FILE} has schema version {record.schema_version}, but this stickytoken "
+            f"reads versions up to {IMPACT_SCHEMA_VERSION}: upgrade stickytoken"
         )
     return record
 
 
 def _is_finished(record: ImpactRecord, folder: ResultFolder) -> bool:
-    """Tasks that could not be run are tried again."""
+    """Whether nothing is left to do; tasks that could not be run are tried again."""
     finished = record.result is not None and not record.result.failed
     return finished and all((folder.path / name).is_file() for name in TABLES)
 
@@ -171,18 +173,18 @@ def open_impact(path: str | Path) -> Impact:
     """Open a finished impact measurement.
 
     Raises:
-        RunError: the folder is no impact, is damaged or is not finished.
+        RunError: the folder holds no impact measurement, is damaged or is not finished.
     """
     return Impact(file_path("the impact", path))
 
 
 def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
-    """Finished measurements in a run folder, the latest first.
+    """Open the finished measurements in a run folder, the latest first.
 
-    One that cannot be read does not spoil the others.
+    Unreadable measurements are skipped.
 
     Returns:
-        The measurements, and a sentence for each that is not finished or cannot be read.
+        The measurements, and a sentence for each one that was skipped.
     """
     found, unread = [], []
     for file in sorted(run.glob(f"{IMPACT}-*/{IMPACT_FILE}")):

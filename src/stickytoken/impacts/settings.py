@@ -1,4 +1,4 @@
-"""What an impact measurement depends on beside the model, the tasks and the tokens."""
+"""Settings of an impact measurement."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class ImpactSettings:
     """Settings of an impact measurement.
 
     Attributes:
-        copies: copies of a token in a text.
-        placement: where they go.
-        insertion: as ids, or as words of the text; MTEB tasks take text only.
-        side: which texts get them.
-        sticky: at most so many of a run's sticky tokens, the worst first.
-        benign: matched tokens for each sticky one.
-        seeds: repetitions of everything random.
-        resamples: bootstrap samples of queries, pairs or texts.
+        copies: number of copies of a token in a text.
+        placement: where the copies go.
+        insertion: whether copies are inserted as ids or as words; MTEB tasks always use words.
+        side: which texts get copies.
+        sticky: largest number of sticky tokens to take from a run, the worst first.
+        benign: number of matched benign tokens for each sticky token.
+        seeds: number of random repetitions.
+        resamples: number of bootstrap samples of queries, pairs or texts.
         confidence: coverage of the intervals.
-        seed: of everything random.
+        seed: seed of all randomness.
 
     Raises:
         InputError: a value is out of range.

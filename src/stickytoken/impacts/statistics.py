@@ -1,8 +1,8 @@
-"""From metrics under all conditions to differences, intervals and tests. Pure.
+"""Compute differences, intervals and tests from metrics under all conditions. Pure.
 
-What varies is taken apart: intervals say how the numbers would move with other queries,
-pairs or texts (bootstrap over units, the tokens fixed); the test says whether sticky
-tokens differ from matched benign ones (sign flips over tokens, the units fixed).
+Two sources of variation are kept apart. Intervals show how the numbers would vary with other queries, pairs
+or texts (bootstrap over units, tokens fixed). The test shows whether sticky tokens differ from matched benign
+tokens (sign flips over tokens, units fixed).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# All sign flips of 12 tokens and fewer are tried out.
+# Up to 12 tokens, the test enumerates all sign flips.
 _FLIPS = 4095
 _LEAST_TOKENS = 2
 _DECIMALS = 12
 
 
 class Interval(NamedTuple):
-    """A value with an interval; None where it is not defined."""
+    """A value with an interval; None if undefined."""
 
     value: float | None
     low: float | None
@@ -28,12 +28,11 @@ class Interval(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Sticky against benign tokens on one task.
+    """Comparison of sticky with benign tokens on one task.
 
     Attributes:
-        p_value: one-sided: as large a difference by chance; None for fewer than two tokens.
-        effect_size: mean difference in standard deviations of the tokens' differences; None
-            where that is not defined.
+        p_value: one-sided p-value; None for fewer than two tokens.
+        effect_size: mean difference in standard deviations of the tokens' differences; None if undefined.
     """
 
     p_value: float | None
@@ -41,20 +40,20 @@ class Comparison(NamedTuple):
 
 
 def bootstrap_samples(units: int, count: int, key: Sequence[int]) -> NDArray[np.intp]:
-    """Indices of units drawn with replacement, shape (count, units)."""
+    """Draw indices of units with replacement, shape (count, units)."""
     return np.random.default_rng(list(key)).integers(units, size=(count, units))
 
 
 def resampled(
     scores: Callable[[NDArray[np.intp] | None], NDArray[np.float64]], samples: NDArray[np.intp]
 ) -> NDArray[np.float64]:
-    """Scores on all units, then on each sample of them.
+    """Compute scores on all units, then on each sample of them.
 
-    All conditions are resampled together: a unit is in all of them or in none.
+    All conditions are resampled together: each sample has the same units under every condition.
 
     Args:
-        scores: of all conditions on a sample of units, shape (conditions,).
-        samples: from `bootstrap_samples`.
+        scores: returns the scores of all conditions on a sample of units, shape (conditions,).
+        samples: samples from `bootstrap_samples`.
 
     Returns:
         Shape (1 + samples, conditions).
@@ -65,15 +64,15 @@ def resampled(
 def contrast_intervals(
     scores: NDArray[np.float64], contrasts: NDArray[np.float64], confidence: float
 ) -> list[Interval]:
-    """Linear contrasts of scores, with percentile intervals of the bootstrap (Efron 1979).
+    """Compute linear contrasts of scores with bootstrap percentile intervals (Efron 1979).
 
     Args:
-        scores: from `resampled`.
+        scores: scores from `resampled`.
         contrasts: weights, shape (contrasts, conditions).
-        confidence: coverage.
+        confidence: coverage of the intervals.
 
     Returns:
-        One a contrast; without ends where there are no samples.
+        One interval per contrast; without ends if there are no samples.
     """
     points, *drawn = (combine(contrasts, row) for row in scores)
     columns = np.array(drawn).reshape(-1, len(contrasts)).T
@@ -82,7 +81,7 @@ def contrast_intervals(
 
 
 def combine(contrasts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Weighted sums; a score that is not defined spoils only the sums that it is part of."""
+    """Compute weighted sums; an undefined score makes only the sums that use it undefined."""
     used = contrasts != 0
     spoiled = (used & np.isnan(scores)).any(axis=1)
     return np.where(spoiled, np.nan, contrasts @ np.nan_to_num(scores))
@@ -90,7 +89,7 @@ def combine(contrasts: NDArray[np.float64], scores: NDArray[np.float64]) -> NDAr
 
 def _interval(point: float, drawn: NDArray[np.float64], tail: float) -> Interval:
     defined = drawn[~np.isnan(drawn)]
-    # A sample on which the metric is not defined says nothing; if most are, nothing is known.
+    # Samples on which the metric is undefined are left out; if most are, there is no interval.
     if np.isnan(point) or not len(defined) or len(defined) < len(drawn) / 2:
         return Interval(None if np.isnan(point) else point, None, None)
     low, high = np.quantile(defined, [tail, 1 - tail])
@@ -100,13 +99,13 @@ def _interval(point: float, drawn: NDArray[np.float64], tail: float) -> Interval
 def compare(sticky: NDArray[np.float64], benign: NDArray[np.float64], key: Sequence[int]) -> Comparison:
     """Test whether sticky tokens cost more than the benign ones they are matched with.
 
-    The test flips which of a pair is the sticky one. Repetitions of a token are averaged
-    before: they are not independent of each other, so they may not be flipped by themselves.
+    The test randomly swaps the sticky and the benign token of each pair. Repetitions of a token are averaged
+    first, because they are not independent and must not be swapped separately.
 
     Args:
-        sticky: what each sticky token costs, mean over repetitions, shape (tokens,).
-        benign: the same for its matched tokens, mean over them.
-        key: of the random flips, where there are too many to try all.
+        sticky: cost of each sticky token, averaged over repetitions, shape (tokens,).
+        benign: cost of its matched tokens, averaged over them, shape (tokens,).
+        key: seed of the random swaps, used if there are too many to enumerate.
     """
     from scipy.stats import permutation_test
 
@@ -116,7 +115,7 @@ def compare(sticky: NDArray[np.float64], benign: NDArray[np.float64], key: Seque
         return Comparison(None, None)
     test = permutation_test(
         (differences,),
-        # Rounded, so that flips that tie are equal whatever the order of the sum.
+        # Rounded, so that ties do not depend on the order of summation.
         lambda values, axis: values.mean(axis=axis).round(_DECIMALS),
         permutation_type="samples",
         alternative="greater",
@@ -129,7 +128,7 @@ def compare(sticky: NDArray[np.float64], benign: NDArray[np.float64], key: Seque
 
 
 def corrected(p_values: Sequence[float | None]) -> list[float | None]:
-    """p-values corrected over tasks (Benjamini and Hochberg 1995); missing ones stay missing."""
+    """Correct p-values over tasks (Benjamini and Hochberg 1995); missing ones stay missing."""
     from scipy.stats import false_discovery_control
 
     known = [p_value for p_value in p_values if p_value is not None]

@@ -1,4 +1,4 @@
-"""Vectors of what conditions read, each distinct input encoded once."""
+"""Encode the inputs of all conditions, each distinct input once."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from stickytoken.measurement.engines.protocol import Engine
 from stickytoken.measurement.store import ShardCost
 
 NO_COST = ShardCost(0, 0)
-# Inputs without copies that an engine encodes at a time.
+# Number of inputs without copies that an engine encodes at a time.
 SHARD_PROBES = 8192
 
 
 @dataclass(frozen=True)
 class CleanVectors:
-    """Vectors of all inputs without copies, which every condition shares.
+    """Vectors of all inputs without copies, shared by all conditions.
 
     Attributes:
         probes: distinct inputs.
@@ -41,12 +41,12 @@ class CleanVectors:
 
     @cached_property
     def places(self) -> dict[Probe, int]:
-        """Row of each input."""
+        """Row index of each input."""
         return {probe: place for place, probe in enumerate(self.probes)}
 
 
 class EditedVectors:
-    """Encodes what the repetitions of one token read, and nothing twice.
+    """Encodes the inputs of all repetitions of a token, each distinct one once.
 
     Args:
         encoder: the model.
@@ -70,7 +70,7 @@ class EditedVectors:
             probes: all texts, or all id tuples.
 
         Raises:
-            EncodingError: one has no usable vector.
+            EncodingError: an input has no usable vector.
         """
         clean = self._clean.places
         missing = [each for each in dict.fromkeys(probes) if each not in clean and each not in self._edited]
@@ -90,7 +90,7 @@ class _ProbeShard:
 
 @dataclass(frozen=True)
 class _Encoding:
-    """Encode inputs as they are."""
+    """Work that encodes inputs unchanged."""
 
     name: str
 
@@ -99,25 +99,25 @@ class _Encoding:
         return tokenized_probes(encoder, shard.probes)
 
     def compute(self, prepared: Sequence[Probe], encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Encode: one row with all vectors."""
+        """Encode the inputs; return one row with all vectors."""
         return [{"vectors": encode_probes(encoder, prepared)}], len(prepared)
 
 
 def clean_vectors(
     probes: Iterable[Probe], file: Path, engine: Engine, shard_probes: int = SHARD_PROBES
 ) -> tuple[CleanVectors, ShardCost]:
-    """Encode inputs without copies, or read what an earlier session committed.
+    """Encode inputs without copies, or read the vectors that an earlier session committed.
 
-    A later session encodes nothing twice, and its batches are those of the session that was cut off.
+    Sharing the vectors keeps the batches of a continued measurement the same as without an interruption.
 
     Args:
-        probes: all texts, or all id tuples; repeated ones count once.
+        probes: all texts, or all id tuples; repeated ones are encoded once.
         file: where the vectors are committed.
-        engine: computes them.
-        shard_probes: inputs that the engine takes at a time.
+        engine: computes the vectors.
+        shard_probes: number of inputs that the engine encodes at a time.
 
     Returns:
-        The vectors, and what they took, in whatever session.
+        The vectors, and their cost in the session that computed them.
     """
     distinct = tuple(dict.fromkeys(probes))
     key = hashlib.sha256(repr(list(distinct)).encode("utf-8", "surrogatepass")).hexdigest()
@@ -134,10 +134,10 @@ def clean_vectors(
 
 
 def _read(file: Path, key: str) -> tuple[NDArray[np.float32], float] | None:
-    """Committed vectors; None where there are none, of these inputs and undamaged."""
+    """Read committed vectors; None if they are missing, damaged or belong to other inputs."""
     try:
         with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as content:
-            vectors: NDArray[np.float32] = content["vectors"]  # read to its end, so its checksum is checked
+            vectors: NDArray[np.float32] = content["vectors"]  # reading to the end verifies the checksum
             return (vectors, float(content["seconds"])) if str(content["key"]) == key else None
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
         return None

@@ -1,1 +1,1 @@
-"""Store, identity, progress and engines of a measurement, whatever is measured."""
+"""Store, identity, progress and engines, shared by all kinds of measurements."""

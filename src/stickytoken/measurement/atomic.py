@@ -1,4 +1,4 @@
-"""Write files whole or not at all."""
+"""Write files completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from stickytoken.errors import RunError
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Write beside ``path``, flush to disk, then rename over it.
+    """Write a temporary file next to ``path``, flush it to disk, then rename it to ``path``.
 
-    A reader sees the old file or the new one. Whatever interrupts, the temporary file is
-    removed, except by a kill, after which `remove_leftovers` does it.
+    Readers see the old file or the new one, never a part. The temporary file is removed after any error;
+    after a kill, `remove_leftovers` removes it.
 
     Args:
-        path: the final place; its folder exists.
-        write: writes the content.
+        path: the file to write; its folder exists.
+        write: writes the content to a stream.
 
     Raises:
         RunError: the disk is full or the folder cannot be written.
@@ -42,10 +42,10 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, unless it is there.
+    """Create a folder and its parents if they do not exist.
 
     Raises:
-        RunError: the disk is full or a folder above cannot be written.
+        RunError: the disk is full, or a parent folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def require_writable(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete temporary files that a killed writer left; only the lock holder may call it."""
+    """Delete temporary files that a killed writer left behind. Hold the lock of the folder."""
     for leftover in folder.glob(".*.tmp"):
         leftover.unlink(missing_ok=True)
 
@@ -91,7 +91,7 @@ def _sync_folder(folder: Path) -> None:
 def _reason(path: Path, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
-            f"no space left to write {path}: free some and run the same command again, "
+            f"no space left to write {path}: free some and run the same command again; "
             "it continues where it stopped"
         )
     return f"{path} cannot be written: {error.strerror or error}"

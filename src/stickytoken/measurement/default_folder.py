@@ -1,4 +1,4 @@
-"""Folders that results go to where the user names none."""
+"""Default folders of results."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ _IDENTITY_SHOWN = 12
 
 
 def folder_name(kind: str, identity: str) -> str:
-    """``<kind>-<identity>``, with the beginning of the identity.
+    """Return ``<kind>-<identity>``, with the identity shortened.
 
     Args:
-        kind: the method of a detection, or ``impact``.
-        identity: sha256 of what the results depend on.
+        kind: name of the detection method, or ``impact``.
+        identity: SHA-256 of everything that the results depend on.
     """
     return f"{kind}-{identity[:_IDENTITY_SHOWN]}"
 
 
 def default_folder(model: str, kind: str, identity: str) -> Path:
-    """``runs/<model>-<kind>-<identity>`` below the present folder.
+    """Return ``runs/<model>-<kind>-<identity>``, relative to the current folder.
 
     Args:
-        model: the name that the user gave; of a path its last part, without characters that a shell reads.
+        model: name given by the user; of a path, only the last part is used, without special characters.
         kind: see `folder_name`.
         identity: see `folder_name`.
     """

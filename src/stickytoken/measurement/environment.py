@@ -1,4 +1,4 @@
-"""The versions and the hardware that a run was computed with."""
+"""Record the versions and the hardware of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PACKAGES = ("stickytoken", "torch", "transformers", "sentence-transformers", "t
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of Python and of everything that computes."""
+    """Return the versions of Python and of the packages that affect numbers."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -22,7 +22,7 @@ def package_versions() -> dict[str, str]:
 
 
 def hardware(device: str) -> dict[str, str]:
-    """Platform, processor count and the device's name."""
+    """Return the platform, the number of processors and the name of the device."""
     import torch
 
     found = {
@@ -38,5 +38,5 @@ def hardware(device: str) -> dict[str, str]:
 
 
 def now() -> str:
-    """The time in UTC, ISO 8601."""
+    """Return the current UTC time in ISO 8601 format."""
     return datetime.now(UTC).isoformat(timespec="seconds")

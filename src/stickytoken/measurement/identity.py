@@ -22,16 +22,16 @@ def identity_of(
     So are names and paths.
 
     Args:
-        version: raised when the same inputs would give other numbers than before.
-        encoder: identity of the model, computed for this measurement and not kept from an earlier one.
+        version: version of the computation, increased when the same inputs give different numbers.
+        encoder: identity of the model, computed for this measurement and not cached from an earlier one.
         settings: a dataclass.
-        inputs: whatever else can change the numbers, as JSON values.
+        inputs: anything else that can change the numbers, as JSON values.
     """
     return {
         "version": version,
         "encoder": asdict(encoder),
         **inputs,
-        "settings": json.loads(json.dumps(asdict(settings))),  # as it is read back: a tuple becomes a list
+        "settings": json.loads(json.dumps(asdict(settings))),  # as read back from a file: tuples become lists
     }
 
 

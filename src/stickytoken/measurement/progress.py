@@ -1,4 +1,4 @@
-"""What an engine tells about its work."""
+"""Progress reports of a measurement."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Progress:
     """A step of a run.
 
     Attributes:
-        stage: what is being done.
-        done: units done, those of an earlier session included.
-        total: units in all.
-        computed: units that this session computed itself.
-        sequences: texts that this session encoded in this stage.
+        stage: name of the current stage.
+        done: number of units done, including those of earlier sessions.
+        total: total number of units.
+        computed: number of units that this session computed.
+        sequences: number of texts that this session encoded in this stage.
     """
 
     stage: str
@@ -30,4 +30,4 @@ ProgressCallback: TypeAlias = Callable[[Progress], None]
 
 
 def ignore_progress(_: Progress) -> None:
-    """Tell nobody."""
+    """Do nothing with a progress report."""

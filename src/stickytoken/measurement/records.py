@@ -1,4 +1,4 @@
-"""The bases of the JSON files in a result folder."""
+"""Base classes of the JSON files in a result folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Record(BaseModel):
 
 
 class MeasurementRecord(Record):
-    """What every kind of measurement says about itself."""
+    """Fields shared by the records of all kinds of measurements."""
 
     schema_version: int
     identity: str

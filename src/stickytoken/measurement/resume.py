@@ -1,4 +1,4 @@
-"""The one way to begin, continue or open a measurement, whatever is measured."""
+"""Begin, continue or open a measurement of any kind."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ R = TypeVar("R", bound=MeasurementRecord)
 
 
 class IdentityRecord(MeasurementRecord):
-    """identity.json: which measurement the shards of a folder belong to.
+    """identity.json: the measurement that the shards of a folder belong to.
 
-    It is written before anything else, so that a folder whose own record was lost can be continued.
+    It is written first, so that a folder can be continued even if its record is lost.
     """
 
     schema_version: int = 1
@@ -30,11 +30,11 @@ class Kind(Generic[R]):
     """A kind of measurement.
 
     Attributes:
-        name: as messages call it, such as ``run``.
-        file: its record.
-        read: reads the record of a folder that has one; None if that record cannot be continued and may
-            be replaced.
-        finished: whether nothing is left to compute.
+        name: name in messages, such as ``run``.
+        file: file name of its record.
+        read: reads the record of a folder that has one; returns None if that record cannot be continued and
+            may be replaced.
+        finished: returns whether nothing is left to compute.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Resumed(Generic[R]):
     """A locked folder that belongs to one measurement.
 
     Attributes:
-        folder: where to commit.
-        record: the record found there, or the one that was passed.
+        folder: where to commit results.
+        record: the record found in the folder, or else the one passed to `resumed`.
         finished: whether the measurement only needs to be opened.
-        kind: of the measurement.
+        kind: kind of the measurement.
     """
 
     folder: ResultFolder
@@ -60,12 +60,12 @@ class Resumed(Generic[R]):
     kind: Kind[R]
 
     def begin(self, record: R | None = None) -> None:
-        """Claim the folder, before the first shard.
+        """Claim the folder before the first shard.
 
-        Input that cannot be planned must not block a folder, so plan first.
+        Plan the measurement first: a measurement that cannot be planned must not claim a folder.
 
         Args:
-            record: the record without results; None if the kind writes its record only at the end.
+            record: the record without results; None if this kind writes its record only at the end.
         """
         own = IdentityRecord(
             kind=self.kind.name, identity=self.record.identity, identity_parts=self.record.identity_parts
@@ -76,7 +76,7 @@ class Resumed(Generic[R]):
             self.folder.write_record(self.kind.file, record)
 
     def finish(self, record: R) -> None:
-        """Commit the record with its results. Everything else must be in place."""
+        """Commit the record with its results, after everything else."""
         self.folder.write_record(self.kind.file, record)
 
 
@@ -85,13 +85,13 @@ def resumed(folder: ResultFolder, kind: Kind[R], record: R) -> Iterator[Resumed[
     """Lock a folder and find out what is left to do for a measurement.
 
     Args:
-        folder: new, empty, or that of the same measurement.
-        kind: of the measurement.
-        record: of the measurement that is asked for.
+        folder: a folder that is new, empty, or holds the same measurement.
+        kind: kind of the measurement.
+        record: record of the requested measurement.
 
     Raises:
-        RunError: the folder holds something else, another measurement or a damaged record, is in use by
-            another process, or cannot be written.
+        RunError: the folder holds other files, another measurement or a damaged record, is in use by another
+            process, or cannot be written.
     """
     if folder.holds_other_files(kind.file) or _claimed(folder, kind) not in (None, kind.name):
         raise RunError(f"{folder.path} holds files but no {kind.name}: choose an empty or a new folder")
@@ -108,7 +108,7 @@ def resumed(folder: ResultFolder, kind: Kind[R], record: R) -> Iterator[Resumed[
 
 
 def _claimed(folder: ResultFolder, kind: Kind[R]) -> str | None:
-    """The kind of measurement that a folder without a record belongs to, if it says so."""
+    """Return the kind of measurement that a folder belongs to, if known."""
     if (folder.path / kind.file).is_file():
         return kind.name
     claim = folder.read_record(IDENTITY_FILE, IdentityRecord)

@@ -1,4 +1,4 @@
-"""What an engine executes without knowing the method: probes in, one row a token out."""
+"""Stages of a method, which engines execute without knowing the method: probes in, one row per token out."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from numpy.typing import NDArray
 from stickytoken.insertion import Probe, Token
 from stickytoken.precision import Precision
 
-# Shards come in multiples of so many, which one, two and four workers share without a rest.
+# The number of shards is a multiple of this, so that one, two or four workers get equal shares.
 _TURNS = 4
 
 
 class Stage(Protocol):
-    """One pass over tokens. Pure: all that it needs is in it."""
+    """One pass over tokens. Pure and self-contained."""
 
     @property
     def name(self) -> str:
-        """Names the stage's shards."""
+        """Name of the stage and its shards."""
         ...
 
     @property
     def probes_per_token(self) -> int:
-        """Texts that one token costs."""
+        """Number of texts encoded per token."""
         ...
 
     @property
     def precision(self) -> Precision | None:
-        """What the model may compute in; None is its own precision."""
+        """Precision that the model may compute in; None is its own."""
         ...
 
     def probes(self, token: Token) -> Sequence[Probe]:
-        """What the encoder reads for one token: all texts, or all id tuples."""
+        """Return the encoder input for one token: all texts, or all id tuples."""
         ...
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """The token's numbers, from the vectors of its probes in order."""
+        """Compute the numbers of a token from the vectors of its probes, in order."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A slice of a stage, computed and committed whole.
+    """A slice of a stage, computed and committed as a unit.
 
     Attributes:
         index: position in the stage.
-        tokens: what it covers.
+        tokens: tokens that it covers.
     """
 
     index: int
@@ -58,10 +58,10 @@ class Shard:
 
 
 def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes: int) -> list[Shard]:
-    """Cut tokens into shards of at most ``shard_probes`` texts, at least one token each.
+    """Divide tokens into shards of at most ``shard_probes`` texts, at least one token each.
 
-    Two or four workers end together: sizes differ by at most one token, and the number of shards is
-    a multiple of four where that leaves an eighth of ``shard_probes`` to each.
+    Shard sizes differ by at most one token. The number of shards is a multiple of four, so that two or four
+    workers finish together, unless that would make shards smaller than an eighth of ``shard_probes``.
     """
     probes_per_token = max(1, probes_per_token)
     count = -(-len(tokens) // max(1, shard_probes // probes_per_token))

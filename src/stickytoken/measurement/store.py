@@ -1,4 +1,4 @@
-"""The run folder: one writer, a file a shard, existence is the commit."""
+"""The run folder: one writer, one file per shard, and a shard is committed once its file exists."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ VOCABULARY_FILE = "vocabulary.parquet"
 TOKENS_FILE = "tokens.parquet"
 _SHARDS = "shards"
 _LOCK = ".lock"
-# polars panics, outside its own errors, on some damaged files.
+# polars panics on some damaged files, which is not one of its own errors.
 _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 class ShardCost(NamedTuple):
-    """What a committed shard took."""
+    """Cost of a committed shard."""
 
     seconds: float
     sequences: int
 
     def plus(self, other: ShardCost) -> ShardCost:
-        """Add what something else took."""
+        """Add another cost."""
         return ShardCost(self.seconds + other.seconds, self.sequences + other.sequences)
 
 
 class ResultFolder:
-    """Reads and writes the files of one run.
+    """Reads and writes the files of one measurement.
 
     Args:
         path: the folder; it need not exist yet.
@@ -54,10 +54,10 @@ class ResultFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for writing; the lock ends with the process, however it ends.
+        """Lock the folder for writing. The lock is released even if the process is killed.
 
         Raises:
-            RunError: another process holds it, or it cannot be made.
+            RunError: another process holds the lock, or the folder cannot be created.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -79,18 +79,18 @@ class ResultFolder:
             lock.release()
 
     def exists(self) -> bool:
-        """Whether there is anything at the path."""
+        """Return whether the path exists."""
         return self._looked_at(self.path.exists)
 
     def holds_run(self) -> bool:
-        """Whether there is a run.json."""
+        """Return whether the folder has a run.json."""
         return self._looked_at((self.path / RUN_FILE).is_file)
 
     def holds_other_files(self, own: str = RUN_FILE) -> bool:
-        """Whether the folder has content that belongs to no measurement.
+        """Return whether the folder has content that belongs to no measurement.
 
         Args:
-            own: the record that makes the folder a measurement of the kind that is asked for.
+            own: file name of the record that the requested kind of measurement writes.
         """
         return self._looked_at(lambda: self._has_foreign_content(own))
 
@@ -112,20 +112,20 @@ class ResultFolder:
             ) from error
 
     def read_plan(self, kind: type[Record]) -> Record | None:
-        """Read plan.json; None where it was not written yet."""
+        """Read plan.json; return None if it does not exist yet."""
         return self.read_record(PLAN_FILE, kind)
 
     def read_record(self, name: str, kind: type[Record]) -> Record | None:
-        """Read a JSON file of the folder; None where it was not written yet.
+        """Read a JSON file of the folder; return None if it does not exist yet.
 
         Raises:
-            RunError: it is damaged.
+            RunError: the file is damaged.
         """
         path = self.path / name
         return validated(kind, read_json(path), path) if path.is_file() else None
 
     def write_record(self, name: str, record: BaseModel) -> None:
-        """Write a JSON file of the run.
+        """Write a JSON file of the folder.
 
         Raises:
             RunError: the disk is full or the folder cannot be written.
@@ -133,37 +133,37 @@ class ResultFolder:
         try:
             content = record.model_dump_json(indent=2).encode() + b"\n"
         except PydanticSerializationError as error:
-            # pydantic wraps a Ctrl-C that reaches it in the middle.
+            # pydantic wraps a KeyboardInterrupt raised during serialization.
             if "KeyboardInterrupt" in str(error):
                 raise KeyboardInterrupt from error
             raise
         write_atomically(self.path / name, lambda stream: _write(stream, content))
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text file of the run; raises as `write_record` does."""
+        """Write a text file of the folder; see `write_record` for errors."""
         content = text.encode("utf-8", "backslashreplace")
         write_atomically(self.path / name, lambda stream: _write(stream, content))
 
     def write_table(self, name: str, frame: pl.DataFrame) -> None:
-        """Write a Parquet file of the run; raises as `write_record` does."""
+        """Write a Parquet file of the folder; see `write_record` for errors."""
         content = _parquet(frame)
         write_atomically(self.path / name, lambda stream: _write(stream, content))
 
     def read_table(self, name: str, columns: Sequence[str] = ()) -> pl.DataFrame:
-        """Read a Parquet file of the run.
+        """Read a Parquet file of the folder.
 
         Args:
-            name: of the file.
-            columns: that it must have.
+            name: name of the file.
+            columns: columns that it must have.
 
         Raises:
-            RunError: it is missing, damaged or has not these columns.
+            RunError: the file is missing, damaged or lacks a column.
         """
         path = self.path / name
         if not path.is_file():
             raise RunError(f"{self.path} has no {name}: the run is not finished, run the same command again")
         try:
-            # Not by its path: polars cannot read one that is not valid Unicode.
+            # Read the bytes here, because polars cannot open a path that is not valid Unicode.
             table = pl.read_parquet(path.read_bytes())
         except (*_DAMAGE, OSError) as error:
             raise RunError(f"{path} is damaged: delete it and run the same command again") from error
@@ -172,7 +172,7 @@ class ResultFolder:
         return table
 
     def write_shard(self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost) -> None:
-        """Commit one shard; raises as `write_record` does."""
+        """Commit one shard; see `write_record` for errors."""
         frame = pl.DataFrame(list(rows), infer_schema_length=None)
         metadata = {
             "seconds": f"{cost.seconds:.3f}",
@@ -187,13 +187,13 @@ class ResultFolder:
     def read_shard(
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
     ) -> pl.DataFrame | None:
-        """A committed shard; None where there is none, or where it is damaged.
+        """Read a committed shard; return None if it is missing or damaged.
 
         Args:
-            stage: of the shard.
-            index: of the shard.
-            keys: what its rows are about, in order.
-            key: the column that says so.
+            stage: name of the stage.
+            index: index of the shard.
+            keys: expected values of the key column, in order.
+            key: name of the key column.
         """
         path = self._shard(stage, index)
         if not path.is_file():
@@ -208,10 +208,10 @@ class ResultFolder:
         return frame if whole and _content_digest(frame) == expected else None
 
     def total_cost(self, stages: Mapping[str, int]) -> ShardCost:
-        """What the committed shards took together.
+        """Sum up the cost of committed shards.
 
         Args:
-            stages: number of shards by stage; all of them are committed.
+            stages: number of shards by stage; all of them must be committed.
         """
         paths = [self._shard(stage, index) for stage, size in stages.items() for index in range(size)]
         costs = [pl.read_parquet_metadata(path.read_bytes()) for path in paths]
@@ -221,9 +221,9 @@ class ResultFolder:
         )
 
     def committed(self) -> dict[str, int]:
-        """Tokens in the committed shards, by stage, in the order of their first commit.
+        """Count the tokens in committed shards by stage, in order of the first commit.
 
-        Shards of one stage may overlap where a later version cut them otherwise: a token counts once.
+        Shards of a stage may overlap if another version divided them differently; a token counts once.
         """
         found: dict[str, set[int]] = {}
         paths = (self.path / _SHARDS).glob("*-*.parquet")
@@ -244,14 +244,14 @@ def _is_leftover(path: Path) -> bool:
 
 
 def _parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> bytes:
-    """Parquet in memory, so that a full disk is met by the writer of bytes, with its errno."""
+    """Serialize in memory, so that a full disk raises an error with an errno when the bytes are written."""
     buffer = io.BytesIO()
     frame.write_parquet(buffer, metadata=metadata)
     return buffer.getvalue()
 
 
 def _content_digest(frame: pl.DataFrame) -> str:
-    """Return the sha256 over all values; a flipped bit on the disk must not become a number."""
+    """Return the SHA-256 of all values, to detect corruption on disk."""
     return hashlib.sha256(json.dumps(frame.to_dict(as_series=False)).encode()).hexdigest()
 
 
@@ -260,10 +260,10 @@ def _write(stream: BinaryIO, content: bytes) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file of a folder.
+    """Read a JSON file.
 
     Raises:
-        RunError: it is damaged.
+        RunError: the file is damaged.
     """
     try:
         return json.loads(path.read_text("utf-8"))
@@ -272,10 +272,10 @@ def read_json(path: Path) -> Any:
 
 
 def validated(kind: type[Record], raw: Any, path: Path) -> Record:
-    """JSON values as a record.
+    """Validate JSON values as a record.
 
     Raises:
-        RunError: they are not what that file holds.
+        RunError: the values do not fit the record.
     """
     try:
         return kind.model_validate(raw)
@@ -288,9 +288,9 @@ def validated(kind: type[Record], raw: Any, path: Path) -> Record:
 
 
 def repair_advice(path: Path) -> str:
-    """What to do about a damaged JSON file, without losing what lies beside it.
+    """Advise what to do about a damaged JSON file without losing the shards next to it.
 
-    A folder that says by itself which measurement its shards belong to can do without the file.
+    A folder with identity.json can be continued without the file.
     """
     if path.name != IDENTITY_FILE and (path.parent / IDENTITY_FILE).is_file():
         return "restore it, or move it away and run the same command again, which continues from the shards"

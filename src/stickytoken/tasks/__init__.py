@@ -1,4 +1,4 @@
-"""Evaluation tasks from files: what they are made of, and their metrics."""
+"""Evaluation tasks and their metrics, from files or from MTEB."""
 
 from stickytoken.tasks.files import LAYOUTS, load_task
 from stickytoken.tasks.protocol import Task

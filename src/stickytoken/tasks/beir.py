@@ -1,4 +1,4 @@
-"""A retrieval task from a folder in BEIR's layout: corpus, queries, qrels."""
+"""Read a retrieval task from a folder in BEIR layout: corpus, queries, qrels."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def read_beir(folder: Path) -> tuple[RetrievalTask, list[str]]:
         The task, and notes on what was left out.
 
     Raises:
-        InputError: a file is missing or cannot be used, an id is given twice, or qrels name a
-            document or query that is not there.
+        InputError: a file is missing or cannot be used, an id occurs twice, or the qrels name an unknown
+            document or query.
     """
     documents = read_documents(folder / CORPUS)
     queries = read_queries(folder / QUERIES)
@@ -32,11 +32,11 @@ def read_beir(folder: Path) -> tuple[RetrievalTask, list[str]]:
     relevant = _read_qrels(path, documents, queries)
     judged = {query: text for query, text in queries.items() if query in relevant}
     if not judged:
-        raise InputError(f"{path}: no query has a relevant document, so there is nothing to find")
+        raise InputError(f"{path}: no query has a relevant document: add judgements with a positive score")
     notes = []
     if left_out := len(queries) - len(judged):
         notes.append(
-            f"{folder.name}: {left_out} of {len(queries)} queries have no relevant document, left out"
+            f"{folder.name}: {left_out} of {len(queries)} queries have no relevant document and are left out"
         )
     return RetrievalTask(
         folder.resolve().name, judged, documents, {query: relevant[query] for query in judged}
@@ -44,10 +44,10 @@ def read_beir(folder: Path) -> tuple[RetrievalTask, list[str]]:
 
 
 def read_documents(path: Path) -> dict[str, str]:
-    """Documents by id: title and text, joined by a space.
+    """Read documents by id: title and text, joined by a space.
 
     Raises:
-        InputError: the file cannot be used, or an id is given twice.
+        InputError: the file cannot be used, or an id occurs twice.
     """
     frame = read_table(path)
     require_columns(frame, ("_id", "text"), path)
@@ -62,10 +62,10 @@ def _has_titles(frame: pl.DataFrame) -> bool:
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    """Queries by id.
+    """Read queries by id.
 
     Raises:
-        InputError: the file cannot be used, an id is given twice, or a query is blank.
+        InputError: the file cannot be used, an id occurs twice, or a query is blank.
     """
     frame = read_table(path)
     require_columns(frame, ("_id", "text"), path)
@@ -84,7 +84,7 @@ def _qrels_file(folder: Path) -> Path:
     if len(chosen) == 1:
         return chosen[0]
     found = ", ".join(path.name for path in files) or "none"
-    raise InputError(f"{folder} must hold {_PREFERRED}.tsv, or one .tsv file only: it holds {found}")
+    raise InputError(f"{folder} must hold {_PREFERRED}.tsv, or a single .tsv file: it holds {found}")
 
 
 def _read_qrels(path: Path, documents: dict[str, str], queries: dict[str, str]) -> dict[str, dict[str, int]]:
@@ -97,10 +97,14 @@ def _read_qrels(path: Path, documents: dict[str, str], queries: dict[str, str]) 
     for row, (query, document, score) in enumerate(rows, start=1):
         for name, known, file in ((query, queries, QUERIES), (document, documents, CORPUS)):
             if name not in known:
-                raise InputError(f"{path}: id {name!r} of row {row} is not in {file}: mend one of the two")
+                raise InputError(
+                    f"{path}: id {name!r} in row {row} is not in {file}: correct one of the two files"
+                )
         if score != int(score):
-            raise InputError(f"{path}: the score of row {row} is {score}, not a whole number")
+            raise InputError(f"{path}: the score in row {row} is {score}, not a whole number")
         if document in found[query]:
-            raise InputError(f"{path}: row {row} judges document {document!r} for query {query!r} again")
+            raise InputError(
+                f"{path}: row {row} judges document {document!r} for query {query!r} again: remove it"
+            )
         found[query][document] = int(score)
     return {query: judged for query, judged in found.items() if any(score > 0 for score in judged.values())}

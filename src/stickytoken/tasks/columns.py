@@ -1,4 +1,4 @@
-"""Columns of a task file, checked: every complaint names the file and the row."""
+"""Read and check the columns of a task file. Errors name the file and the row."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from stickytoken.errors import InputError
 
 
 def filled_texts(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
-    """Texts of a column.
+    """Read texts of a column.
 
     Raises:
-        InputError: it holds no text, or one is missing or blank.
+        InputError: the column does not hold text, or a text is missing or blank.
     """
     values = frame[column]
     if values.dtype != pl.String:
         raise InputError(f"column {column!r} of {path} holds {values.dtype}, not text")
     for row, text in enumerate(values.to_list(), start=1):
         if not (text or "").strip():
-            raise InputError(f"{path}: {column} of row {row} is missing or blank: fill it in or leave it out")
+            raise InputError(
+                f"{path}: {column} in row {row} is missing or blank: fill it in or remove the row"
+            )
     return tuple(values.to_list())
 
 
 def numbers(frame: pl.DataFrame, column: str, path: Path) -> tuple[float, ...]:
-    """Finite numbers of a column.
+    """Read finite numbers of a column.
 
     Raises:
-        InputError: one is missing, NaN, infinite or no number.
+        InputError: a value is missing, NaN, infinite or not a number.
     """
     values = frame[column]
     if values.dtype == pl.String:
@@ -40,17 +42,17 @@ def numbers(frame: pl.DataFrame, column: str, path: Path) -> tuple[float, ...]:
     for row, number in enumerate(found, start=1):
         if number is None or not math.isfinite(number):
             raise InputError(
-                f"{path}: {column} of row {row} is {values[row - 1]!r}, not a finite number: "
-                "mend the row or leave it out"
+                f"{path}: {column} in row {row} is {values[row - 1]!r}, not a finite number: "
+                "correct or remove the row"
             )
     return tuple(found)
 
 
 def labels(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
-    """Labels of a column, as text.
+    """Read labels of a column as text.
 
     Raises:
-        InputError: one is missing.
+        InputError: the column does not hold labels, or a label is missing.
     """
     values = frame[column]
     if not (values.dtype == pl.String or values.dtype.is_integer() or values.dtype == pl.Boolean):
@@ -58,15 +60,15 @@ def labels(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
     found = values.cast(pl.String).to_list()
     for row, label in enumerate(found, start=1):
         if label is None or not label.strip():
-            raise InputError(f"{path}: {column} of row {row} is missing: fill it in or leave it out")
+            raise InputError(f"{path}: {column} in row {row} is missing: fill it in or remove the row")
     return tuple(found)
 
 
 def text_lists(frame: pl.DataFrame, column: str, path: Path) -> list[tuple[str, ...]]:
-    """Lists of texts of a column, at least one text each.
+    """Read lists of texts of a column, with at least one text each.
 
     Raises:
-        InputError: it holds no lists, or one is empty or has a blank text.
+        InputError: the column does not hold lists, or a list is empty or has a blank text.
     """
     values = frame[column]
     if values.dtype != pl.List(pl.String):
@@ -74,30 +76,30 @@ def text_lists(frame: pl.DataFrame, column: str, path: Path) -> list[tuple[str, 
     found = [tuple(texts or ()) for texts in values.to_list()]
     for row, texts in enumerate(found, start=1):
         if not texts or not all((text or "").strip() for text in texts):
-            raise InputError(f"{path}: {column} of row {row} is empty or has a blank text")
+            raise InputError(f"{path}: {column} in row {row} is empty or has a blank text")
     return found
 
 
 def ids(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
-    """Distinct identifiers of a column, as text.
+    """Read distinct ids of a column as text.
 
     Raises:
-        InputError: one is missing or given twice.
+        InputError: an id is missing or occurs twice.
     """
     found = labels(frame, column, path)
     seen: set[str] = set()
     for row, each in enumerate(found, start=1):
         if each in seen:
-            raise InputError(f"{path}: {column} {each!r} of row {row} was given before: ids must be distinct")
+            raise InputError(f"{path}: {column} {each!r} in row {row} is a duplicate: ids must be distinct")
         seen.add(each)
     return found
 
 
 def require_columns(frame: pl.DataFrame, columns: tuple[str, ...], path: Path) -> None:
-    """Check that columns are there.
+    """Check that a table has columns.
 
     Raises:
-        InputError: names the first that is not.
+        InputError: a column is missing.
     """
     for column in columns:
         if column not in frame.columns:

@@ -1,4 +1,4 @@
-"""Tasks from a user's files, recognised by their layout."""
+"""Load tasks from files, whose layout tells the kind of task."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ LAYOUTS = (
     "reranking: query, positive, negative (lists of texts)",
     "classification: text, label, split (train or test); or a folder with a train and a test file",
     "clustering: text, label",
-    "retrieval: a folder with corpus.jsonl, queries.jsonl and qrels/test.tsv, as BEIR",
+    "retrieval: a folder with corpus.jsonl, queries.jsonl and qrels/test.tsv, as in BEIR",
 )
 _LEAST_PAIRS = 3
 _SPLITS = ("train", "test", "dev", "validation")
 
 
 def load_task(path: Path) -> tuple[Task, list[str]]:
-    """Read a task: csv, tsv, jsonl, parquet, or a folder.
+    """Read a task from a csv, tsv, jsonl or parquet file, or from a folder.
 
     Returns:
         The task, and notes on what was left out.
 
     Raises:
-        InputError: the layout is not known, or the content cannot be used.
+        InputError: the layout is unknown, or the content cannot be used.
     """
     if path.is_dir():
         return _from_folder(path)
@@ -48,19 +48,19 @@ def load_task(path: Path) -> tuple[Task, list[str]]:
             if frame.is_empty():
                 raise InputError(f"{path} has no rows")
             return build(frame, path), []
-    found = ", ".join(frame.columns) or "no columns"
-    raise InputError(f"{path} is of no layout that is known: it has {found}. {_known()}")
+    found = ", ".join(frame.columns) or "(none)"
+    raise InputError(f"{path} has an unknown layout, with columns {found}. {_known()}")
 
 
 def task_name(path: Path) -> str:
-    """The file's or folder's name; with its folder, where many files are called so."""
+    """Return the name of the file or folder; a file such as test.csv is prefixed with its folder."""
     if path.stem in _SPLITS:
         return f"{path.resolve().parent.name}-{path.stem}"
     return path.resolve().stem
 
 
 def _known() -> str:
-    return f"Layouts are: {'; '.join(LAYOUTS)}"
+    return f"Known layouts: {'; '.join(LAYOUTS)}"
 
 
 def _from_folder(folder: Path) -> tuple[Task, list[str]]:
@@ -69,7 +69,7 @@ def _from_folder(folder: Path) -> tuple[Task, list[str]]:
     splits = {name: _split_file(folder, name) for name in ("train", "test")}
     train, test = splits["train"], splits["test"]
     if train is None or test is None:
-        raise InputError(f"the folder {folder} is of no layout that is known. {_known()}")
+        raise InputError(f"the folder {folder} has an unknown layout. {_known()}")
     for path in (train, test):
         require_columns(read_table(path), ("text", "label"), path)
     return _classification(_texts_and_labels(train), _texts_and_labels(test), folder), []
@@ -89,7 +89,7 @@ def _similarity(frame: pl.DataFrame, path: Path) -> Task:
     gold = numbers(frame, "score", path)
     first, second = filled_texts(frame, "sentence1", path), filled_texts(frame, "sentence2", path)
     if len(gold) < _LEAST_PAIRS or len(set(gold)) == 1:
-        raise InputError(f"{path}: a correlation needs at least {_LEAST_PAIRS} pairs and different scores")
+        raise InputError(f"{path}: a correlation needs at least {_LEAST_PAIRS} pairs, and scores that differ")
     return SimilarityTask(task_name(path), first, second, gold)
 
 
@@ -97,7 +97,7 @@ def _pair_classification(frame: pl.DataFrame, path: Path) -> Task:
     gold = numbers(frame, "label", path)
     first, second = filled_texts(frame, "sentence1", path), filled_texts(frame, "sentence2", path)
     if set(gold) != {0.0, 1.0}:
-        raise InputError(f"{path}: labels of pairs must be 0 and 1, and both must occur")
+        raise InputError(f"{path}: labels of pairs must be 0 or 1, and both must occur")
     return PairClassificationTask(task_name(path), first, second, gold)
 
 
@@ -110,7 +110,9 @@ def _reranking(frame: pl.DataFrame, path: Path) -> Task:
     ids: dict[str, str] = {}
     for row, (good, bad) in enumerate(zip(positive, negative, strict=True)):
         if common := set(good) & set(bad):
-            raise InputError(f"{path}: row {row + 1} has {min(common)[:80]!r} as positive and as negative")
+            raise InputError(
+                f"{path}: row {row + 1} has {min(common)[:80]!r} among both positives and negatives"
+            )
         for text in (*good, *bad):
             documents.setdefault(ids.setdefault(text, f"d{len(ids)}"), text)
         query = f"q{row}"
@@ -127,7 +129,7 @@ def _classification_in_one(frame: pl.DataFrame, path: Path) -> Task:
     parts = {name: frame.filter(pl.Series(splits) == name) for name in ("train", "test")}
     for name, part in parts.items():
         if part.is_empty():
-            raise InputError(f"{path} has no row of the split {name!r}")
+            raise InputError(f"{path} has no rows of the split {name!r}")
     train, test = ((filled_texts(part, "text", path), labels(part, "label", path)) for part in parts.values())
     return _classification(train, test, path)
 
@@ -138,13 +140,13 @@ def _classification(
     counts = Counter(train[1])
     for label in sorted({*train[1], *test[1]}):
         if counts[label] < 2:
-            times = "once" if counts[label] else "never"
+            problem = "occurs only once in" if counts[label] else "is missing from"
             raise InputError(
-                f"{path}: the label {label!r} occurs {times} among the training texts: "
-                "leave its texts out, or merge it with another"
+                f"{path}: the label {label!r} {problem} the training texts: "
+                "remove its texts, or merge it with another label"
             )
     if len(counts) < 2:
-        raise InputError(f"{path}: all texts have the label {train[1][0]!r}: there is nothing to tell apart")
+        raise InputError(f"{path}: all texts have the label {train[1][0]!r}: at least two labels are needed")
     return ClassificationTask(task_name(path), *train, *test)
 
 
@@ -152,12 +154,12 @@ def _clustering(frame: pl.DataFrame, path: Path) -> Task:
     texts, groups = filled_texts(frame, "text", path), labels(frame, "label", path)
     counts = Counter(groups)
     if len(counts) < 2:
-        raise InputError(f"{path}: all texts have the label {groups[0]!r}: there is nothing to tell apart")
+        raise InputError(f"{path}: all texts have the label {groups[0]!r}: at least two labels are needed")
     for label, count in counts.items():
         if count < 2:
             raise InputError(
-                f"{path}: the label {label!r} occurs once, and one text is no group: "
-                "leave it out, or merge the label with another"
+                f"{path}: the label {label!r} occurs only once: "
+                "remove the text, or merge the label with another"
             )
     return ClusteringTask(task_name(path), texts, groups)
 

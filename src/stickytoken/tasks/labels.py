@@ -1,4 +1,4 @@
-"""Texts with labels: do they cluster by label, does a classifier learn the label?"""
+"""Tasks on labelled texts: clustering and classification."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ITERATIONS = 1000
 
 @dataclass(frozen=True)
 class ClusteringTask:
-    """Texts that should fall into groups.
+    """Texts that should cluster by label.
 
     Attributes:
-        name: of the task.
+        name: name of the task.
         sentences: the texts.
-        labels: the group of each.
+        labels: label of each text.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ClusteringTask:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over texts and labels."""
+        """SHA-256 of texts and labels."""
         return fingerprint(self.layout, self.sentences, self.labels)
 
     @property
@@ -50,12 +50,12 @@ class ClusteringTask:
         return {"text": self.sentences}
 
     def edited(self, side: Side) -> frozenset[str]:
-        """All texts: a clustering has no sides."""
+        """Return the role of all texts: a clustering has no sides."""
         del side
         return frozenset({"text"})
 
     def outcomes(self, vectors: Mapping[str, NDArray[np.float32]], seed: int) -> Outcomes:
-        """The k-means cluster of each text, with as many clusters as labels."""
+        """Cluster the texts with k-means into as many clusters as labels."""
         from sklearn.cluster import KMeans
 
         model = KMeans(len(set(self.labels)), n_init=_STARTS, random_state=seed)
@@ -65,7 +65,7 @@ class ClusteringTask:
     def scores(
         self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """V-measure or normalised mutual information (the same number, by its arithmetic mean)."""
+        """Compute the V-measure, which equals normalised mutual information (arithmetic mean)."""
         del metric
         gold = self._codes if sample is None else self._codes[sample]
         clusters = outcomes[:, :, 0].astype(np.intp)
@@ -83,15 +83,15 @@ class ClusteringTask:
 
 
 def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
-    """V-measure of several clusterings of the same texts.
+    """Compute the V-measure of several clusterings of the same texts.
 
-    2 I / (H(gold) + H(cluster)) with I = H(gold) + H(cluster) - H(both), the form of Rosenberg and
-    Hirschberg 2007 (equation 3, beta 1) that needs entropies alone. 1 where both are one group.
+    This is 2 I / (H(gold) + H(cluster)) with I = H(gold) + H(cluster) - H(both), the form of Rosenberg and
+    Hirschberg 2007 (equation 3, beta 1) that needs only entropies. It is 1 if both have a single group.
 
     Args:
         gold: code of the label of each text, shape (n,).
         clusters: cluster of each text, shape (conditions, n).
-        kinds: codes and clusters lie below this.
+        kinds: number of codes; codes and clusters are below it.
     """
     from scipy.stats import entropy
 
@@ -103,23 +103,23 @@ def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], kinds: int) -
 
 
 def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
-    """F1 averaged over the labels that occur or are predicted, of several predictions for the same texts.
+    """Compute the F1 of several predictions, averaged over labels that occur or are predicted.
 
     Args:
         gold: code of the label of each text, shape (n,).
         predicted: predicted code of each text, shape (conditions, n).
-        kinds: codes lie below this.
+        kinds: number of codes.
     """
     table = contingency(gold, predicted, kinds)
     right = np.diagonal(table, axis1=1, axis2=2)
-    total = table.sum(axis=1) + table.sum(axis=2)  # 2 right + wrong of both sorts
+    total = table.sum(axis=1) + table.sum(axis=2)  # twice the correct ones, plus both kinds of errors
     f1 = 2 * right / np.where(total, total, 1)
     mean: NDArray[np.float64] = f1.sum(axis=1) / (total > 0).sum(axis=1)
     return mean
 
 
 def contingency(gold: NDArray[np.intp], other: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
-    """How many texts have each pair of codes, shape (conditions, kinds of other, kinds of gold)."""
+    """Count texts by pair of codes, shape (conditions, kinds of other, kinds of gold)."""
     rows = np.arange(len(other))[:, None]
     both = np.bincount(((rows * kinds + other) * kinds + gold).ravel(), minlength=len(other) * kinds**2)
     return both.reshape(len(other), kinds, kinds).astype(np.float64)
@@ -127,14 +127,14 @@ def contingency(gold: NDArray[np.intp], other: NDArray[np.intp], kinds: int) -> 
 
 @dataclass(frozen=True)
 class ClassificationTask:
-    """Texts whose label a classifier on their vectors must tell.
+    """Texts whose label a classifier predicts from their vectors.
 
     Attributes:
-        name: of the task.
-        train: texts that it learns from.
-        train_labels: their labels.
-        test: texts that it is judged by.
-        test_labels: their labels.
+        name: name of the task.
+        train: training texts.
+        train_labels: labels of the training texts.
+        test: test texts.
+        test_labels: labels of the test texts.
     """
 
     name: str
@@ -150,12 +150,12 @@ class ClassificationTask:
 
     @property
     def units(self) -> int:
-        """Number of texts that are judged."""
+        """Number of test texts."""
         return len(self.test)
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over texts and labels."""
+        """SHA-256 of texts and labels."""
         return fingerprint(self.layout, self.train, self.train_labels, self.test, self.test_labels)
 
     @property
@@ -164,11 +164,11 @@ class ClassificationTask:
         return {"train": self.train, "test": self.test}
 
     def edited(self, side: Side) -> frozenset[str]:
-        """Texts of the test split; those of both for both sides."""
+        """Return the test split, or both splits for both sides."""
         return frozenset({"train", "test"} if side is Side.BOTH else {"test"})
 
     def outcomes(self, vectors: Mapping[str, NDArray[np.float32]], seed: int) -> Outcomes:
-        """The label that logistic regression predicts for each test text, as a code."""
+        """Predict the label of each test text with logistic regression, as a code."""
         from sklearn.linear_model import LogisticRegression
 
         model = LogisticRegression(max_iter=_ITERATIONS, random_state=seed)
@@ -179,7 +179,7 @@ class ClassificationTask:
     def scores(
         self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """Accuracy, or F1 averaged over the labels."""
+        """Compute accuracy, or F1 averaged over labels."""
         gold, predicted = self._gold, outcomes[:, :, 0].astype(np.intp)
         if sample is not None:
             gold, predicted = gold[sample], predicted[:, sample]

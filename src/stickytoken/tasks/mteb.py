@@ -1,4 +1,4 @@
-"""Tasks of MTEB, by name or as objects."""
+"""MTEB tasks, by name or as objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stickytoken.errors import InputError, require_package
 from stickytoken.tasks.files import LAYOUTS
 from stickytoken.tasks.protocol import fingerprint
 
-# The tasks of Chen et al. 2025, by MTEB's names.
+# MTEB names of the tasks of Chen et al. 2025.
 PAPER_TASKS = (
     "Banking77Classification",
     "EmotionClassification",
@@ -37,12 +37,12 @@ _SHOWN_REASON = 300
 
 
 class UnreachableTaskError(InputError):
-    """A task of MTEB whose data cannot be loaded."""
+    """The data of an MTEB task cannot be loaded."""
 
 
 @dataclass(frozen=True)
 class MtebTask:
-    """A task of MTEB. It gives one number per condition, so its intervals stay empty.
+    """An MTEB task. It yields one number per condition, so it has no intervals.
 
     Attributes:
         task: MTEB's own object.
@@ -58,24 +58,24 @@ class MtebTask:
 
     @property
     def name(self) -> str:
-        """MTEB's name."""
+        """Name of the task in MTEB."""
         return str(self.task.metadata.name)
 
     @property
     def fingerprint(self) -> str:
-        """sha256 over the name, the data's place and revision, and MTEB's version."""
+        """SHA-256 of the name, the location and revision of the data, and the version of MTEB."""
         return fingerprint(self.layout, self.name, dict(self.task.metadata.dataset), version("mteb"))
 
     def scores(
         self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """The main score of each condition."""
+        """Return the main score of each condition."""
         del metric, sample
         return outcomes[:, 0, 0]
 
 
 def find_mteb_task(source: Any) -> MtebTask:
-    """Find a task by its name, or take one that MTEB gave.
+    """Find an MTEB task by name, or wrap an MTEB task object.
 
     Raises:
         MissingExtraError: MTEB is not installed.
@@ -91,13 +91,13 @@ def find_mteb_task(source: Any) -> MtebTask:
         return MtebTask(mteb.get_task(str(source)))
     except (KeyError, ValueError) as error:
         raise InputError(
-            f"{str(source)!r} is neither a file or folder nor a task of MTEB. Layouts of files are: "
+            f"{str(source)!r} is neither a file or folder nor an MTEB task. Known layouts of files: "
             f"{'; '.join(LAYOUTS)}"
         ) from error
 
 
 def evaluate(model: Any, task: MtebTask) -> float:
-    """Return the main score that `mteb.evaluate` gives, without MTEB's cache of results."""
+    """Return the main score from `mteb.evaluate`, without MTEB's result cache."""
     import mteb
 
     options: Any = {"batch_size": 32, "show_progress_bar": False}
@@ -109,10 +109,10 @@ def evaluate(model: Any, task: MtebTask) -> float:
 
 
 def load_data(task: MtebTask) -> None:
-    """Load the data of a task, unless it is there.
+    """Load the data of a task if it is not loaded yet.
 
     Raises:
-        UnreachableTaskError: it cannot be loaded.
+        UnreachableTaskError: the data cannot be loaded.
     """
     from datasets.exceptions import DatasetsError
 

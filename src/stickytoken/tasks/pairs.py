@@ -1,4 +1,4 @@
-"""Pairs of sentences: similarity by people (STS), or a yes or no (pair classification)."""
+"""Tasks on sentence pairs: similarity scores (STS), or binary labels (pair classification)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from stickytoken.tasks.protocol import Outcomes, Side, distinct, fingerprint, un
 
 @dataclass(frozen=True)
 class _Pairs(ABC):
-    """Pairs with a number each.
+    """Sentence pairs with a number each.
 
     Attributes:
-        name: of the task.
+        name: name of the task.
         first: first sentences.
         second: second sentences.
-        gold: the number of each pair.
+        gold: score or label of each pair.
     """
 
     name: str
@@ -35,7 +35,7 @@ class _Pairs(ABC):
     @property
     @abstractmethod
     def layout(self) -> str:
-        """Its kind."""
+        """Kind of the task."""
 
     @property
     def units(self) -> int:
@@ -44,7 +44,7 @@ class _Pairs(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over the pairs."""
+        """SHA-256 of the pairs."""
         return fingerprint(self.layout, self.first, self.second, self.gold)
 
     @property
@@ -53,11 +53,11 @@ class _Pairs(ABC):
         return {"query": self._queries[0], "document": self._documents[0]}
 
     def edited(self, side: Side) -> frozenset[str]:
-        """The side, or both."""
+        """Return the chosen side, or both."""
         return frozenset({"query", "document"} if side is Side.BOTH else {side.value})
 
     def outcomes(self, vectors: Mapping[str, NDArray[np.float32]], seed: int) -> Outcomes:
-        """Cosine of each pair."""
+        """Compute the cosine of each pair."""
         del seed
         queries, documents = unit_vectors(vectors["query"]), unit_vectors(vectors["document"])
         left, right = queries[self._queries[1]], documents[self._documents[1]]
@@ -78,7 +78,7 @@ class _Pairs(ABC):
 
 
 class SimilarityTask(_Pairs):
-    """STS: correlation of cosines with the similarity that people gave."""
+    """STS: correlation of cosines with human similarity scores."""
 
     layout = "sts"
     metrics = ("spearman", "pearson")
@@ -86,7 +86,7 @@ class SimilarityTask(_Pairs):
     def scores(
         self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """Spearman's or Pearson's correlation; NaN where one side is constant."""
+        """Compute Spearman's or Pearson's correlation; NaN if one side is constant."""
         from scipy.stats import rankdata
 
         rows = np.vstack([self._gold, outcomes[:, :, 0]])
@@ -102,7 +102,7 @@ class SimilarityTask(_Pairs):
 
 
 class PairClassificationTask(_Pairs):
-    """Pairs that belong together or not: average precision of the cosine."""
+    """Pairs that match or not: average precision of the cosine."""
 
     layout = "pair-classification"
     metrics = ("average_precision",)
@@ -110,7 +110,7 @@ class PairClassificationTask(_Pairs):
     def scores(
         self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """Average precision; NaN where no pair, or every pair, belongs together."""
+        """Compute the average precision; NaN if no pair or every pair matches."""
         del metric
         from sklearn.metrics import average_precision_score
 

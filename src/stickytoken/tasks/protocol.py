@@ -1,4 +1,4 @@
-"""What a task offers: texts, what comes of their vectors, and metrics of that."""
+"""Protocols of tasks: texts, outcomes computed from their vectors, and metrics of the outcomes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Outcomes: TypeAlias = NDArray[np.float64]
-"""What a task's metrics are computed from: shape (units, columns)."""
+"""Values that the metrics of a task are computed from, shape (units, columns)."""
 
 
 class Side(StrEnum):
@@ -26,26 +26,26 @@ class Side(StrEnum):
 
 
 class Scored(Protocol):
-    """What has metrics. Higher is better for every one."""
+    """Anything with metrics, all of them better when higher."""
 
     @property
     def name(self) -> str:
-        """How the user calls it."""
+        """Name of the task."""
         ...
 
     @property
     def layout(self) -> str:
-        """Its kind: sts, retrieval, ..."""
+        """Kind of the task: sts, retrieval, ..."""
         ...
 
     @property
     def unit(self) -> str:
-        """What is resampled: pairs, queries, texts."""
+        """What is resampled: pairs, queries or texts."""
         ...
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics; the first one is the main one."""
+        """Names of the metrics, the main one first."""
         ...
 
     @property
@@ -55,27 +55,27 @@ class Scored(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """sha256 over everything in it that can change a number."""
+        """SHA-256 of everything in the task that can change a number."""
         ...
 
     def scores(
         self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """A metric of several outcomes on the same units.
+        """Compute a metric of several outcomes on the same units.
 
         Args:
-            metric: its name.
-            outcomes: shape (conditions, units, columns).
-            sample: indices of units, repeated ones count as often; None is every unit once.
+            metric: name of the metric.
+            outcomes: outcomes, shape (conditions, units, columns).
+            sample: indices of units, with repetitions; None is every unit once.
 
         Returns:
-            Shape (conditions,); NaN where the metric is not defined.
+            Scores, shape (conditions,); NaN where the metric is undefined.
         """
         ...
 
 
 class Task(Scored, Protocol):
-    """An evaluation of vectors of texts."""
+    """An evaluation of text vectors."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -84,25 +84,25 @@ class Task(Scored, Protocol):
 
     @property
     def texts(self) -> Mapping[str, tuple[str, ...]]:
-        """Its texts by role."""
+        """Texts by role."""
         ...
 
     def edited(self, side: Side) -> frozenset[str]:
-        """Roles that get copies."""
+        """Return the roles whose texts get copies."""
         ...
 
     def outcomes(self, vectors: Mapping[str, NDArray[np.float32]], seed: int) -> Outcomes:
-        """What comes of the vectors of all texts, unit by unit.
+        """Compute the outcomes of all units from the vectors of all texts.
 
         Args:
-            vectors: of each role, shape (texts, d).
-            seed: of what is random in it, such as the start of a clustering.
+            vectors: vectors by role, shape (texts, d).
+            seed: seed of random steps, such as the start of a clustering.
         """
         ...
 
 
 def fingerprint(*parts: Any) -> str:
-    """Return the sha256 of JSON values in order."""
+    """Return the SHA-256 of JSON values in order."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(json.dumps(part, ensure_ascii=True, sort_keys=True).encode() + b"\0")
@@ -110,13 +110,13 @@ def fingerprint(*parts: Any) -> str:
 
 
 def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Vectors of length 1."""
+    """Scale vectors to length 1."""
     doubled = vectors.astype(np.float64)
     units: NDArray[np.float64] = doubled / np.linalg.norm(doubled, axis=1, keepdims=True)
     return units
 
 
 def distinct(texts: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.intp]]:
-    """Texts without repetition, and the place of each given one among them."""
+    """Return the distinct texts, and the index of each given text among them."""
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
     return tuple(places), np.array([places[text] for text in texts], dtype=np.intp)

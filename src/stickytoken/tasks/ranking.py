@@ -1,4 +1,4 @@
-"""Queries that rank documents: retrieval over a corpus, reranking of candidates."""
+"""Tasks that rank documents by query: retrieval from a corpus, and reranking of candidates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stickytoken.errors import require_package
 from stickytoken.tasks.protocol import Outcomes, Side, fingerprint, unit_vectors
 
-# Depth of a ranking, as of trec_eval runs and MTEB.
+# Depth of a ranking, as in trec_eval and MTEB.
 _DEPTH = 1000
 _QUERIES_AT_ONCE = 256
 _MEASURES = {"ndcg_cut.10", "recall.100", "map", "recip_rank"}
@@ -21,13 +21,13 @@ _MEASURES = {"ndcg_cut.10", "recall.100", "map", "recip_rank"}
 
 @dataclass(frozen=True)
 class _Ranking(ABC):
-    """Queries, documents and which of them belong together.
+    """Queries, documents and relevance judgements.
 
     Attributes:
-        name: of the task.
-        queries: text by id.
-        documents: text by id.
-        relevant: by query id, the relevance of documents by id; every query has a relevant one.
+        name: name of the task.
+        queries: queries by id.
+        documents: documents by id.
+        relevant: relevance of documents, by query id and document id; every query has a relevant document.
 
     Raises:
         MissingExtraError: pytrec_eval, which computes the metrics, is not installed.
@@ -41,13 +41,13 @@ class _Ranking(ABC):
     unit = "queries"
 
     def __post_init__(self) -> None:
-        """Fail before anything is encoded, not when the metrics are due."""
+        """Fail before anything is encoded, not once metrics are computed."""
         require_package("pytrec_eval", f"the {self.layout} task {self.name!r}", "impact")
 
     @property
     @abstractmethod
     def layout(self) -> str:
-        """Its kind."""
+        """Kind of the task."""
 
     @property
     def units(self) -> int:
@@ -60,24 +60,24 @@ class _Ranking(ABC):
         return {"query": tuple(self.queries.values()), "document": tuple(self.documents.values())}
 
     def edited(self, side: Side) -> frozenset[str]:
-        """The side, or both."""
+        """Return the chosen side, or both."""
         return frozenset({"query", "document"} if side is Side.BOTH else {side.value})
 
     def scores(
         self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """Mean of a metric over queries."""
+        """Average a metric over queries."""
         values = outcomes[:, :, self._place(metric)]
         mean: NDArray[np.float64] = (values if sample is None else values[:, sample]).mean(axis=1)
         return mean
 
     @abstractmethod
     def _place(self, metric: str) -> int:
-        """Place of a metric among the outcomes."""
+        """Return the column of a metric in the outcomes."""
 
 
 class RetrievalTask(_Ranking):
-    """A corpus that every query searches, as BEIR lays it out."""
+    """A corpus that every query searches, as in BEIR."""
 
     layout = "retrieval"
     metrics = ("ndcg_at_10", "recall_at_100", "map", "mrr")
@@ -85,12 +85,12 @@ class RetrievalTask(_Ranking):
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over queries, documents and relevance."""
+        """SHA-256 of queries, documents and relevance."""
         relevant = {query: dict(found) for query, found in self.relevant.items()}
         return fingerprint(self.layout, dict(self.queries), dict(self.documents), relevant)
 
     def outcomes(self, vectors: Mapping[str, NDArray[np.float32]], seed: int) -> Outcomes:
-        """The four metrics of each query, by pytrec_eval over the best 1,000 documents."""
+        """Compute the four metrics of each query with pytrec_eval, over its best 1,000 documents."""
         del seed
         measures = ("ndcg_cut_10", "recall_100", "map", "recip_rank")
         found = evaluate_ranking(self.relevant, self._run(vectors), measures)
@@ -114,7 +114,7 @@ class RetrievalTask(_Ranking):
 
 @dataclass(frozen=True)
 class RerankingTask(_Ranking):
-    """Candidates of each query, to be put in order.
+    """Candidates of each query, to be ranked.
 
     Attributes:
         candidates: document ids by query id.
@@ -128,13 +128,13 @@ class RerankingTask(_Ranking):
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over queries, candidates and relevance."""
+        """SHA-256 of queries, candidates and relevance."""
         relevant = {query: dict(found) for query, found in self.relevant.items()}
         candidates = {query: list(ids) for query, ids in self.candidates.items()}
         return fingerprint(self.layout, dict(self.queries), dict(self.documents), relevant, candidates)
 
     def outcomes(self, vectors: Mapping[str, NDArray[np.float32]], seed: int) -> Outcomes:
-        """Average precision of each query over its candidates, by pytrec_eval."""
+        """Compute the average precision of each query over its candidates with pytrec_eval."""
         del seed
         queries, documents = unit_vectors(vectors["query"]), unit_vectors(vectors["document"])
         places = {document: place for place, document in enumerate(self.documents)}
@@ -154,7 +154,7 @@ def evaluate_ranking(
     run: Mapping[str, Mapping[str, float]],
     measures: tuple[str, ...],
 ) -> dict[str, dict[str, float]]:
-    """Measures of trec_eval by query."""
+    """Compute trec_eval measures by query."""
     import pytrec_eval
 
     judged = {query: dict(found) for query, found in relevant.items()}

@@ -1,4 +1,4 @@
-"""Which engine a run computes with."""
+"""Choose the engine of a run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from stickytoken.validation import shown
 
 @dataclass(frozen=True, slots=True)
 class RayCluster:
-    """Where and how widely to compute on Ray.
+    """Where to compute on Ray, and with how many workers.
 
     Attributes:
-        address: ``host:port`` of a cluster's head node, or ``auto``; None is the Ray that this process is
-            connected to, that of the variable RAY_ADDRESS, or one that is started on this machine and
-            ends with the run.
-        workers: how many; None is one a GPU, or on a CPU one for every four cores.
+        address: ``host:port`` of a cluster's head node, or ``auto``. None is the Ray instance that this
+            process is connected to, or that of the variable RAY_ADDRESS, or one that is started on this
+            machine and stopped after the run.
+        workers: number of workers; None is one per GPU, or on a CPU one per four cores.
     """
 
     address: str | None = None
@@ -32,10 +32,10 @@ EngineChoice: TypeAlias = str | RayCluster | Engine
 
 
 def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextManager[Engine]:
-    """The engine that a caller means, to be entered.
+    """Return the chosen engine as a context manager.
 
     Args:
-        choice: ``local``, ``ray``, a `RayCluster`, or an engine, which stays open.
+        choice: ``local``, ``ray``, a `RayCluster`, or an engine, which is not closed.
         encoder: the model.
 
     Raises:

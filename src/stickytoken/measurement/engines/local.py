@@ -1,4 +1,4 @@
-"""Compute shards one after another in this process."""
+"""Compute shards one by one in this process."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class LocalEngine:
 
     @property
     def identity(self) -> EncoderIdentity:
-        """Of the model that it computes with."""
+        """Identity of the model."""
         return self._encoder.identity
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
-        """Give the shards in order; see `Engine.compute`.
+        """Yield the shards in order; see `Engine.compute`.
 
         The next shard is prepared while the model computes.
         """
@@ -58,8 +58,8 @@ class PreparedShard:
     """A shard ready for the model.
 
     Attributes:
-        tokens: what it covers, each with the slice of its probes.
-        probes: all probes as content ids, or as texts for an encoder that reads nothing else.
+        tokens: tokens that it covers, each with the slice of its probes.
+        probes: all probes as content ids, or as texts if the encoder reads only texts.
     """
 
     tokens: Sequence[tuple[Token, slice]]
@@ -68,7 +68,7 @@ class PreparedShard:
 
 @dataclass(frozen=True, slots=True)
 class TokenWork:
-    """A stage over tokens, as engines execute it.
+    """A stage in the form that engines execute.
 
     Attributes:
         stage: probes and measurement.
@@ -82,25 +82,25 @@ class TokenWork:
         return self.stage.name
 
     def prepare(self, shard: Shard, encoder: Encoder) -> PreparedShard:
-        """Make and tokenize the probes."""
+        """Create and tokenize the probes."""
         return prepare_shard(self.stage, shard, encoder)
 
     def compute(self, prepared: PreparedShard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Encode the probes and measure token by token."""
+        """Encode the probes and measure each token."""
         return measure_shard(self.stage, prepared, encoder)
 
 
 def compute_shard(stage: Stage, shard: Shard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-    """Encode all probes of a shard together and measure token by token.
+    """Encode all probes of a shard together and measure each token.
 
     Returns:
-        One row a token, and the number of probes.
+        One row per token, and the number of probes.
     """
     return measure_shard(stage, prepare_shard(stage, shard, encoder), encoder)
 
 
 def prepare_shard(stage: Stage, shard: Shard, encoder: Encoder) -> PreparedShard:
-    """Make the probes of a shard and tokenize those that are texts."""
+    """Create the probes of a shard and tokenize those that are texts."""
     probes: list[Probe] = []
     tokens: list[tuple[Token, slice]] = []
     for token in shard.tokens:
@@ -111,7 +111,7 @@ def prepare_shard(stage: Stage, shard: Shard, encoder: Encoder) -> PreparedShard
 
 
 def tokenized_probes(encoder: Encoder, probes: Sequence[Probe]) -> Sequence[Probe]:
-    """Content ids of probes, which are all texts or all ids; texts stay where the encoder reads no ids."""
+    """Tokenize probes, which are all texts or all ids; texts stay texts if the encoder reads only texts."""
     texts = [probe for probe in probes if isinstance(probe, str)]
     if texts and len(texts) == len(probes) and reads_ids(encoder):
         return [tuple(ids) for ids in encoder.content_ids(texts)]
@@ -121,10 +121,10 @@ def tokenized_probes(encoder: Encoder, probes: Sequence[Probe]) -> Sequence[Prob
 def encode_probes(
     encoder: Encoder, probes: Sequence[Probe], precision: Precision | None = None
 ) -> NDArray[np.float32]:
-    """Encode what `tokenized_probes` gives, shape (n, d).
+    """Encode probes from `tokenized_probes`, shape (n, d).
 
     Raises:
-        ModelError: ids, or a lower precision, for an encoder that reads texts only.
+        ModelError: the probes are ids, or the precision is lower, and the encoder reads only texts.
     """
     texts = [probe for probe in probes if isinstance(probe, str)]
     if texts and len(texts) == len(probes) and precision is None:
@@ -136,7 +136,7 @@ def encode_probes(
 def measure_shard(
     stage: Stage, prepared: PreparedShard, encoder: Encoder
 ) -> tuple[list[dict[str, Any]], int]:
-    """Encode what was prepared and measure token by token; as `compute_shard`."""
+    """Encode a prepared shard and measure each token; see `compute_shard`."""
     vectors = encode_probes(encoder, prepared.probes, stage.precision)
     rows = [{"token_id": token.id, **stage.measure(token, vectors[own])} for token, own in prepared.tokens]
     return rows, len(prepared.probes)

@@ -1,4 +1,4 @@
-"""What engines execute and what an engine is. An engine knows no result folder."""
+"""Protocols of engines and of the work that they execute. Engines know nothing about result folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stickytoken.measurement.store import ShardCost
 
 
 class AnyShard(Protocol):
-    """A slice of some work, computed and committed whole."""
+    """A slice of work, computed and committed as a unit."""
 
     @property
     def index(self) -> int:
@@ -25,7 +25,7 @@ P = TypeVar("P")
 
 
 class Work(Protocol[S_contra, P]):
-    """What an engine executes shard by shard. Pure but for the encoder; it can be sent to another process."""
+    """Work that an engine executes shard by shard. Pure except for the encoder; it can be pickled."""
 
     @property
     def name(self) -> str:
@@ -33,26 +33,26 @@ class Work(Protocol[S_contra, P]):
         ...
 
     def prepare(self, shard: S_contra, encoder: Encoder) -> P:
-        """Do what can be done while the model still computes the shard before."""
+        """Prepare a shard while the model computes the previous one."""
         ...
 
     def compute(self, prepared: P, encoder: Encoder) -> tuple[Sequence[Mapping[str, Any]], int]:
         """Compute the rows of a shard.
 
         Returns:
-            The rows, and the number of texts that were encoded for them.
+            The rows, and the number of texts encoded for them.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedShard(Generic[S]):
-    """A shard whose rows are there and not committed yet.
+    """A shard that is computed but not committed.
 
     Attributes:
-        shard: what was computed.
-        rows: in order.
-        cost: what it took.
+        shard: the shard.
+        rows: its rows in order.
+        cost: cost of computing it.
     """
 
     shard: S
@@ -66,13 +66,13 @@ class Engine(Protocol):
 
     @property
     def identity(self) -> EncoderIdentity:
-        """Identity of the model that it computes with."""
+        """Identity of the model."""
         ...
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
-        """Give every shard once, as soon as it is computed.
+        """Yield every shard once, as soon as it is computed.
 
         Raises:
-            StickyTokenError: what the encoder raises on a probe, or an engine that cannot go on.
+            StickyTokenError: the encoder rejects a probe, or the engine cannot continue.
         """
         ...

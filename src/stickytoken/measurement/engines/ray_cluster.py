@@ -1,4 +1,4 @@
-"""A Ray to compute on: one that is there, or one of our own; what it offers, divided among workers."""
+"""Connect to a Ray cluster or start a local one, and divide its resources among workers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from stickytoken.errors import InputError, MissingExtraError, RunError
 
-# Of a Ray of our own: shards and their rows are small, and a container's shared memory may be, too.
+# For a local Ray instance: shards and rows are small, and the shared memory of a container may be, too.
 _OBJECT_STORE_BYTES = 128 * 2**20
 _ANSWER_SECONDS = 5
 _SHOWN_REASON = 200
-# One core a worker wastes none, but every worker holds the whole model.
+# One core per worker would be the most efficient, but every worker holds the whole model.
 _CORES_PER_WORKER = 4
 
 
@@ -30,9 +30,9 @@ class Share(NamedTuple):
     """How a cluster is divided.
 
     Attributes:
-        workers: how many.
-        cores: of each.
-        gpus: of each, 0 or 1.
+        workers: number of workers.
+        cores: number of cores of each worker.
+        gpus: number of GPUs of each worker, 0 or 1.
     """
 
     workers: int
@@ -42,18 +42,18 @@ class Share(NamedTuple):
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Give the module ``ray``, connected.
+    """Yield the module ``ray`` with a connection.
 
-    A Ray that this process is connected to already is used and left alone. One that is started here ends
-    with the block.
+    An existing connection of this process is used and left open. A Ray instance started here stops at the
+    end of the block.
 
     Args:
-        address: ``host:port`` or ``auto``; None is the variable RAY_ADDRESS, or a Ray of our own.
+        address: ``host:port`` or ``auto``; None is the variable RAY_ADDRESS, or a local Ray instance.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        InputError: no such address.
-        RunError: nobody answers there, or Ray does not start.
+        InputError: the address is malformed, or this process is connected already.
+        RunError: Ray does not answer at the address, or does not start.
     """
     try:
         import ray
@@ -62,8 +62,8 @@ def connected(address: str | None) -> Iterator[Any]:
     if ray.is_initialized():
         if address is not None:
             raise InputError(
-                f"the Ray address {address!r} is asked for, but this process is connected to a Ray already: "
-                "leave the address out, or call ray.shutdown() first"
+                f"the Ray address is {address!r}, but this process is already connected to Ray: leave the "
+                "address out, or call ray.shutdown() first"
             )
         yield ray
         return
@@ -85,34 +85,35 @@ def _start(ray: Any, address: str | None) -> None:
             ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **own)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split())[:_SHOWN_REASON]
-        where = "Ray does not start" if address is None else f"no Ray at {address!r}"
-        raise RunError(f"{where} ({reason}): check the address, and that the cluster is up") from error
+        where = "Ray does not start" if address is None else f"there is no Ray cluster at {address!r}"
+        raise RunError(f"{where} ({reason}): check the address, and that the cluster is running") from error
 
 
 def _require_answer(address: str) -> None:
-    """Find out in seconds what Ray finds out in minutes: that nobody listens there."""
+    """Check within seconds that something listens at an address, for which Ray takes minutes."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
         raise InputError(
-            f"{address!r} is no Ray address: pass host:port of the head node, or auto on a machine of it"
+            f"{address!r} is not a Ray address: pass host:port of the head node, or auto on one of its nodes"
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise RunError(
-            f"nobody answers at the Ray address {address!r} ({error}): check it, and that the cluster is up"
+            f"nothing answers at the Ray address {address!r} ({error}): "
+            "check it, and that the cluster is running"
         ) from error
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Let Ray start without reports to its makers and lines between ours, and answer soon if it cannot."""
+    """Start Ray without usage reports and log lines, and fail fast if it cannot start."""
     wanted = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_gcs_server_port_wait_time_s": "1",
-        # Workers are what the user waits for; Ray would run them behind everything else on the machine.
+        # The user waits for the workers, but Ray would give them the lowest priority on the machine.
         "RAY_worker_niceness": "0",
     }
     changed = {name: value for name, value in wanted.items() if name not in os.environ}
@@ -129,7 +130,7 @@ def _quiet() -> Iterator[None]:
 
 
 def nodes_of(ray: Any) -> list[Node]:
-    """The machines that are up, whatever else they are busy with."""
+    """Return the machines that are alive, busy or not."""
     return [
         Node(int(node["Resources"].get("CPU", 0)), int(node["Resources"].get("GPU", 0)))
         for node in ray.nodes()
@@ -138,15 +139,16 @@ def nodes_of(ray: Any) -> list[Node]:
 
 
 def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
-    """Divide a cluster: a worker has one GPU, or as many cores as so many workers can have.
+    """Divide a cluster among workers: each gets one GPU, or an equal number of cores.
 
     Args:
-        nodes: of the cluster.
-        device: of the coordinator's model; workers compute on the same kind.
-        workers: how many; None is one a GPU, or on a CPU one for every four cores, one a machine at least.
+        nodes: machines of the cluster.
+        device: device of the coordinator's model; workers compute on the same kind of device.
+        workers: number of workers; None is one per GPU, or on a CPU one per four cores and at least one per
+            machine.
 
     Raises:
-        InputError: the cluster has less than was asked for, or a kind of device that Ray does not know.
+        InputError: the cluster is too small, or Ray does not support the device.
     """
     kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
@@ -155,8 +157,8 @@ def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
         gpus = sum(node.gpus for node in nodes if node.cpus)
         if not gpus or (workers or 1) > gpus:
             raise InputError(
-                f"{workers or 'no'} workers with a GPU each were asked for, the cluster has {gpus}: "
-                "ask for fewer workers, or for the device cpu"
+                f"the cluster has {gpus} GPUs, the number of workers is {workers or 1}, and each needs one: "
+                "use fewer workers, or the device cpu"
             )
         return Share(workers or gpus, 1, 1)
     cpus = sum(node.cpus for node in nodes)
@@ -164,6 +166,7 @@ def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
     cores = next((size for size in range(cpus, 0, -1) if sum(n.cpus // size for n in nodes) >= count), 0)
     if not count or not cores:
         raise InputError(
-            f"{workers or 1} workers were asked for, the cluster has {cpus} CPU cores: ask for fewer workers"
+            f"the cluster has {cpus} CPU cores, the number of workers is {workers or 1}, and each needs one: "
+            "use fewer workers"
         )
     return Share(count, cores, 0)

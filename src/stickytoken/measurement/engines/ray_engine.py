@@ -21,9 +21,9 @@ from stickytoken.measurement.identity import differences
 
 _LOG = logging.getLogger(__name__)
 
-# The shard being computed and the next one, so that a worker never waits for the coordinator.
+# The current shard and the next one, so that a worker never waits for the coordinator.
 _IN_FLIGHT = 2
-# A shard that ends so many workers would end all others too.
+# Give up on a shard that crashed this many workers.
 _ATTEMPTS = 3
 _START_SECONDS = 300
 _SHOWN_REASON = 200
@@ -31,7 +31,7 @@ _SHOWN_REASON = 200
 
 @dataclass(eq=False)
 class _Worker:
-    """An actor and what it was given; the first shard is the one that it computes."""
+    """An actor and the shards given to it; it computes the first of them."""
 
     actor: Any
     loading: Any
@@ -43,28 +43,28 @@ class _Worker:
 def ray_engine(
     encoder: Encoder, address: str | None = None, workers: int | None = None
 ) -> Iterator[RayEngine]:
-    """An engine whose workers end with the block, and with them the Ray that was started for it.
+    """Yield an engine; its workers, and a Ray instance started for it, stop at the end of the block.
 
-    Workers load the model while the coordinator goes on.
+    Workers load the model while the coordinator continues.
 
     Args:
-        encoder: the coordinator's; workers load the same one.
-        address: of a cluster; see `connected`.
-        workers: how many; see `divide`.
+        encoder: encoder of the coordinator; workers load the same model.
+        address: address of a cluster; see `connected`.
+        workers: number of workers; see `divide`.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        InputError: the encoder was made of a model object, or the cluster has less than is asked for.
-        RunError: nobody answers at the address.
+        InputError: the encoder was made from a model object, or the cluster is too small.
+        RunError: Ray does not answer at the address.
     """
     spec: EncoderSpec | None = getattr(encoder, "spec", None)
     if spec is None:
         raise InputError(
-            f"{encoder.name} was made from a model object, which workers cannot load by themselves: "
+            f"{encoder.name} was made from a model object, which Ray workers cannot load: "
             "save it, and pass its folder or name to load_encoder"
         )
     if workers is not None and workers < 1:
-        raise InputError(f"{workers} workers cannot compute anything: ask for at least one")
+        raise InputError(f"the number of workers is {workers}: use at least one")
     with connected(address) as ray:
         engine = RayEngine(ray, divide(nodes_of(ray), encoder.device, workers), spec, encoder.identity)
         try:
@@ -74,13 +74,13 @@ def ray_engine(
 
 
 class RayEngine:
-    """Computes shards on actors, each with an encoder of its own.
+    """Computes shards on actors, each with its own encoder.
 
     Args:
-        ray: the module, connected.
-        share: workers, and what each has.
-        spec: what workers load.
-        identity: what it must turn out to be.
+        ray: the module ``ray``, connected.
+        share: number of workers, and the resources of each.
+        spec: the model that workers load.
+        identity: the identity that this model must have.
     """
 
     def __init__(self, ray: Any, share: Share, spec: EncoderSpec, identity: EncoderIdentity) -> None:
@@ -88,17 +88,17 @@ class RayEngine:
         self._share = share
         self._spec = spec
         self.identity = identity
-        self.reports: list[WorkerReport] = []  # of workers, as they became ready
+        self.reports: list[WorkerReport] = []  # in the order in which workers became ready
         self._failed_starts = 0
         self._keys = itertools.count()
         self._workers = [self._started() for _ in range(share.workers)]
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
-        """Give the shards as workers finish them; see `Engine.compute`."""
+        """Yield shards in the order in which workers finish them; see `Engine.compute`."""
         try:
             yield from self._computed(work, shards)
         finally:
-            # Whoever stopped listening must not be told of it in the next stage.
+            # Results that the caller did not wait for must not appear in the next stage.
             for worker in self._workers:
                 for reference in worker.given:
                     self._ray.cancel(reference)
@@ -127,10 +127,10 @@ class RayEngine:
                 self._admit(worker, found)
 
     def wait_until_ready(self) -> None:
-        """Wait for all workers to load the model, which `compute` does not: it begins with the first.
+        """Wait until all workers have loaded the model; `compute` starts with the first one.
 
         Raises:
-            RunError: a worker cannot load it, has another one or was lost.
+            RunError: a worker cannot load the model, loaded another one, or was lost.
         """
         for worker in self._workers:
             if not worker.ready:
@@ -140,11 +140,11 @@ class RayEngine:
                     raise _as_raised(error) from None
                 except self._ray.exceptions.RayError as error:
                     raise RunError(
-                        f"a Ray worker ended as it loaded the model ({_last_line(error)})"
+                        f"a Ray worker died while it loaded the model ({_last_line(error)})"
                     ) from error
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         for worker in self._workers:
             self._ray.kill(worker.actor)
         self._workers = []
@@ -158,7 +158,7 @@ class RayEngine:
         return _Worker(actor, actor.load.remote())
 
     def _wait(self) -> tuple[_Worker, Any]:
-        """A worker with something that is finished: its start, or a shard."""
+        """Wait for a worker to finish its start or a shard."""
         waited = {
             reference: worker
             for worker in self._workers
@@ -169,71 +169,71 @@ class RayEngine:
         if not done:
             raise RunError(
                 f"no Ray worker was ready within {_START_SECONDS} s: {self._share.workers} workers with "
-                f"{self._share.cores} cores and {self._share.gpus} GPUs each were asked for, "
-                "perhaps others use the cluster"
+                f"{self._share.cores} cores and {self._share.gpus} GPUs each were requested; the cluster may "
+                "be busy"
             )
         return waited[done[0]], done[0]
 
     def _admit(self, worker: _Worker, report: WorkerReport) -> None:
-        """Let a worker take part if it computes what the coordinator would.
+        """Accept a worker if it computes the same numbers as the coordinator.
 
         Raises:
-            RunError: its model or its version of this package is another.
+            RunError: its model or its version of this package differs.
         """
         ours, theirs = version("stickytoken"), report.version
         if ours != theirs:
             raise RunError(
-                f"the worker on {report.host} has stickytoken {theirs}, this process {ours}: "
+                f"the worker on {report.host} has stickytoken {theirs}, but this process has {ours}: "
                 "install the same version there"
             )
         if parts := differing_parts(self.identity, report.identity):
             raise RunError(
                 f"the worker on {report.host} has another model under the name {self._spec.model!r} "
-                f"(it differs in {', '.join(parts)}): put the same files there"
+                f"(it differs in {', '.join(parts)}): copy the same files there"
             )
         worker.ready = True
         self.reports.append(report)
         self._failed_starts = 0
 
     def _replace(self, worker: _Worker, stage: str, attempts: Counter[int], error: Exception) -> list[Any]:
-        """Start another worker for a lost one; give back what it left undone, in order.
+        """Replace a lost worker; return its unfinished shards in order.
 
         Raises:
-            RunError: workers end as they start, or over the same shard, again and again.
+            RunError: workers repeatedly die at the start or on the same shard.
         """
         lost, reason = [*worker.given.values()], type(error).__name__
-        self._ray.kill(worker.actor)  # it may be out of reach and still computing
+        self._ray.kill(worker.actor)  # it may be unreachable but still computing
         if lost:
             attempts[lost[0].index] += 1
             if attempts[lost[0].index] >= _ATTEMPTS:
                 raise RunError(
-                    f"shard {lost[0].index} of {stage} ended its worker {_ATTEMPTS} times ({reason}): "
-                    "most likely workers have too little memory; use fewer workers or a smaller token budget"
+                    f"shard {lost[0].index} of {stage} crashed its worker {_ATTEMPTS} times ({reason}): the "
+                    "workers probably run out of memory; use fewer workers or a smaller token budget"
                 )
         else:
             self._failed_starts += 1
             if self._failed_starts >= _ATTEMPTS * self._share.workers:
                 raise RunError(
-                    f"Ray workers end before they are ready ({_last_line(error)}): "
-                    "check that stickytoken and enough memory are there"
+                    f"Ray workers die before they are ready ({_last_line(error)}): "
+                    "check that stickytoken is installed there and that there is enough memory"
                 )
         _LOG.warning(
-            "a Ray worker was lost (%s): starting another, %s",
+            "a Ray worker was lost (%s): starting another; %s",
             reason,
-            f"{len(lost)} shards of {stage} are computed again" if lost else "nothing was being computed",
+            f"{len(lost)} shards of {stage} are computed again" if lost else "it was not computing anything",
         )
         self._workers[self._workers.index(worker)] = self._started()
         return lost
 
 
 def differing_parts(ours: EncoderIdentity, theirs: EncoderIdentity) -> list[str]:
-    """Names of the parts in which two models differ."""
+    """Name the parts in which the identities of two models differ."""
     mine: Mapping[str, Any] = asdict(ours)
     return differences(mine, asdict(theirs))
 
 
 def _as_raised(error: Any) -> Exception:
-    """The error that the worker raised; with Ray's traceback only if it is a defect."""
+    """Return the error that the worker raised, with Ray's traceback only if it is a bug."""
     cause = error.cause
     return cause if isinstance(cause, StickyTokenError) else error
 

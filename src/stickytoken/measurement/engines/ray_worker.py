@@ -1,4 +1,4 @@
-"""What runs inside a Ray worker. The engine makes an actor of it."""
+"""Code that runs inside a Ray worker, as an actor of the engine."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from stickytoken.measurement.store import ShardCost
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What a worker says of itself once its model is loaded.
+    """What a worker reports once its model is loaded.
 
     Attributes:
         host: name of its machine.
-        pid: of its process there.
-        version: of this package there.
-        identity: of the model that it loaded.
-        threads: that it computes with.
-        device: where it computes.
+        pid: id of its process.
+        version: its version of this package.
+        identity: identity of the model that it loaded.
+        threads: number of threads that it computes with.
+        device: device that it computes on.
     """
 
     host: str
@@ -40,12 +40,12 @@ class WorkerReport:
 
 
 class ShardWorker:
-    """Loads the encoder once, then computes shard after shard.
+    """Loads the encoder once, then computes shards.
 
     Args:
         spec: what the coordinator's encoder was loaded from.
-        device: where to compute.
-        cores: cores that are set aside for this worker.
+        device: device to compute on.
+        cores: number of cores reserved for this worker.
     """
 
     def __init__(self, spec: EncoderSpec, device: str, cores: int) -> None:
@@ -59,7 +59,7 @@ class ShardWorker:
         """Load the encoder.
 
         Raises:
-            RunError: there is no such model here, or it cannot be used.
+            RunError: the model is missing on this machine or cannot be used.
         """
         import torch
 
@@ -80,16 +80,16 @@ class ShardWorker:
         )
 
     def compute(self, key: int, work: Sequence[Any], shard: Any) -> ComputedShard[Any]:
-        """Compute a shard; `load` was called before.
+        """Compute a shard, after `load`.
 
         Args:
-            key: tells one work from another.
-            work: a reference to the work; Ray resolves arguments, but nothing inside them, so that it is
-                fetched once and not for every shard.
-            shard: what to compute.
+            key: identifies the work.
+            work: a list with a reference to the work. Ray resolves arguments but not references inside
+                them, so the work is fetched once and not for every shard.
+            shard: the shard to compute.
         """
         if self._encoder is None:
-            raise RunError("a worker was given work before its model: this is a defect")
+            raise RunError("a worker got work before it loaded the model: this is a bug in stickytoken")
         if self._work is None or self._work[0] != key:
             import ray
 

@@ -1,4 +1,4 @@
-"""Run work on an engine: what is missing is computed and committed, all rows come back in order."""
+"""Run work on an engine: compute and commit missing shards, and return all rows in order."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NO_COST = ShardCost(0, 0)
 
 @dataclass(frozen=True)
 class Rows(Generic[S]):
-    """What the rows of a shard are about, by which a committed shard is known again.
+    """Keys of the rows of a shard, by which a committed shard is recognised.
 
     Attributes:
-        keys: of the rows of a shard, in order.
-        column: of the rows that holds them.
-        size: of a shard, as progress counts it.
+        keys: returns the keys of the rows of a shard, in order.
+        column: column that holds the keys.
+        size: returns the size of a shard in units of progress.
     """
 
     keys: Callable[[S], Sequence[int]]
@@ -44,10 +44,10 @@ def run_stage(
 
     Args:
         stage: probes and measurement.
-        shards: the whole stage.
+        shards: all shards of the stage.
         engine: computes shards.
         folder: where shards are committed; the caller holds its lock.
-        progress: told after every shard.
+        progress: called after every shard.
     """
     work = TokenWork(stage)
     return pl.concat(
@@ -65,21 +65,24 @@ def run_work(
     progress: ProgressCallback,
     title: str | None = None,
 ) -> list[pl.DataFrame]:
-    """Compute the shards that are not committed yet, then return the rows of all, shard by shard.
+    """Compute the shards that are not committed yet, then return the rows of all shards.
 
-    This process alone writes, whoever computes: it holds the lock, and a worker that lost touch with it
-    must not change a folder that somebody else continues.
+    Only this process writes, because it holds the lock: a worker that lost its connection must not change a
+    folder that another process continues.
 
     Args:
-        name: of the work's shards.
-        make_work: makes the work if anything is missing, and says what that took, which is counted with the
-            first shard.
-        shards: the whole work.
-        rows: what the rows of a shard are about.
+        name: name of the shards.
+        make_work: creates the work if anything is missing, and returns its cost, which is added to that of
+            the first shard.
+        shards: all shards of the work.
+        rows: keys and sizes of the shards.
         engine: computes shards.
         folder: where shards are committed; the caller holds its lock.
-        progress: told after every shard.
-        title: what progress calls the work; None is its name.
+        progress: called after every shard.
+        title: name of the work in progress messages; None is ``name``.
+
+    Returns:
+        One table per shard, in order.
     """
     title, total = title or name, sum(rows.size(shard) for shard in shards)
     frames = {
