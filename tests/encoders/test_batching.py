@@ -97,7 +97,7 @@ def test_a_device_out_of_memory_gets_smaller_batches_and_the_same_vectors(
     monkeypatch.setattr(BatchRunner, "launch", limited)
     assert np.abs(encoder.encode(texts) - expected).max() < 1e-6
     said = [record.message for record in caplog.records]
-    assert all("out of memory on cpu, going on with batches of at most" in message for message in said)
+    assert all("out of memory on cpu, continuing with batches of at most" in message for message in said)
     assert said
     caplog.clear()
     assert np.abs(encoder.encode(texts) - expected).max() < 1e-6
@@ -112,7 +112,7 @@ def test_one_input_that_does_not_fit_is_an_error(monkeypatch, tmp_path):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(BatchRunner, "launch", nothing_fits)
-    with pytest.raises(EncodingError, match="cpu has no memory for a text of 5 tokens: use shorter"):
+    with pytest.raises(EncodingError, match="cpu ran out of memory on a text of 5 tokens: use shorter"):
         encoder.encode(["the river sings", "a bird"])
 
 

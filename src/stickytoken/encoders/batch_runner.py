@@ -119,13 +119,13 @@ class BatchRunner:
     def _shrink(self, batch: NDArray[np.intp], length: int, error: torch.OutOfMemoryError) -> None:
         if len(batch) == 1:
             raise EncodingError(
-                f"{self._name}: {self._model.device} has no memory for a text of {length} tokens: "
+                f"{self._name}: {self._model.device} ran out of memory on a text of {length} tokens: "
                 "use shorter sentences, a lower precision or another device"
             ) from error
         self.token_budget = len(batch) * length // 2
         torch.cuda.empty_cache()
         _LOG.warning(
-            "%s: out of memory on %s, going on with batches of at most %d tokens",
+            "%s: out of memory on %s, continuing with batches of at most %d tokens",
             self._name,
             self._model.device,
             self.token_budget,

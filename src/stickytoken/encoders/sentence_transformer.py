@@ -239,7 +239,7 @@ class SentenceTransformerEncoder(ModelEncoder):
                     # Keys and values need memory of their own; the plain path can do with less.
                     self._reuse_limits = None
                     self._reuse = None
-                    _LOG.warning("%s: out of memory on %s, going on without reuse", self.name, self.device)
+                    _LOG.warning("%s: out of memory on %s, continuing without reuse", self.name, self.device)
             return self._forward_batches(contents)
 
     def _forward_batches(self, contents: Sequence[Content]) -> NDArray[np.float32]:

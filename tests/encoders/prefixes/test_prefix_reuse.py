@@ -195,5 +195,5 @@ def test_without_memory_for_keys_and_values_the_plain_path_is_taken(tmp_path, mo
         assert np.abs(encoder.encode_ids(contents) - expected).max() <= 2e-5
     # Tried once, said once.
     assert [record.message.split(": ")[1] for record in caplog.records] == [
-        "out of memory on cpu, going on without reuse"
+        "out of memory on cpu, continuing without reuse"
     ]

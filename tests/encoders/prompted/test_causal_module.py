@@ -94,7 +94,7 @@ def test_a_prompt_of_the_library_goes_in_front_of_the_sentence():
 
 def test_what_a_loaded_model_cannot_meet_is_refused(tmp_path):
     model = stacked()
-    with pytest.raises(InputError, match="loaded already, with its prompt"):
+    with pytest.raises(InputError, match="already loaded with its prompt"):
         load_encoder(model, prompt=Prompting(layer=2))
     model.save(str(tmp_path), create_model_card=False)
     with pytest.raises(InputError, match="saved with its prompt"):
@@ -104,7 +104,7 @@ def test_what_a_loaded_model_cannot_meet_is_refused(tmp_path):
         load_encoder(tmp_path, device="cpu")
     with pytest.raises(InputError, match="only Normalize is supported"):
         load_encoder(SentenceTransformer(modules=[model[0], Normalize(), Normalize()], device="cpu"))
-    with pytest.raises(InputError, match="one text, got tuple"):
+    with pytest.raises(InputError, match="one text, got a tuple"):
         model[0].preprocess([("a", "b")])
     with pytest.raises(EncodingError, match="the model reads 512"):
         model.encode(["the river " * 400])

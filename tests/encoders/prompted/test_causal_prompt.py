@@ -130,7 +130,7 @@ def test_an_encoder_and_an_encoder_decoder_are_refused(tmp_path):
     with pytest.raises(ModelError, match="decoder-only"):
         CausalPromptEncoder(bert, tokenizer, "bert", read())
     folder = architectures.modernbert(tmp_path / "modernbert")
-    with pytest.raises(ModelError, match=r"see those behind them \(an encoder\)"):
+    with pytest.raises(ModelError, match=r"attend to later ones \(an encoder\)"):
         load_encoder(folder, device="cpu", prompt="prompteol")
     t5 = transformers.T5Config(
         vocab_size=len(tokenizer), d_model=32, d_ff=32, num_layers=1, num_heads=2, d_kv=8
@@ -150,7 +150,7 @@ def test_a_decoder_that_was_opened_to_both_sides_is_refused(monkeypatch):
         return forward(self, inputs_embeds=embedded + embedded.mean(1, keepdim=True), **options)
 
     monkeypatch.setattr(type(model), "forward", both_sides)
-    with pytest.raises(ModelError, match="see those behind them"):
+    with pytest.raises(ModelError, match="attend to later ones"):
         CausalPromptEncoder(model, tokenizer, "open", read())
 
 
@@ -165,8 +165,8 @@ def test_no_padding_token_is_needed(encoder):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"start": 3, "exit": 3}, "nothing would be copied"),
-        ({"start": 4, "exit": 9}, "has 4 layers: 0 to 3"),
+        ({"start": 3, "exit": 3}, "nothing would be overwritten"),
+        ({"start": 4, "exit": 9}, "has 4 layers: pass 0 to 3"),
         ({"start": -1}, "from 0"),
         ({"layer": 5}, "no layer 5: use 1 to 4, or -1 to -4"),
         ({"layer": -6}, "no layer -6"),
@@ -175,7 +175,7 @@ def test_no_padding_token_is_needed(encoder):
         ({"prompt": "echo"}, "echo"),
         ({"prompt": "{sentence}" * 3}, "3 places"),
         ({"prompt_name": "query"}, "has none named 'query'"),
-        ({"token_prepending": False, "start": 1}, "ask for token prepending too"),
+        ({"token_prepending": False, "start": 1}, "turn on token prepending"),
         ({"max_length": 10}, "the prompt alone takes"),
         ({"max_length": 5000}, "positions for 512 tokens"),
         ({"dtype": "int8"}, "dtype"),
@@ -187,11 +187,11 @@ def test_options_that_cannot_be_met_are_refused(folder, options, reason):
 
 
 def test_prompt_options_of_a_sentence_transformer_are_refused_and_its_prompt_stays_a_text(bert_folder):
-    with pytest.raises(InputError, match="token_prepending is asked for, but"):
+    with pytest.raises(InputError, match="token_prepending applies only to prompted language models"):
         load_prompted(bert_folder, token_prepending=True, prompt="prompteol")
-    with pytest.raises(InputError, match="layer is asked for"):
+    with pytest.raises(InputError, match="layer applies only to"):
         load_prompted(bert_folder, layer=2)
-    with pytest.warns(StickyTokenWarning, match="names no prompt"):
+    with pytest.warns(StickyTokenWarning, match="not the name of a prompt"):
         found = load_encoder(bert_folder, device="cpu", prompt="ke")
     assert found.prompt == "ke"
     assert load_encoder(bert_folder, device="cpu", prompt="{sentence} ").prompt == "{sentence} "
@@ -219,7 +219,7 @@ def test_an_empty_sentence_is_encoded_and_one_with_the_placeholder_too(encoder):
 def test_an_echo_of_nothing_is_an_error_that_says_so(folder):
     echo = load_encoder(folder, device="cpu", prompt="echo")
     assert np.isfinite(echo.encode(["a"])).all()
-    with pytest.raises(EncodingError, match="no tokens, and an echo reads nothing else"):
+    with pytest.raises(EncodingError, match="no tokens, and an echo prompt reads only those"):
         echo.encode_ids([()])
 
 
@@ -259,7 +259,7 @@ def test_a_folder_without_weights_or_with_a_damaged_record_is_an_error(folder, t
 @pytest.mark.parametrize(("dtype", "least"), [("float16", 0.999), ("bfloat16", 0.99)])
 def test_half_precision_is_close(folder, encoder, dtype, least):
     options = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}
-    half = load_encoder(folder, device="cpu", dtype=dtype, **options)
+    half = load_prompted(folder, device="cpu", dtype=dtype, **options)
     found, exact = half.encode(SENTENCES), encoder.encode(SENTENCES)
     cosines = (found * exact).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(exact, axis=1)
     assert cosines.min() > least

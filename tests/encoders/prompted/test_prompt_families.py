@@ -208,7 +208,7 @@ def test_a_model_with_several_states_a_token_is_read_behind_the_last_layer_alone
         encoder = CausalPromptEncoder(
             model, tokenizer, "tiny", Reading(find_prompt("prompteol"), span, layer)
         )
-        with pytest.raises(ModelError, match="one state a token"):
+        with pytest.raises(ModelError, match="one state per token"):
             encoder.encode(["a bird"])
 
 

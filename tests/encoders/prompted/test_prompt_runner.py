@@ -154,7 +154,7 @@ def test_without_memory_for_keys_and_values_the_plain_path_is_taken(monkeypatch,
     monkeypatch.setattr(PrefixReuse, "vectors", full)
     for _ in range(2):
         assert difference(encoder.encode_ids(contents), expected) < 1e-5
-    assert caplog.text.count("going on without reuse") == 1
+    assert caplog.text.count("continuing without reuse") == 1
 
 
 def test_a_beginning_is_computed_once_and_again_when_weights_change(monkeypatch):

@@ -88,7 +88,7 @@ def test_an_own_template_gets_its_placeholder_before_the_quotation_or_the_senten
         ("This sentence means:", "no place for the sentence"),
         ("", "no place for the sentence"),
         ("{sentence} {sentence} {sentence}", "3 places"),
-        (f"{PLACEHOLDER} {PLACEHOLDER} {{sentence}}", "several <PST>"),
+        (f"{PLACEHOLDER} {PLACEHOLDER} {{sentence}}", "more than one <PST>"),
     ],
 )
 def test_a_template_that_cannot_be_filled_is_refused(prompt, reason):
@@ -102,7 +102,7 @@ def test_known_prompts_and_templates_are_told_from_texts_to_put_in_front():
     assert not is_template("query: ")
 
 
-@pytest.mark.parametrize(("start", "stop", "reason"), [(2, 2, "nothing would be copied"), (-1, 3, "from 0")])
+@pytest.mark.parametrize(("start", "stop", "reason"), [(2, 2, "nothing would be"), (-1, 3, "from 0")])
 def test_layers_that_make_no_span_are_refused(start, stop, reason):
     with pytest.raises(InputError, match=reason):
         TokenPrepending(start, stop)

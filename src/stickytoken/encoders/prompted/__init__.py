@@ -1,1 +1,1 @@
-"""Sentence embeddings from language models through a prompt."""
+"""Sentence embeddings from prompted language models."""

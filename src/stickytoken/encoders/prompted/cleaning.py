@@ -1,4 +1,4 @@
-"""Sentences made fit to stand between quotation marks in a prompt. Pure."""
+"""Clean sentences so that they can be quoted in a prompt. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _OTHER_SPACE = re.compile(r"\s{2,}|[^\S ]")
 
 
 def join_words(text: str) -> str:
-    """The words of a text with one space between them, as SentEval hands sentences over."""
+    """Join the words of a text with single spaces, as SentEval does."""
     return " ".join(text.split())
 
 
 def clean_sentence(text: str) -> str:
-    """Close a sentence with a full stop and free it of double quotation marks.
+    """End a sentence with a full stop and replace its double quotation marks.
 
-    As the published code does, in its order: a full stop where the text ends otherwise than with
-    ``.``, ``?``, ``"`` or ``'``; every ``"`` becomes ``'``; a question mark at the end becomes a full
-    stop. The empty sentence stays empty.
+    Follows the published code, in its order: append a full stop unless the text ends with ``.``, ``?``,
+    ``"`` or ``'``; replace every ``"`` with ``'``; replace a final question mark with a full stop. An empty
+    sentence stays empty.
     """
     if text and not text.endswith(_ENDINGS):
         text += "."
@@ -27,9 +27,10 @@ def clean_sentence(text: str) -> str:
 
 
 def reachable_text(text: str, *, quoted: bool) -> str:
-    """What is left of a piece of text inside a sentence: no white space but single blanks, no quotation mark.
+    """Return what remains of a piece of text inside a cleaned sentence.
 
-    Signs at the end of a sentence are not considered: the piece may stand anywhere in it.
+    Whitespace becomes single spaces, and quotation marks are replaced. Punctuation at the end is kept, since
+    the piece may be anywhere in the sentence.
     """
     text = _OTHER_SPACE.sub(" ", text)
     return text.replace('"', "'") if quoted else text

@@ -1,4 +1,4 @@
-"""The parts of a decoder-only language model, found on the model itself."""
+"""Find the parts of a decoder-only language model."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from stickytoken.encoders.model_state import evaluating
 from stickytoken.errors import InputError, ModelError
 
 _LAYERS = ("layers", "h", "blocks")
-# Their recurrent layers take no mask.
+# Recurrent layers that ignore the attention mask.
 _READS_PADDING = ("recurrent_gemma",)
-# Share of a state's length by which a later token may move an earlier one in a causal model, beyond rounding.
+# Largest relative change of an earlier state by a later token in a causal model, beyond rounding.
 _LOOK_AHEAD = 1e-4
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """A base decoder, without a language-model head.
+    """A base decoder without a language-model head.
 
     Attributes:
-        model: what is called.
+        model: the decoder.
         layers: its layers, in order.
-        name: how messages call it.
+        name: name of the model in messages.
     """
 
     model: Any
@@ -35,49 +35,49 @@ class Decoder:
 
     @property
     def embedding(self) -> Any:
-        """The embedding of tokens."""
+        """The token embedding."""
         return self.model.get_input_embeddings()
 
     @property
     def rows(self) -> int:
-        """Number of tokens that it embeds."""
+        """Number of rows of the token embedding."""
         return int(self.embedding.weight.shape[0])
 
     @property
     def device(self) -> torch.device:
-        """Where inputs go."""
+        """Device of the token embedding, where inputs go."""
         device: torch.device = self.embedding.weight.device
         return device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the embedding, which quantised models keep."""
+        """Precision of the token embedding, which is not quantised."""
         dtype: torch.dtype = self.embedding.weight.dtype
         return dtype
 
     @cached_property
     def takes_positions(self) -> bool:
-        """Whether positions can be passed; models with linear biases have none."""
+        """Whether the model accepts position ids; models with linear biases have none."""
         return "position_ids" in inspect.signature(self.model.forward).parameters
 
     def beside(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What a model reads of token ids beside their embedding: Gemma 4 has another one in every layer.
+        """Return further inputs computed from the token ids: Gemma 4 has an embedding per layer.
 
         Args:
-            ids: that it embeds, shape (rows, tokens).
+            ids: token ids, shape (rows, tokens).
         """
         if not getattr(self.model.config, "hidden_size_per_layer_input", None):
             return {}
         by_layer = self.model.get_per_layer_inputs
-        # Earlier releases of transformers ask for the embedded inputs as well, and ignore them next to ids.
+        # Earlier releases of transformers require this argument too, and ignore it if ids are given.
         more = {"inputs_embeds": None} if "inputs_embeds" in inspect.signature(by_layer).parameters else {}
         return {"per_layer_inputs": by_layer(ids, **more)}
 
     def layer_number(self, layer: int) -> int:
-        """The number of layers to run for ``layer``, an index into the states from embedding to last layer.
+        """Return how many layers to run for ``layer``, an index into the embedding and all layer outputs.
 
         Raises:
-            InputError: there is no such layer, or it is the embedding.
+            InputError: There is no such layer, or it is the embedding.
         """
         count = len(self.layers)
         number = layer + count + 1 if layer < 0 else layer
@@ -92,11 +92,11 @@ class Decoder:
 
 
 def find_decoder(model: Any, name: str) -> Decoder:
-    """Find the base decoder of a language model and its layers.
+    """Find the base decoder of a language model, and its layers.
 
     Raises:
-        ModelError: an encoder, an encoder-decoder, a recurrent model, or a model whose tokens see those
-            behind them.
+        ModelError: The model is an encoder, an encoder-decoder or recurrent, or its tokens attend to later
+            ones.
     """
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "get_input_embeddings"):
@@ -115,21 +115,21 @@ def find_decoder(model: Any, name: str) -> Decoder:
     if _is_recurrent(found):
         raise ModelError(
             f"{name} is a {config.model_type}, a recurrent model: prompts need a decoder-only model "
-            "whose tokens attend to those before them"
+            "whose tokens attend to earlier ones"
         )
     decoder = Decoder(found, tuple(layers), name)
     if decoder.device.type == "meta":
-        raise ModelError(f"{name} is on meta, which holds shapes and no numbers: load it onto a real device")
+        raise ModelError(f"{name} is on the meta device, which holds no values: load it onto a real device")
     if not _is_causal(decoder):
         raise ModelError(
-            f"{name} is a {config.model_type} whose tokens see those behind them (an encoder): "
+            f"{name} is a {config.model_type} whose tokens attend to later ones (an encoder): "
             "prompts need a decoder-only model"
         )
     return decoder
 
 
 def _is_recurrent(model: Any) -> bool:
-    """Whether nothing attends to a token, as in Mamba and RWKV, or padding is read like text."""
+    """Check for models without attention, such as Mamba and RWKV, and those that read padding as text."""
     attends = getattr(model.config, "num_attention_heads", None) is not None
     return (
         getattr(model, "_is_stateful", False) and not attends
@@ -137,7 +137,7 @@ def _is_recurrent(model: Any) -> bool:
 
 
 def _is_causal(decoder: Decoder) -> bool:
-    """Whether the first states stay as they are when the last token is another one."""
+    """Check that changing the last token leaves all earlier states as they are."""
     *shared, one, other = (place % decoder.rows for place in range(5, 11))
     ids = torch.tensor([[*shared, one], [*shared, other]], device=decoder.device)
     with evaluating(decoder.model), torch.inference_mode():
@@ -145,4 +145,4 @@ def _is_causal(decoder: Decoder) -> bool:
     before = states[:, :-1].float()
     moved = (before[0] - before[1]).norm()
     allowed = (_LOOK_AHEAD + 4 * torch.finfo(states.dtype).eps) * before[0].norm()
-    return not bool(moved > allowed)  # damaged weights give no number: that is told of the text
+    return not bool(moved > allowed)  # NaN from damaged weights: reported later, with the text

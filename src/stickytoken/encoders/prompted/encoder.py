@@ -1,4 +1,4 @@
-"""A decoder-only language model as a sentence encoder, through a prompt."""
+"""Use a decoder-only language model as a sentence encoder, through a prompt."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 
 
 class CausalPromptEncoder(ModelEncoder):
-    """Encodes sentences by the state of a prompt's last token. The model is left as it was.
+    """Encode sentences as the state of a prompt's last token. The model is not changed.
 
     Args:
         model: a decoder-only transformers model, with or without a head.
         tokenizer: its transformers tokenizer.
-        name: how messages call it.
+        name: name of the model in messages.
         reading: prompt, layers to overwrite, layer to read.
-        token_budget: tokens of a batch; None chooses by device.
-        max_length: longest prompt in tokens, sentence included; None is the model's own.
+        token_budget: tokens per batch; None chooses by device.
+        max_length: longest prompt in tokens, including the sentence; None is the model's own limit.
         reuse: when to compute common beginnings once; None is never.
-        normalize: give vectors of length 1.
-        precision: of matrix products; None is that of the weights.
+        normalize: scale vectors to length 1.
+        precision: precision of matrix products; None is that of the weights.
         packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS.
-        shared: arithmetic of another encoder of the same model, so that weights are packed once.
+        shared: arithmetic of another encoder of the same model, to pack the weights only once.
 
     Raises:
-        ModelError: a model of another kind.
-        InputError: a layer that does not exist, a longest prompt that is impossible, or a precision that the
-            device lacks.
+        ModelError: The model is not a decoder-only language model.
+        InputError: The layer does not exist, the longest prompt is impossible, or the device does not support
+            the precision.
     """
 
     def __init__(  # noqa: PLR0913 - keyword-only, one decision each
@@ -121,18 +121,18 @@ class CausalPromptEncoder(ModelEncoder):
 
     @property
     def device(self) -> str:
-        """Where the model reads its input."""
+        """Device of the model's input."""
         return str(self._prompted.decoder.device)
 
     @property
     def tokenizer(self) -> PromptVocabulary:
-        """The tokenizer, for the vocabulary: what a token becomes inside a sentence of the prompt."""
+        """The tokenizer for the vocabulary: encodes a token as part of a sentence in the prompt."""
         self._follow()
         return self._entries
 
     @property
     def user_tokenizer(self) -> Any:
-        """The tokenizer that the user gave."""
+        """The user's tokenizer."""
         return self._user_tokenizer
 
     @property
@@ -142,17 +142,17 @@ class CausalPromptEncoder(ModelEncoder):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the embedding, which quantised models keep."""
+        """Precision of the token embedding, which is not quantised."""
         return self._prompted.decoder.dtype
 
     @property
     def max_length(self) -> int | None:
-        """Longest prompt in tokens, sentence included; None is no limit."""
+        """Longest prompt in tokens, including the sentence; None is no limit."""
         return self._max_length
 
     @cached_property
     def dimension(self) -> int:
-        """Number of components of a vector, read off the vector of one token."""
+        """Number of components of a vector, taken from the vector of one token."""
         with self._computing():
             return int(self._runner.forward([PromptRow(0, (0,))], None, [self._prompted.number]).shape[-1])
 
@@ -186,7 +186,7 @@ class CausalPromptEncoder(ModelEncoder):
         )
 
     def reread(self, reading: Reading) -> CausalPromptEncoder:
-        """Return an encoder of the same model that is read in another way."""
+        """Return an encoder of the same model with another reading."""
         return self._like(reading, self._precision, self._arithmetic if self._precision is None else None)
 
     def _built(self, precision: Precision) -> CausalPromptEncoder:
@@ -210,37 +210,37 @@ class CausalPromptEncoder(ModelEncoder):
         )
 
     def sentence_transformer(self) -> SentenceTransformer:
-        """The same model, prompt and layers as a SentenceTransformer, for what takes nothing else."""
+        """Return the same model, prompt and layers as a SentenceTransformer."""
         from stickytoken.encoders.prompted.module import stacked
 
         return stacked(self._model, self._user_tokenizer, self.reading, normalize=self.normalizes)
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Content ids of each text, as they stand in the prompt.
+        """Return the content ids of each text as they are in the prompt.
 
-        Nothing of the template is among them but quotation marks that share a token with the sentence.
+        They include nothing of the template except quotation marks that share a token with the sentence.
         """
         self._follow()
         found: list[TokenizedText] = self._prompted.tokenize(texts)
         return found
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Content ids of each text, cleaned, as they stand in the prompt."""
+        """Return the content ids of each text, cleaned, as they are in the prompt."""
         return [list(text.ids) for text in self.tokenize(texts)]
 
     def fits(self, ids: Sequence[int]) -> bool:
-        """Whether the model reads these ids in full, the prompt around them, and embeds all of them."""
+        """Check that these ids fit into the prompt and that the model embeds all of them."""
         short = self._max_length is None or self._prompted.length(len(ids)) <= self._max_length
         return short and all(
             self._prompted.knows(token_id) for token_id in (min(ids, default=0), max(ids, default=0))
         )
 
     def encode_layers(self, texts: Sequence[str], layers: Sequence[int]) -> NDArray[np.float32]:
-        """Vectors from several layers at once, for the price of one pass.
+        """Encode texts with several layers at once, in one pass.
 
         Args:
             texts: n texts.
-            layers: distinct layers, as `Reading.layer`.
+            layers: distinct layers, as in `Reading.layer`.
 
         Returns:
             float32 array of shape (n, layers, d).
@@ -264,7 +264,7 @@ class CausalPromptEncoder(ModelEncoder):
     def _forward_all(self, contents: Sequence[Content], numbers: Sequence[int]) -> NDArray[np.float32]:
         if not contents:
             return np.empty((0, len(numbers), self.dimension), np.float32)
-        arithmetic = self._arithmetic  # outside of its context: calibration runs the model itself
+        arithmetic = self._arithmetic  # before entering the context: calibration runs the model itself
         with self._computing(), arithmetic():
             return self._runner.vectors(contents, numbers)
 
@@ -273,23 +273,24 @@ class CausalPromptEncoder(ModelEncoder):
         return [entry for entry in self._entries.entries if self._prompted.knows(entry)]
 
     def _centered(self, exact: NDArray[np.float32]) -> NDArray[np.float32]:
-        # Vectors of one prompt share a direction, which says nothing of whether they can be told apart.
+        # Vectors of one prompt share a direction, which does not help to tell them apart.
         return exact.mean(axis=0, keepdims=True) if len(exact) else exact
 
     def _calibrate(self) -> None:
-        # Every token passes every layer, and nothing is kept that was computed in another arithmetic.
+        # Every token passes through every layer, and nothing computed in another precision is reused.
         with self._computing():
             self._new_runner(calibrating=True).vectors(self._calibration, [self._prompted.number])
 
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
-        """Refuse a text that the model does not read in full.
+        """Refuse a text that the model cannot read in full.
 
         Args:
             content: its content ids.
-            label: how messages call it.
+            label: returns the text as messages show it.
 
         Raises:
-            EncodingError: it is too long, has nothing that is read, or an id that the model does not embed.
+            EncodingError: The text is too long, has no tokens to read, or has an id that the model does not
+                embed.
         """
         strange = next((each for each in content if not self._prompted.knows(each)), None)
         if strange is not None:
@@ -299,7 +300,7 @@ class CausalPromptEncoder(ModelEncoder):
             )
         if not content and self.reading.prompt.echoes:
             raise EncodingError(
-                f"{self.name}: the text {label()} has no tokens, and an echo reads nothing else"
+                f"{self.name}: the text {label()} has no tokens, and an echo prompt reads only those"
             )
         if not self.fits(content):
             raise EncodingError(

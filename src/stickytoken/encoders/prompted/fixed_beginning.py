@@ -1,4 +1,4 @@
-"""Keys and values of what every prompt begins with: computed once, for all sentences."""
+"""Keys and values of the beginning of every prompt, computed once for all sentences."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from stickytoken.encoders.prompted.model import PromptedModel
 
 
 class FixedBeginnings:
-    """What stands before the placeholder, or before the sentence, in each prompt.
+    """The tokens of each prompt before the placeholder or the sentence.
 
-    No later token changes the states there, and overwriting begins behind it: reuse is exact up to rounding.
+    Later tokens do not change their states, and overwriting starts after them: reuse is exact up to rounding.
 
     Args:
         model: the model and its prompts; in evaluation and inference mode.
-        numbers: numbers of layers that are read: keys and values are computed up to the largest.
+        numbers: layer counts to read after; keys and values are computed up to the largest.
     """
 
     def __init__(self, model: PromptedModel, numbers: Sequence[int]) -> None:
         from transformers import DynamicCache
         from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-        # Kinds that hold keys and values and nothing more by row.
+        # Kinds whose only per-row contents are keys and values.
         self._plain = (DynamicLayer, DynamicSlidingWindowLayer)
         prompts = model.prompts
         width = max(prompt.fixed for prompt in prompts)
@@ -52,9 +52,9 @@ class FixedBeginnings:
         pooled_states(model.decoder, batch, numbers, None, self._cache)
 
     def cache(self, prompts: torch.Tensor) -> Any:
-        """Keys and values for a batch: one row for each number of a prompt, shape (rows,)."""
+        """Return keys and values for a batch, given the prompt index of each row, shape (rows,)."""
         found = copy.copy(self._cache)
-        # A cache grows by new tensors; those of the beginning are never written to.
+        # A cache grows by allocating new tensors; it never writes to those of the beginning.
         found.layers = [copy.copy(layer) for layer in self._cache.layers]
         if len(self.mask) == 1 and all(type(layer) in self._plain for layer in found.layers):
             for layer in found.layers:

@@ -1,4 +1,4 @@
-"""States of a decoder after the layers that are asked for, and nothing behind the last of them computed."""
+"""Compute the states of a decoder after the requested layers, and stop after the last of them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class PromptBatch:
     """Filled prompts as tensors.
 
     Attributes:
-        embeddings: what the first layer reads, shape (rows, tokens, d).
+        embeddings: input of the first layer, shape (rows, tokens, d).
         mask: 1 for a token, 0 for padding, shape (rows, past + tokens).
-        positions: of the tokens, padding not counted, shape (rows, tokens).
-        first: slot where the part that is pooled begins, shape (rows,).
-        last: slot of its last token, which is the prompt's last one, shape (rows,).
-        places: slot of the placeholder, shape (rows,); None without one.
-        echoes: pool over all tokens from first to last, not the last alone.
-        beside: what else the model reads of the ids; see `Decoder.beside`.
+        positions: positions of the tokens, not counting padding, shape (rows, tokens).
+        first: index of the first pooled token, shape (rows,).
+        last: index of the last pooled token, which is the last one of the prompt, shape (rows,).
+        places: index of the placeholder, shape (rows,); None without one.
+        echoes: pool all tokens from first to last, rather than only the last.
+        beside: further inputs computed from the ids; see `Decoder.beside`.
     """
 
     embeddings: torch.Tensor
@@ -39,7 +39,7 @@ class PromptBatch:
     beside: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def pool(self, states: torch.Tensor) -> torch.Tensor:
-        """One vector a row, shape (rows, d)."""
+        """Pool states into one vector per row, shape (rows, d)."""
         rows = torch.arange(states.shape[0], device=states.device)
         first, last = self.first.to(states.device), self.last.to(states.device)
         if not self.echoes:
@@ -50,7 +50,7 @@ class PromptBatch:
 
 
 class _ReachedError(Exception):
-    """Ends a forward pass after the last layer that is read."""
+    """Stops a forward pass after the last requested layer."""
 
 
 def pooled_states(
@@ -60,17 +60,17 @@ def pooled_states(
     prepending: TokenPrepending | None,
     cache: Any = None,
 ) -> torch.Tensor:
-    """Pooled states after some numbers of layers; no layer behind the largest of them runs.
+    """Return the pooled states after the given numbers of layers; later layers do not run.
 
     Args:
         decoder: the model, in evaluation mode.
-        batch: what it reads.
-        numbers: numbers of layers, from 1; distinct.
+        batch: its input.
+        numbers: layer counts from 1, distinct.
         prepending: overwrite the placeholder's states.
         cache: keys and values of tokens before the batch, or an empty cache to fill.
 
     Returns:
-        Shape (rows, numbers, d), in the precision of the model, where its last layer computes.
+        Shape (rows, numbers, d), in the precision of the model, on the device of the last layer that ran.
     """
     found = prompt_states(decoder, batch, numbers, prepending, batch.pool, cache)
     device = found[max(numbers)].device
@@ -85,14 +85,14 @@ def prompt_states(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     cache: Any = None,
 ) -> dict[int, torch.Tensor]:
-    """States of filled prompts after some numbers of layers; see `states_after`.
+    """Return the states of filled prompts after the given numbers of layers; see `states_after`.
 
     Args:
         decoder: the model, in evaluation mode.
-        batch: what it reads.
-        numbers: numbers of layers.
+        batch: its input.
+        numbers: layer counts.
         prepending: overwrite the placeholder's states.
-        keep: what is kept of the states behind a layer.
+        keep: applied to the states after a layer; its result is kept.
         cache: keys and values of tokens before the batch, or an empty cache to fill.
     """
     inputs: dict[str, Any] = {
@@ -120,19 +120,19 @@ def states_after(
     inputs: dict[str, Any],
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
 ) -> dict[int, torch.Tensor]:
-    """States after some numbers of layers; no layer behind the largest of them runs.
+    """Return the states after the given numbers of layers; later layers do not run.
 
-    The state after all layers has the final norm, any other is the raw residual stream. After no layer it is
-    what the first one reads.
+    The state after all layers includes the final norm; any other is the raw residual stream. The state after
+    zero layers is the input of the first one.
 
     Args:
         decoder: the model, in evaluation mode.
-        numbers: numbers of layers, from 0, one of them above it.
-        inputs: of the model.
-        keep: what is kept of the states behind a layer, shape (rows, tokens, d).
+        numbers: layer counts from 0, at least one of them above 0.
+        inputs: arguments of the model.
+        keep: applied to the states after a layer, shape (rows, tokens, d); its result is kept.
 
     Returns:
-        What is kept, by number.
+        What was kept, by layer count.
     """
     found: dict[int, torch.Tensor] = {}
     with _recorded(decoder, numbers, keep, found):
@@ -152,7 +152,7 @@ def _recorded(
     keep: Callable[[torch.Tensor], torch.Tensor],
     found: dict[int, torch.Tensor],
 ) -> Iterator[None]:
-    """Keep states behind layers as they are computed, in calls of this thread; stop after the last one."""
+    """Record states after layers during calls from this thread; stop after the last requested one."""
     owner, top, whole = threading.get_ident(), max(numbers), len(decoder.layers)
 
     def hook(number: int) -> Any:

@@ -1,4 +1,4 @@
-"""Load a language model that is read through a prompt."""
+"""Load a prompted language model."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 
-# As modules.json of a saved model names it.
+# Its name in the modules.json of a saved model.
 _MODULE = "stickytoken.encoders.causal_module.CausalPrompt"
 _NORMALIZE = "Normalize"
 
 
 def loads_as_causal(source: ModelSource, options: Prompting) -> bool:
-    """Whether a model is read through a prompt: saved so, or a plain language model with a template.
+    """Check whether to prompt a model: it was saved with a prompt, or is a language model with a template.
 
-    A folder with modules.json is a SentenceTransformer, whose prompt is a text put in front of every input.
-    A text without a place for the sentence is refused later, where options ask for one.
+    A folder with modules.json is a SentenceTransformer, whose prompt is a text before every input. A text
+    without a place for the sentence is refused later, if other options require a template.
     """
     if source.origin is not Origin.HUB:
         folder = Path(source.location)
@@ -41,34 +41,34 @@ def loads_as_causal(source: ModelSource, options: Prompting) -> bool:
 
 
 def refuse_prompt_options(options: Prompting, name: str) -> None:
-    """Refuse options that a model without a prompt's template could only ignore.
+    """Refuse options that a model without a prompt template would ignore.
 
     Raises:
-        InputError: one was given.
+        InputError: One of them was given.
     """
     if options.given:
         asked = ", ".join(options.given)
         raise InputError(
-            f"{asked} is asked for, but {name!r} is not read through a prompt: pass a plain language model "
-            f"and a prompt ({', '.join(PROMPTS)}, or a text with {{sentence}})"
+            f"{asked} applies only to prompted language models, and {name!r} is not loaded as one: pass a "
+            f"plain language model and a prompt ({', '.join(PROMPTS)}, or a text with {{sentence}})"
         )
     if options.prompt is not None and options.prompt.lower() in PROMPTS:
         warnings.warn(
-            f"{name!r} is a SentenceTransformer: {options.prompt!r} is put in front of every text as it is, "
-            "and names no prompt",
+            f"{name!r} is a SentenceTransformer: {options.prompt!r} is put before every text literally, "
+            "and is not the name of a prompt",
             StickyTokenWarning,
             stacklevel=3,
         )
 
 
 def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> CausalPromptEncoder:
-    """Load a language model and read it through a prompt, or a saved `CausalPrompt`.
+    """Load a language model with a prompt, or a saved `CausalPrompt`.
 
-    The encoder remembers the spec as it turned out.
+    The encoder keeps the spec with all defaults resolved.
 
     Raises:
-        ModelError: it cannot be loaded, or is no decoder-only model.
-        InputError: an option that it cannot meet.
+        ModelError: The model cannot be loaded, or is not decoder-only.
+        InputError: The model does not support an option.
     """
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.prompted.module import reading_for
@@ -114,7 +114,7 @@ def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> C
 
 
 def _load_parts(source: ModelSource, spec: EncoderSpec) -> tuple[Any, Any]:
-    """The model on its device and its tokenizer."""
+    """Load the model onto its device, and its tokenizer."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -142,10 +142,10 @@ def encoder_of_module(
     token_budget: int | None,
     packed_layers: bool | None = None,
 ) -> CausalPromptEncoder | None:
-    """The encoder of a loaded SentenceTransformer whose first module is a `CausalPrompt`; None for others.
+    """Return an encoder of a SentenceTransformer whose first module is a `CausalPrompt`; None for others.
 
     Raises:
-        InputError: further modules, or options that were fixed when the module was made.
+        InputError: The model has unsupported modules, or options are given that the module already fixes.
     """
     if type(model[0]).__name__ != "CausalPrompt":
         return None
@@ -157,9 +157,9 @@ def encoder_of_module(
         return None
     kinds = [type(each).__name__ for each in model]
     if kinds not in (["CausalPrompt"], ["CausalPrompt", _NORMALIZE]) or model.truncate_dim is not None:
-        raise InputError(f"{name} has {', '.join(kinds)}: behind a prompt only Normalize is supported")
+        raise InputError(f"{name} has {', '.join(kinds)}: only Normalize is supported after a prompt")
     if options.given or options.prompt is not None or options.prompt_name is not None:
-        raise InputError(f"{name} is loaded already, with its prompt and layers: leave prompt options out")
+        raise InputError(f"{name} is already loaded with its prompt and layers: leave out the prompt options")
     return CausalPromptEncoder(
         module.model,
         module.tokenizer,
@@ -182,7 +182,7 @@ def _module_types(folder: Path) -> list[str]:
     try:
         return [str(entry["type"]) for entry in json.loads((folder / "modules.json").read_text("utf-8"))]
     except (ValueError, KeyError, TypeError):
-        return []  # what is wrong with it is said where it is loaded
+        return []  # reported when the model is loaded
 
 
 def _kinds(source: ModelSource) -> list[str]:
@@ -198,7 +198,7 @@ def _saved_options(source: ModelSource) -> Prompting | None:
         return None
     if _kinds(source) not in (["CausalPrompt"], ["CausalPrompt", _NORMALIZE]):
         raise InputError(
-            f"{source.name!r} has {', '.join(_kinds(source))}: behind a prompt only Normalize is supported"
+            f"{source.name!r} has {', '.join(_kinds(source))}: only Normalize is supported after a prompt"
         )
     try:
         return Prompting(**json.loads(path.read_text("utf-8")))
@@ -207,7 +207,7 @@ def _saved_options(source: ModelSource) -> Prompting | None:
 
 
 def _over(options: Prompting, saved: Prompting, name: str) -> Prompting:
-    """The saved options; a saved model is read as it was saved, so others are refused."""
+    """Return the saved options; refuse others, since a saved model keeps its prompt."""
     if options.given or options.prompt is not None:
-        raise InputError(f"{name!r} was saved with its prompt and layers: leave prompt options out")
+        raise InputError(f"{name!r} was saved with its prompt and layers: leave out the prompt options")
     return saved

@@ -1,4 +1,4 @@
-"""A decoder, its tokenizer and a prompt: from sentences to pooled states, whoever asks."""
+"""A decoder, its tokenizer and a prompt: from sentences to the model's input."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError, ModelError
 
 _PLACEHOLDER_SEED = 0
-# Rows of the embedding that say how long a placeholder's vector should be.
+# Rows of the embedding sampled for the norm of the placeholder's vector.
 _SAMPLED_ROWS = 1024
 
 
 class PromptRow(NamedTuple):
-    """One sentence in one of the prompts: the number of the prompt, the sentence's content ids."""
+    """One sentence in one of the prompts: index of the prompt, content ids of the sentence."""
 
     prompt: int
     content: Ids
@@ -34,13 +34,13 @@ class PromptRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """How a decoder is read.
+    """How vectors are read from a decoder.
 
     Attributes:
-        prompt: what stands around the sentence.
-        prepending: layers whose placeholder is overwritten; None is the plain prompt.
-        layer: whose output is read, an index into the embedding and the outputs of all layers; -1 is behind
-            the final norm.
+        prompt: the text around the sentence.
+        prepending: layers at which the placeholder is overwritten; None is the plain prompt.
+        layer: layer to read, an index into the embedding and the outputs of all layers; -1 is after the
+            final norm.
     """
 
     prompt: Prompt
@@ -50,22 +50,22 @@ class Reading:
     def __post_init__(self) -> None:
         if self.prompt.echoes and self.prepending is not None:
             raise InputError(
-                "an echo shows every token the whole sentence already: leave token prepending out"
+                "an echo prompt already shows the whole sentence to every token: leave out token prepending"
             )
 
 
 class PromptedModel:
-    """A language model that is read through a prompt. The model and its tokenizer are left as they are.
+    """A prompted language model. The model and its tokenizer are not changed.
 
     Args:
         model: a decoder-only transformers model, with or without a head, or the decoder found in it.
         tokenizer: its transformers tokenizer.
-        name: how messages call it.
-        reading: prompt, overwriting and layer.
+        name: name of the model in messages.
+        reading: prompt, token prepending and layer.
 
     Raises:
-        ModelError: another kind of model, or a tokenizer that cannot be used.
-        InputError: a layer that does not exist.
+        ModelError: The model is not decoder-only, or its tokenizer cannot be used.
+        InputError: The layer does not exist.
     """
 
     def __init__(self, model: Any, tokenizer: Any, name: str, reading: Reading) -> None:
@@ -74,7 +74,7 @@ class PromptedModel:
         self.number = self.decoder.layer_number(reading.layer)
         if not hasattr(tokenizer, "add_tokens") or not hasattr(tokenizer, "convert_ids_to_tokens"):
             raise ModelError(
-                f"the tokenizer of {name} is a {type(tokenizer).__name__}: pass a transformers one"
+                f"the tokenizer of {name} is a {type(tokenizer).__name__}: pass a transformers tokenizer"
             )
         prepending = reading.prepending
         if prepending is not None:
@@ -88,38 +88,39 @@ class PromptedModel:
         self._texts = PromptTokenizer(
             adapted, _special_ids(own, adapted), reading.prompt, prepending=prepending is not None
         )
-        # Where the matrix has a row for the placeholder, that row is its vector, as in the published code.
+        # If the matrix has a row for the placeholder, that row is its vector, as in the published code.
         self._outside = self.placeholder_id is not None and self.placeholder_id >= self.decoder.rows
 
     @property
     def prompts(self) -> tuple[PromptIds, ...]:
-        """The templates in ids."""
+        """The templates as token ids."""
         return self._texts.prompts
 
     def tokenize(self, texts: Sequence[str]) -> list[Any]:
-        """Content ids of texts, made fit for the prompt: a list of `TokenizedText`."""
+        """Clean texts for the prompt and return their content ids, a list of `TokenizedText`."""
         sentences = [join_words(text) for text in texts]
         if self.reading.prompt.quoted:
             sentences = [clean_sentence(sentence) for sentence in sentences]
         return self._texts.tokenize(sentences)
 
     def rows(self, contents: Sequence[Ids]) -> list[PromptRow]:
-        """Every sentence in every prompt, sentence by sentence."""
+        """Pair every sentence with every prompt, sentence by sentence."""
         return [PromptRow(prompt, content) for content in contents for prompt in range(len(self.prompts))]
 
     def length(self, content: int) -> int:
-        """Tokens of the longest prompt around so many of a sentence."""
+        """Return the length of the longest prompt around ``content`` tokens."""
         return max(prompt.length(content) for prompt in self.prompts)
 
     def knows(self, token_id: int) -> bool:
-        """Whether the model embeds a token."""
+        """Check whether the model embeds a token."""
         return 0 <= token_id < self.decoder.rows or token_id == self.placeholder_id
 
     @cached_property
     def placeholder(self) -> torch.Tensor | None:
-        """The placeholder's vector where the embedding has no row for it: drawn from a fixed seed.
+        """The placeholder's vector if the embedding has no row for it, drawn with a fixed seed.
 
-        A normal one, as long as an embedded token is on average; any does as well (Fu et al., table 4).
+        It is normally distributed, with the mean norm of embedded tokens; any other vector works as well (Fu
+        et al., table 4).
         """
         if not self._outside:
             return None
@@ -132,11 +133,11 @@ class PromptedModel:
         return torch.from_numpy(drawn * np.float32(scale))
 
     def forget(self) -> None:
-        """Draw the placeholder's vector again: its length depends on weights that have changed."""
+        """Draw the placeholder's vector again, since its norm depends on the weights."""
         vars(self).pop("placeholder", None)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """What the first layer reads, shape (rows, tokens, d)."""
+        """Embed token ids, shape (rows, tokens, d)."""
         vector = self.placeholder
         if vector is None:
             embedded: torch.Tensor = self.decoder.embedding(ids)
@@ -146,18 +147,18 @@ class PromptedModel:
         return torch.where(placed[..., None], vector.to(embedded), embedded)
 
     def beside(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What else the model reads of ids; a placeholder without a row has that of token 0."""
+        """Return further inputs computed from ids; a placeholder without a row gets those of token 0."""
         return self.decoder.beside(ids.masked_fill(ids >= self.decoder.rows, 0))
 
     def layout(
         self, rows: Sequence[PromptRow], *, skipping: bool = False, right: bool = False
     ) -> PromptLayout:
-        """Filled prompts as padded index tensors, on the CPU.
+        """Fill prompts and return them as padded index tensors on the CPU.
 
         Args:
-            rows: what to fill.
-            skipping: leave the fixed beginnings out, whose keys and values are known.
-            right: pad on the right; by default on the left.
+            rows: sentences and their prompts.
+            skipping: leave out the fixed beginnings, whose keys and values are cached.
+            right: pad on the right instead of the left.
         """
         filled, past = [], []
         for row in rows:
@@ -182,11 +183,11 @@ class PromptedModel:
         return PromptLayout(ids, mask, positions, slots)
 
     def batch(self, layout: PromptLayout, past: torch.Tensor | None = None) -> PromptBatch:
-        """A layout on the model's device.
+        """Move a layout to the model's device and embed it.
 
         Args:
             layout: filled prompts.
-            past: mask of the tokens before them, shape (rows, past).
+            past: mask of the cached tokens before them, shape (rows, past).
         """
         device = self.decoder.device
         ids, mask, positions, slots = (part.to(device) for part in layout)
@@ -209,8 +210,8 @@ class PromptLayout(NamedTuple):
     Attributes:
         ids: token ids, shape (rows, tokens).
         mask: 1 for a token, 0 for padding.
-        positions: padding not counted.
-        slots: where the pooled part begins and ends and where the placeholder stands, shape (3, rows).
+        positions: positions, not counting padding.
+        slots: indices of the first pooled token, the last one and the placeholder, shape (3, rows).
     """
 
     ids: torch.Tensor
@@ -220,7 +221,7 @@ class PromptLayout(NamedTuple):
 
 
 def _special_ids(tokenizer: Any, adapted: HuggingFaceTokenizer) -> Ids:
-    """Special tokens in front of every text; one behind it is left out: the prompt ends with its own sign."""
+    """Find the special tokens before every text; those after it are left out."""
     bare = adapted.encode_many(["a b"])[0]
     whole = list(tokenizer("a b")["input_ids"])
     for start in range(len(whole) - len(bare) + 1):

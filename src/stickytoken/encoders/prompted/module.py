@@ -1,4 +1,4 @@
-"""The same encoder as a module of sentence-transformers."""
+"""A prompted language model as a module of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from stickytoken.errors import EncodingError, InputError
 
 
 class CausalPrompt(InputModule):
-    """Reads sentences through a prompt: ``SentenceTransformer(modules=[CausalPrompt(model, tokenizer)])``.
+    """Encode sentences through a prompt: ``SentenceTransformer(modules=[CausalPrompt(model, tokenizer)])``.
 
-    Nothing is cut off: a sentence whose prompt is longer than the context is an error. A saved model is
-    loaded with ``trust_remote_code=True``, as sentence-transformers asks for every module that is not its
-    own, or by `stickytoken.load_encoder` without it.
+    Nothing is truncated: a sentence whose prompt exceeds the context is an error. sentence-transformers loads
+    a saved model with ``trust_remote_code=True``, which it requires for every module that is not its own;
+    `stickytoken.load_encoder` does not need it.
 
     Args:
-        model: a decoder-only transformers model; its head is not kept.
+        model: a decoder-only transformers model; its head is dropped.
         tokenizer: its transformers tokenizer.
-        prompt: a known prompt by name, or a template with ``{sentence}``.
-        token_prepending: overwrite the placeholder.
-        start: first layer to overwrite; None is that of the preset.
-        exit: first later layer not to overwrite; None is that of the preset.
-        layer: layer to read; None is that of the preset.
+        prompt: name of a known prompt, or a template with ``{sentence}``.
+        token_prepending: use token prepending.
+        start: first layer at which the placeholder is overwritten; None is the preset's.
+        exit: first later layer at which it is not; None is the preset's.
+        layer: layer to read; None is the preset's.
 
     Raises:
-        ModelError: a model of another kind.
-        InputError: an option that cannot be met.
+        ModelError: The model is not decoder-only.
+        InputError: The model does not support an option.
     """
 
     __module__ = "stickytoken.encoders.causal_module"  # sentence-transformers writes it into modules.json
@@ -67,16 +67,16 @@ class CausalPrompt(InputModule):
 
     @property
     def reading(self) -> Reading:
-        """Prompt, layers to overwrite, layer to read."""
+        """Prompt, token prepending and layer to read."""
         return self._prompted.reading
 
     def preprocess(
         self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any
     ) -> dict[str, torch.Tensor | Any]:
-        """Fill the prompts; where there are several templates, several rows a sentence, sentence by sentence.
+        """Fill the prompts: one row per sentence and template, sentence by sentence.
 
         Raises:
-            EncodingError: a sentence whose prompt is longer than the context.
+            EncodingError: A prompt is longer than the context.
         """
         del kwargs
         texts = [(prompt or "") + _text(each) for each in inputs]
@@ -85,8 +85,8 @@ class CausalPrompt(InputModule):
             length = self._prompted.length(len(content))
             if self.max_seq_length is not None and length > self.max_seq_length:
                 raise EncodingError(
-                    f"the text {text[:80]!r} makes a prompt of {length} tokens, the model reads "
-                    f"{self.max_seq_length}"
+                    f"the text {text[:80]!r} makes a prompt of {length} tokens, but the model reads "
+                    f"{self.max_seq_length}: use a shorter text"
                 )
         ids, mask, positions, slots = self._prompted.layout(self._prompted.rows(contents))
         return {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "prompt_slots": slots.T}
@@ -111,13 +111,13 @@ class CausalPrompt(InputModule):
         return {**features, "sentence_embedding": means}
 
     def get_embedding_dimension(self) -> int:
-        """Components of a vector."""
+        """Return the number of components of a vector."""
         with torch.inference_mode():
             features = self.preprocess(["a"])
             return int(self.forward(features)["sentence_embedding"].shape[-1])
 
     def get_config_dict(self) -> dict[str, Any]:
-        """What `load` needs beside the model and the tokenizer; all of it resolved."""
+        """Return what `load` needs besides the model and the tokenizer, with presets resolved."""
         reading = self.reading
         prepending = reading.prepending
         return {
@@ -129,7 +129,7 @@ class CausalPrompt(InputModule):
         }
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write the model, the tokenizer as it was given, and how they are read."""
+        """Write the model, the user's tokenizer, and the prompt and layers."""
         del args, kwargs
         self.model.save_pretrained(output_path, safe_serialization=safe_serialization)
         self.save_tokenizer(output_path)
@@ -167,7 +167,7 @@ class CausalPrompt(InputModule):
 
 
 def stacked(model: Any, tokenizer: Any, reading: Reading, *, normalize: bool) -> SentenceTransformer:
-    """A SentenceTransformer of a model that is read so, for what takes nothing else."""
+    """Return a SentenceTransformer with this reading of a model."""
     span = reading.prepending
     module = CausalPrompt(
         model,
@@ -191,26 +191,27 @@ def reading_for(
     exit: int | None,  # noqa: A002 - the published name
     layer: int | None,
 ) -> Reading:
-    """What was asked for, and the family's preset where nothing was.
+    """Resolve a reading: the given options, and the preset of the model family for the others.
 
-    The preset's layer is the same without token prepending, so that switching it on compares like with like.
+    The preset's layer is the same with and without token prepending, so that the two can be compared.
 
     Raises:
-        InputError: start or exit without token prepending, or values that cannot be.
+        InputError: start or exit is given without token prepending, or a value is impossible.
     """
     from stickytoken.encoders.prompted.decoder import find_decoder
 
     chosen = find_prompt(prompt)
     if not token_prepending and (start is not None or exit is not None):
         raise InputError(
-            "start and exit say which layers token prepending overwrites: ask for token prepending too"
+            "start and exit are the layers of token prepending, which is off: turn on token prepending, or "
+            "leave them out"
         )
     decoder = find_decoder(model, name)
     preset = preset_for(decoder.model.config, len(decoder.layers), chosen)
     prepending = None
     if token_prepending:
         first = preset.start if start is None else start
-        # The preset's exit would end before a later start.
+        # The preset's exit may be before a start that is given.
         last = max(preset.exit, first + 1) if exit is None else exit
         prepending = TokenPrepending(first, last)
     return Reading(chosen, prepending, preset.layer if layer is None else layer)
@@ -218,5 +219,5 @@ def reading_for(
 
 def _text(given: Any) -> str:
     if not isinstance(given, str):
-        raise InputError(f"a prompt holds one text, got {type(given).__name__}")
+        raise InputError(f"a prompt takes one text, got a {type(given).__name__}: pass strings")
     return given

@@ -17,13 +17,13 @@ _LLAMA_3_VOCABULARY = 128_000
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Where to overwrite and where to read.
+    """Layers to overwrite and to read.
 
     Attributes:
-        start: first layer whose input is overwritten, from 0.
-        exit: first later layer whose input is not.
-        layer: whose output is read, as an index into embedding and layers.
-        source: which published setting it is, or that it is none.
+        start: first layer at which the placeholder is overwritten, from 0.
+        exit: first later layer at which it is not.
+        layer: layer to read, an index into the embedding and the outputs of all layers.
+        source: model of the published setting, or how it was derived.
     """
 
     start: int
@@ -33,12 +33,12 @@ class Preset:
 
 
 def preset_for(config: Any, layers: int, prompt: Prompt) -> Preset:
-    """The published setting of a family and size, or that of Llama 2 7B at the same relative depth.
+    """Return the published setting of a model family, or that of Llama 2 7B at the same relative depth.
 
     Args:
         config: the configuration of the decoder.
         layers: its number of layers.
-        prompt: the prompt; knowledge enhancement is read elsewhere than the others.
+        prompt: the prompt; knowledge enhancement reads another layer than the others.
     """
     family = (config.model_type, layers)
     if family == ("llama", 32) and config.vocab_size >= _LLAMA_3_VOCABULARY:
@@ -51,7 +51,7 @@ def preset_for(config: Any, layers: int, prompt: Prompt) -> Preset:
         return Preset(1, 6, -2, "Qwen2 7B")
     if family == ("gemma2", 42):
         return Preset(1, 6, -2, "Gemma 2 9B")
-    # 7 of 32 and 27 of 32, not measured on this model.
+    # 7/32 and 27/32 of the depth, not measured on this model.
     return Preset(
         min(1, layers - 1),
         max(2, round(7 * layers / 32)),

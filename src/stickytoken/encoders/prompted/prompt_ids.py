@@ -1,4 +1,4 @@
-"""Prompts as token ids: what is the same for every sentence, and what is the sentence's own."""
+"""Prompts as token ids: the part that all sentences share, and the content of a sentence."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stickytoken.insertion import TokenizedText
 Ids = tuple[int, ...]
 Span = tuple[int, int]
 
-# Sentences that begin and end unlike each other, the empty one among them: what their prompts have in common
-# has nothing to do with a sentence. Signs at both ends are those that a vocabulary joins to the template's.
+# Sentences that begin and end differently, so that their prompts share only what belongs to the template.
+# They begin and end with punctuation that a vocabulary may merge with that of the template.
 _SAMPLES = (
     "a.",
     "The dog'",
@@ -31,13 +31,13 @@ _UNQUOTED_SAMPLES = (*_WORDS, *(f"{sign}a{sign}" for sign in (*string.punctuatio
 
 @dataclass(frozen=True)
 class PromptIds:
-    """A template in ids.
+    """A template as token ids.
 
     Attributes:
-        before: special tokens and what stands before the (first) sentence.
-        between: what stands between two copies of an echo; None where there is one.
-        after: what stands behind the (last) sentence.
-        place: index of the placeholder, counted from the end where it is negative; None without one.
+        before: special tokens and the template before the (first) sentence.
+        between: template between the two copies of an echo; None without an echo.
+        after: template after the (last) sentence.
+        place: index of the placeholder, counted from the end if negative; None without one.
     """
 
     before: Ids
@@ -46,18 +46,18 @@ class PromptIds:
     place: int | None
 
     def fill(self, content: Ids) -> Ids:
-        """The whole prompt around the ids of a sentence."""
+        """Return the whole prompt around the ids of a sentence."""
         if self.between is None:
             return self.before + content + self.after
         return self.before + content + self.between + content + self.after
 
     def length(self, content: int) -> int:
-        """Tokens of the prompt around so many of a sentence."""
+        """Return the length of the prompt around ``content`` tokens."""
         fixed = len(self.before) + len(self.after)
         return fixed + content if self.between is None else fixed + len(self.between) + 2 * content
 
     def places(self, content: int) -> tuple[range, ...]:
-        """Indices of the sentence's ids, of each of its copies."""
+        """Return the indices of each copy of the sentence."""
         first = len(self.before)
         if self.between is None:
             return (range(first, first + content),)
@@ -65,7 +65,7 @@ class PromptIds:
         return range(first, first + content), range(second, second + content)
 
     def pooled(self, content: int) -> Span:
-        """First and last index of what the vector is taken from."""
+        """Return the first and last index of the pooled tokens."""
         last = self.length(content) - 1
         return (
             (last, last)
@@ -75,29 +75,30 @@ class PromptIds:
 
     @property
     def fixed(self) -> int:
-        """Tokens at the beginning whose states no sentence and no overwriting changes."""
+        """Number of tokens at the beginning whose states do not depend on the sentence or on overwriting."""
         return len(self.before) if self.place is None or self.place < 0 else self.place
 
 
 @dataclass(frozen=True)
 class _Marks:
-    """Ids of a sentence's content that belong to the quotation marks, where nothing else is known."""
+    """Ids at both ends of the content that belong to the quotation marks, if there are no offsets."""
 
     head: Ids
     tail: Ids
 
 
 class PromptTokenizer:
-    """Turns sentences into content ids, and a prompt into the ids around them.
+    """Turn sentences into content ids, and a prompt into the ids around them.
 
     Args:
-        tokenizer: knows the placeholder, if there is one.
+        tokenizer: the tokenizer, including the placeholder if there is one.
         special: ids that the model expects before every text.
         prompt: the templates.
-        prepending: whether they hold the placeholder.
+        prepending: whether the templates contain the placeholder.
 
     Raises:
-        ModelError: the tokenizer cannot show what belongs to the sentence.
+        ModelError: The tokenizer does not separate the sentence from the prompt.
+        InputError: The template of an echo has no fixed ids.
     """
 
     def __init__(
@@ -112,14 +113,14 @@ class PromptTokenizer:
         self._marks = self._read_marks()
 
     def tokenize(self, sentences: Sequence[str]) -> list[TokenizedText]:
-        """The sentences' own ids, as they are in the prompt, cut at words.
+        """Return the ids of the sentences as they are in the prompt, split at words.
 
-        A token that holds an end of the sentence and a sign of the template stays in head or tail.
+        A token that merges an end of the sentence with punctuation of the template goes into head or tail.
         """
         reference, pieces = self.prompts[0], self._pieces[0]
         prefix = "".join(pieces[:-1]) if reference.between is None else None
         if prefix is None:
-            # Of an echo, the second copy is the one that is read.
+            # An echo reads the second copy.
             texts = [pieces[0] + each + pieces[1] + each + pieces[2] for each in sentences]
             starts = [len(pieces[0] + each + pieces[1]) for each in sentences]
         else:
@@ -128,7 +129,7 @@ class PromptTokenizer:
         try:
             encoded = self._tokenizer.encode_with_spans(texts)
         except EncodingError:
-            self._tokenizer.encode_many(sentences)  # names the sentence, not the prompt around it
+            self._tokenizer.encode_many(sentences)  # raises the error for the sentence without the prompt
             raise
         return [
             self._cut(ids, spans, text, start, len(sentence))
@@ -152,7 +153,7 @@ class PromptTokenizer:
                 and kept[len(kept) - len(reference.after) :] == reference.after
             )
         if merged:
-            # Signs of the template have merged with the sentence in a way that no sample did.
+            # The template merged with the sentence in a way that no sample did.
             own = self._tokenizer.encode_many([text[start : start + size]])[0]
             return TokenizedText(self._marks.head, tuple((each,) for each in own), self._marks.tail)
         content = tuple(ids[first:stop])
@@ -185,17 +186,19 @@ class PromptTokenizer:
             elif placeholder in after:
                 place = after.index(placeholder) - len(after)
             else:
-                raise ModelError(f"the tokenizer merges {PLACEHOLDER} with the text beside it")
+                raise ModelError(
+                    f"the tokenizer merges {PLACEHOLDER} with the text next to it: put spaces around it"
+                )
         return PromptIds(before, None, after, place)
 
     def _read_echo(self, pieces: tuple[str, ...]) -> PromptIds:
         found = set()
-        for sample in _WORDS:  # signs of the template stay apart from those of a sentence
+        for sample in _WORDS:  # no punctuation that could merge with that of the template
             text = pieces[0] + sample + pieces[1] + sample + pieces[2]
             ids, spans = self._tokenizer.encode_with_spans([text])[0]
             if spans is None:
                 raise ModelError(
-                    "the tokenizer does not say where its tokens stand, which an echo needs: "
+                    "an echo prompt needs character offsets, which this tokenizer does not report: "
                     "use a prompt with one place for the sentence"
                 )
             first, second = len(pieces[0]), len(pieces[0] + sample + pieces[1])
@@ -210,14 +213,14 @@ class PromptTokenizer:
             read = PromptIds(self._special + before, between, after, None)
             if read.fill(tuple(content)) != self._special + tuple(ids):
                 raise InputError(
-                    "the two places of the sentence in an echo give it different tokens: "
-                    "put the same blanks around both"
+                    "the sentence has different tokens in the two places of the echo prompt: "
+                    "put the same spaces around both"
                 )
             found.add(read)
         if len(found) > 1:
             raise InputError(
-                "the tokenizer joins signs of the prompt to the sentence, so that an echo has no fixed "
-                "parts: put blanks around both places of the sentence"
+                "the tokenizer merges punctuation of the echo prompt with the sentence: "
+                "put spaces around both places of the sentence"
             )
         return found.pop()
 
@@ -241,12 +244,12 @@ class PromptTokenizer:
 
 
 def _without_blanks(text: str, stop: int) -> int:
-    """Where the text before ``stop`` ends without its blanks, which go with the next word."""
+    """Return the end of the text before ``stop`` without its spaces, which belong to the next word."""
     return len(text[:stop].rstrip())
 
 
 def _between(ids: Sequence[int], spans: Sequence[Span], start: int, stop: int) -> Ids:
-    """Ids of the tokens that end behind ``start`` and begin before ``stop``."""
+    """Return the ids of the tokens that end after ``start`` and begin before ``stop``."""
     return tuple(
         each
         for each, (first, end) in zip(ids, spans, strict=True)
@@ -260,7 +263,7 @@ def _common_beginning(rows: Sequence[Ids]) -> Ids:
 
 
 def _cut_at_words(content: Ids, spans: Sequence[Span], text: str, start: int, stop: int) -> TokenizedText:
-    """Head, words and tail of a sentence that goes from start to stop in the text."""
+    """Split the content into head, words and tail of the sentence, given its start and stop in the text."""
     head: list[int] = []
     words: list[list[int]] = []
     tail: list[int] = []
@@ -272,7 +275,7 @@ def _cut_at_words(content: Ids, spans: Sequence[Span], text: str, start: int, st
         elif first >= stop or (end > stop and bool(text[stop:end].strip())):
             tail.append(token_id)
         else:
-            # A word begins behind a blank: before this token, or at its own beginning.
+            # A word begins after a space, which is before this token or at its beginning.
             opens = bool(text[seen:first].isspace()) or text[first : first + 1].isspace()
             if not words or opens:
                 words.append([])

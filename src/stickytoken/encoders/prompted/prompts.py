@@ -2,7 +2,7 @@
 
 PromptEOL: Jiang et al. 2023 (arXiv 2307.16645). Pretended chain of thought and knowledge enhancement: Zhang
 et al. 2024 (2404.03921). MetaEOL: Lei et al. 2024 (2402.18458). Echo: Springer et al. 2024 (2402.15449). The
-place of the token to overwrite: Fu et al., ACL 2025 (2412.11556).
+position of the placeholder: Fu et al., ACL 2025 (2412.11556).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stickytoken.errors import InputError
 
 PLACEHOLDER = "<PST>"
 SENTENCE = "{sentence}"
-# How the published code writes the place of the sentence.
+# The published code's mark for the sentence.
 _PUBLISHED_SENTENCE = "*sent 0*"
 _QUOTED = f'"{SENTENCE}"'
 _SHOWN = 60
@@ -21,11 +21,11 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One or more templates; a sentence's vector is the mean over them.
+    """One or more templates; the vector of a sentence is the mean over them.
 
     Attributes:
-        name: of a known prompt, or ``own``.
-        templates: texts with `SENTENCE` once, or twice for an echo, and at most one `PLACEHOLDER`.
+        name: name of a known prompt, or ``own``.
+        templates: texts with one `SENTENCE`, or two for an echo, and at most one `PLACEHOLDER`.
     """
 
     name: str
@@ -33,26 +33,26 @@ class Prompt:
 
     @property
     def source(self) -> str:
-        """What `find_prompt` makes this prompt of: its name, or the template."""
+        """The argument of `find_prompt` for this prompt: its name, or the template."""
         return self.name if self.name in PROMPTS else self.templates[0]
 
     @property
     def echoes(self) -> bool:
-        """Whether the sentence stands there twice, and the vector is the mean over the second copy."""
+        """Whether the prompt repeats the sentence, so that the vector is the mean over the second copy."""
         return self.templates[0].count(SENTENCE) > 1
 
     @property
     def quoted(self) -> bool:
-        """Whether the sentence stands between quotation marks, and so has to be cleaned."""
+        """Whether the prompt quotes the sentence, which must then be cleaned."""
         return all(_QUOTED in _without_placeholder(template) for template in self.templates)
 
     def pieces(self, template: str, *, prepending: bool) -> tuple[str, ...]:
-        """What stands before, between and behind the places of the sentence.
+        """Split a template at the places of the sentence.
 
         Args:
             template: one of the templates.
-            prepending: keep the placeholder, or put one before the (quoted) sentence where the
-                template has none; otherwise leave it out.
+            prepending: keep the placeholder, or insert one before the (quoted) sentence if the template has
+                none; False removes it.
         """
         if not prepending:
             template = _without_placeholder(template)
@@ -67,14 +67,13 @@ def _without_placeholder(template: str) -> str:
 
 
 def find_prompt(prompt: str | Prompt) -> Prompt:
-    """A known prompt by its name, or the user's own template.
+    """Return a known prompt by name, or a prompt with the user's own template.
 
     Args:
-        prompt: ``prompteol``, ``cot``, ``ke``, ``metaeol``, ``echo``, or a text with ``{sentence}`` in the
-            place of the sentence.
+        prompt: ``prompteol``, ``cot``, ``ke``, ``metaeol``, ``echo``, or a text with ``{sentence}`` in it.
 
     Raises:
-        InputError: neither, or a template that cannot be filled.
+        InputError: The prompt is neither, or its template cannot be filled.
     """
     if isinstance(prompt, Prompt):
         return prompt
@@ -85,20 +84,20 @@ def find_prompt(prompt: str | Prompt) -> Prompt:
     places = template.count(SENTENCE)
     if places == 0:
         raise InputError(
-            f"the prompt {shown} is none of {', '.join(PROMPTS)} and has no place for the sentence: "
-            f"write {SENTENCE} where it goes"
+            f"the prompt {shown} is not one of {', '.join(PROMPTS)} and has no place for the sentence: "
+            f"write {SENTENCE} where the sentence goes"
         )
     if places > 2:
         raise InputError(
             f"the prompt {shown} has {places} places for the sentence: use one, or two to echo it"
         )
     if template.count(PLACEHOLDER) > 1:
-        raise InputError(f"the prompt {shown} has several {PLACEHOLDER}: only one token can be overwritten")
+        raise InputError(f"the prompt {shown} has more than one {PLACEHOLDER}: use only one")
     return Prompt("own", (template,))
 
 
 def is_template(prompt: str) -> bool:
-    """Whether a text names a known prompt or has a place for the sentence."""
+    """Check whether a text is the name of a known prompt or has a place for the sentence."""
     return prompt.lower() in PROMPTS or SENTENCE in prompt or _PUBLISHED_SENTENCE in prompt
 
 

@@ -1,4 +1,4 @@
-"""Sentences through a prompted model: in batches, and what prompts have in common computed once."""
+"""Run sentences through a prompted model in batches, and compute shared beginnings once."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from stickytoken.encoders.prompted.prompt_ids import Ids, PromptIds
 from stickytoken.errors import EncodingError
 
 _LOG = logging.getLogger(__name__)
-# On a 12-layer, 384-wide Qwen2 and one core, larger batches take up to a quarter longer: no cache holds them.
+# With a 12-layer Qwen2 of width 384 on one core, larger batches outgrow the cache: up to 25 % slower.
 _TOKEN_BUDGET = {"cpu": 1024}
 _ACCELERATOR_TOKEN_BUDGET = 65536
 
 
 class PromptRunner:
-    """Sends filled prompts through a model; needs inference and evaluation mode.
+    """Run filled prompts through a model, which must be in inference and evaluation mode.
 
-    Two ways save work, both exact up to rounding. Keys and values of what stands before the placeholder or
-    the sentence serve all sentences. Without overwriting, a state does not depend on what follows, so
-    sentences that begin alike share their beginning too, as a tree.
+    Work is shared in two ways, both exact up to rounding. Keys and values of the tokens before the
+    placeholder or the sentence are computed once for all sentences. Without overwriting, a state does not
+    depend on later tokens, so sentences with a common beginning share it too, as a tree.
 
     Args:
         model: the model and its prompts.
-        name: how messages call it.
-        token_budget: tokens of a batch; None chooses by device.
+        name: name of the model in messages.
+        token_budget: tokens per batch; None chooses by device.
         reuse: when to compute common beginnings once; None is never.
-        rounding: distance of neighbouring numbers around 1 in the model's arithmetic.
+        rounding: machine epsilon of the model's arithmetic.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class PromptRunner:
         self._made: tuple[list[tuple[int, ...]], FixedBeginnings] | None = None
 
     def vectors(self, contents: Sequence[Ids], numbers: Sequence[int]) -> NDArray[np.float32]:
-        """Vectors of sentences after some numbers of layers, shape (n, numbers, d).
+        """Return vectors of sentences after the given numbers of layers, shape (n, numbers, d).
 
         Args:
             contents: content ids of each sentence; at least one.
-            numbers: numbers of layers, from 1; distinct.
+            numbers: layer counts from 1, distinct.
 
         Raises:
-            EncodingError: one prompt alone is too much for the memory.
+            EncodingError: There is not enough memory for a single prompt.
         """
         rows = self._prompted.rows(contents)
         known = self._shares_beginnings(rows)
@@ -79,7 +79,7 @@ class PromptRunner:
     def forward(
         self, rows: Sequence[PromptRow], beginnings: FixedBeginnings | None, numbers: Sequence[int]
     ) -> NDArray[np.float32]:
-        """One batch, shape (rows, numbers, d)."""
+        """Run one batch, shape (rows, numbers, d)."""
         past = cache = None
         if beginnings is not None:
             prompts = torch.tensor([row.prompt for row in rows], device=beginnings.mask.device)
@@ -116,14 +116,14 @@ class PromptRunner:
     def _shrink(self, rows: int, length: int, error: torch.OutOfMemoryError) -> None:
         if rows == 1:
             raise EncodingError(
-                f"{self._name}: {self._device} has no memory for a prompt of {length} tokens: "
+                f"{self._name}: {self._device} ran out of memory on a prompt of {length} tokens: "
                 "use shorter sentences, a lower precision or another device"
             ) from error
         self.token_budget = max(1, rows * length // 2)
         torch.cuda.empty_cache()
-        _LOG.warning("%s: out of memory on %s, going on with smaller batches", self._name, self._device)
+        _LOG.warning("%s: out of memory on %s, continuing with smaller batches", self._name, self._device)
 
-    # What prompts begin with.
+    # Fixed beginnings of prompts.
 
     def _shares_beginnings(self, rows: Sequence[PromptRow]) -> bool:
         prompts = self._prompted.prompts
@@ -134,7 +134,7 @@ class PromptRunner:
         return fixed >= self.reuse.fixed_share * whole and self._beginnings_agree
 
     def _beginnings(self, numbers: Sequence[int]) -> FixedBeginnings:
-        """Those of the last call, if it read the same layers of the same weights."""
+        """Return the beginnings, reusing those of the last call if layers and weights are the same."""
         weights = [
             (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
             for weight in self._prompted.decoder.model.parameters()
@@ -146,7 +146,7 @@ class PromptRunner:
 
     @cached_property
     def _beginnings_agree(self) -> bool:
-        """Whether reuse gives the vectors of the plain path: a model may keep more than keys and values."""
+        """Whether reuse gives the vectors of the plain path; a model may cache more than keys and values."""
         rows = self._prompted.rows([text.ids for text in self._prompted.tokenize(["a", "one two three"])])
         numbers = [self._prompted.number]
         plain = self._by_batches(rows, None, numbers)
@@ -155,14 +155,14 @@ class PromptRunner:
         except torch.OutOfMemoryError:
             raise
         except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-            _LOG.warning("%s: no reuse of what prompts begin with (%s)", self._name, error)
+            _LOG.warning("%s: continuing without reuse of prompt beginnings (%s)", self._name, error)
             return False
         return agree(found, plain, self._rounding)
 
-    # What sentences begin with.
+    # Common beginnings of sentences.
 
     def _by_trees(self, contents: Sequence[Ids], number: int, *, known: bool) -> NDArray[np.float32] | None:
-        """Vectors of sentences that begin alike, shape (n, 1, d); None where that saves little."""
+        """Return vectors of sentences with common beginnings, shape (n, 1, d); None if that saves little."""
         prompts = self._prompted.prompts
         if self.reuse is None or not self._memory_for_trees or not self._reads_alike:
             return None
@@ -175,16 +175,16 @@ class PromptRunner:
             try:
                 vectors = reuse.vectors(roots, len(contents))
             except torch.OutOfMemoryError:
-                # Keys and values need memory of their own; the plain path can do with less.
+                # Keys and values take extra memory, which the plain path does not need.
                 self._memory_for_trees = False
-                _LOG.warning("%s: out of memory on %s, going on without reuse", self._name, self._device)
+                _LOG.warning("%s: out of memory on %s, continuing without reuse", self._name, self._device)
                 return None
             found = vectors if found is None else found + vectors
         return None if found is None else (found / np.float32(len(prompts)))[:, None]
 
     @property
     def _reads_alike(self) -> bool:
-        """Whether what stands behind a token never changes its state, and the last token is read."""
+        """Whether later tokens never change a state, and the last token is read."""
         reading = self._prompted.reading
         return (
             reading.prepending is None

@@ -1,8 +1,8 @@
-"""Token Prepending: an early token sees what the last one has read (Fu et al., ACL 2025, section 4).
+"""Token Prepending: let early tokens attend to the whole sentence (Fu et al., ACL 2025, section 4).
 
 Before each of a few early layers, the state of the prompt's last token is copied over that of one placeholder
-token, which stands in front of the sentence. Every token of the sentence then attends, causally, to a
-summary of the whole sentence that is one layer old.
+token before the sentence. Every token of the sentence then attends, causally, to a summary of the whole
+sentence from the layer before.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from stickytoken.errors import InputError, ModelError
 
 @dataclass(frozen=True, slots=True)
 class TokenPrepending:
-    """Which layers see the copy.
+    """Layers before which the placeholder is overwritten.
 
     Attributes:
-        start: first layer, from 0, before which the placeholder's state is overwritten.
-        exit: first later layer before which it is not; beyond the last layer means never.
+        start: first of these layers, from 0.
+        exit: first later layer that is not one of them; a value beyond the last layer includes all.
 
     Raises:
-        InputError: a start below 0, or an exit that is not behind it.
+        InputError: The start is below 0, or the exit is not after it.
     """
 
     start: int = 1
@@ -38,30 +38,31 @@ class TokenPrepending:
             raise InputError(f"start is {self.start}: layers are counted from 0")
         if self.start >= self.exit:
             raise InputError(
-                f"start is {self.start} and exit is {self.exit}: nothing would be copied; exit must be larger"
+                f"start is {self.start} and exit is {self.exit}, so nothing would be overwritten: pass a "
+                "larger exit"
             )
 
     def require_layers(self, layers: int, name: str) -> None:
-        """Refuse a start behind the last layer.
+        """Refuse a start beyond the last layer.
 
         Raises:
-            InputError: the model has no such layer.
+            InputError: The model has no such layer.
         """
         if self.start >= layers:
-            raise InputError(f"start is {self.start}, but {name} has {layers} layers: 0 to {layers - 1}")
+            raise InputError(f"start is {self.start}, but {name} has {layers} layers: pass 0 to {layers - 1}")
 
 
 def plain_states(found: Any) -> torch.Tensor:
-    """What goes into a layer or comes out of it, if it is one state a token.
+    """Return the input or output of a layer, one state per token.
 
     Raises:
-        ModelError: it is several, as in Gemma 3n: no one of them is the residual stream.
+        ModelError: There are several per token, as in Gemma 3n, none of which is the residual stream.
     """
     states: torch.Tensor = found[0] if isinstance(found, (tuple, list)) else found
     if states.ndim != 3:
         raise ModelError(
             f"layers of this model pass on states of shape {tuple(states.shape)}: prompts need a model with "
-            "one state a token, of shape (rows, tokens, d)"
+            "one state per token, of shape (rows, tokens, d)"
         )
     return states
 
@@ -70,20 +71,20 @@ def plain_states(found: Any) -> torch.Tensor:
 def prepended(
     layers: Sequence[torch.nn.Module], settings: TokenPrepending, places: torch.Tensor, last: torch.Tensor
 ) -> Iterator[None]:
-    """Overwrite states before the layers from start to exit, for calls of this thread.
+    """Overwrite states before the layers from start to exit, during calls from this thread.
 
-    Other threads may run the same model meanwhile, with other settings or none. The hooks are gone
-    afterwards, whatever happened.
+    Other threads may run the same model at the same time, with other settings or none. The hooks are always
+    removed at the end.
 
     Args:
         layers: the decoder's layers.
-        settings: which of them.
-        places: slot of the placeholder in each row, padding included; int64, shape (rows,).
-        last: slot of the last token in each row, shape (rows,).
+        settings: layers before which to overwrite.
+        places: index of the placeholder in each row, counting padding; int64, shape (rows,).
+        last: index of the last token in each row, shape (rows,).
     """
     owner = threading.get_ident()
 
-    # torch may call the hook without kwargs, where another thread removes its own at the same moment.
+    # torch may call the hook without kwargs if another thread removes its own at the same moment.
     def overwrite(
         module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -91,9 +92,9 @@ def prepended(
         if kwargs is None or threading.get_ident() != owner:
             return None
         states = plain_states(args[0] if args else kwargs["hidden_states"])
-        # A model may be spread over devices: each layer has its states where it computes.
+        # A model may be spread over devices, so states are on the device of their layer.
         rows = torch.arange(states.shape[0], device=states.device)
-        # A copy: in place, the states that others recorded would change with it.
+        # Copy, so that states recorded elsewhere do not change.
         changed = states.clone()
         changed[rows, places.to(states.device)] = states[rows, last.to(states.device)]
         if args:

@@ -1,4 +1,4 @@
-"""The vocabulary of a model that reads sentences inside a prompt."""
+"""The vocabulary of a prompted language model."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 
 
 class PromptVocabulary:
-    """A tokenizer for the vocabulary that encodes as a sentence in the prompt is encoded.
+    """A tokenizer for the vocabulary that encodes text as part of a sentence in the prompt.
 
-    A token that would end the quotation around the sentence, or that holds white space which the words of a
-    sentence do not keep, comes back as another: no text can produce it.
+    A token that would close the quotation around the sentence, or with whitespace that cleaning removes,
+    encodes to other ids: no text can produce it.
 
     Args:
         tokenizer: the user's tokenizer, without the placeholder.
-        quoted: whether the sentence stands between quotation marks.
+        quoted: whether the prompt quotes the sentence.
     """
 
     def __init__(self, tokenizer: HuggingFaceTokenizer, *, quoted: bool) -> None:
@@ -30,27 +30,27 @@ class PromptVocabulary:
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Ids with a special role; the cls role alone does not make an id special."""
+        """Ids with a special role; cls alone does not count."""
         return self._tokenizer.special_ids
 
     @property
     def unknown_id(self) -> int | None:
-        """The id that stands for what the vocabulary lacks; None where there is none."""
+        """Id of the unknown token; None without one."""
         return self._tokenizer.unknown_id
 
     @property
     def fingerprint(self) -> str:
-        """sha256 over the pipeline and the vocabulary."""
+        """sha256 of the pipeline and the vocabulary."""
         return self._tokenizer.fingerprint
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Decode each list of ids, special tokens kept, nothing cleaned up."""
+        """Decode each list of ids, keeping special tokens, without clean-up."""
         return self._tokenizer.decode_many(ids)
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode each text as a part of a sentence, without the prompt."""
+        """Encode each text as part of a sentence, without the prompt."""
         return self._tokenizer.encode_many([reachable_text(text, quoted=self._quoted) for text in texts])
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
-        """Encode each text as `encode_many` does, without the characters that each id stands for."""
+        """Encode each text as `encode_many` does; character spans are not known."""
         return [(ids, None) for ids in self.encode_many(texts)]
