@@ -152,7 +152,7 @@ def shown(value: object) -> str:
 
 
 def _plain(value: object) -> str:
-    return " ".join(str(value).split())[:_SHOWN]
+    return shown(value) if isinstance(value, str) else " ".join(str(value).split())[:_SHOWN]
 
 
 def _columns_of(values: object) -> list[str] | None:

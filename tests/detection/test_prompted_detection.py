@@ -12,6 +12,7 @@ import profiled
 import tiny
 import tiny_decoders
 from interrupted import assert_same_run
+from prompted_loading import load_prompted
 from stickytoken import load_encoder
 from stickytoken.corpora.corpus import collect_sentences
 from stickytoken.detection import detect
@@ -82,7 +83,7 @@ METHODS = {
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_that_is_cut_off_continues_to_the_same_bytes(folder, method, tmp_path):
-    encoder = load_encoder(folder, device="cpu", **READING)
+    encoder = load_prompted(folder, device="cpu", **READING)
     run_detection, stage, options = METHODS[method]
     whole = run_detection(encoder, tmp_path / "whole", **options)
     assert len(whole.tokens) == SAMPLE
@@ -90,11 +91,11 @@ def test_a_run_that_is_cut_off_continues_to_the_same_bytes(folder, method, tmp_p
         run_detection(encoder, tmp_path / "run", progress=engines.interrupted_after(stage, done=6), **options)
     before = planted.shards_of(tmp_path / "run")
     assert before
-    run_detection(load_encoder(folder, device="cpu", **READING), tmp_path / "run", **options)
+    run_detection(load_prompted(folder, device="cpu", **READING), tmp_path / "run", **options)
     after = planted.shards_of(tmp_path / "run")
     assert {name: after[name] for name in before} == before
     assert_same_run(tmp_path / "run", whole.path)
-    other = load_encoder(folder, device="cpu", **READING | {"prompt": "cot"})
+    other = load_prompted(folder, device="cpu", **READING | {"prompt": "cot"})
     with pytest.raises(RunError, match="encoder"):
         run_detection(other, tmp_path / "run", **options)
 
@@ -114,7 +115,7 @@ def test_the_command_finds_what_the_function_finds(qwen, corpus_file, method, tm
     # The function opens the command's run: it has the same identity.
     before = planted.files_of(tmp_path / "command")
     run = detect(
-        load_encoder(qwen, device="cpu", **READING),
+        load_prompted(qwen, device="cpu", **READING),
         sentences=corpus_file,
         settings=planted.SMALL if method == "std" else None,
         sample=12,
@@ -131,7 +132,7 @@ def test_the_command_finds_what_the_function_finds(qwen, corpus_file, method, tm
 
 
 def test_what_follows_a_run_reads_its_model_as_the_run_did(qwen, tmp_path):
-    run = detect_profile(load_encoder(qwen, device="cpu", **READING), tmp_path / "run")
+    run = detect_profile(load_prompted(qwen, device="cpu", **READING), tmp_path / "run")
     record = json.loads((run.path / "run.json").read_text())
     assert record["model"]["loading"] == {
         "dtype": "float32",
@@ -157,7 +158,7 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(qwen, tmp_path):
 
 
 def test_tokens_that_would_end_the_quotation_are_not_looked_at(qwen, tmp_path):
-    encoder = load_encoder(qwen, device="cpu", **READING)
+    encoder = load_prompted(qwen, device="cpu", **READING)
     (quotation,) = (each for each, token in encoder.tokenizer.entries.items() if token == '"')
     with pytest.raises(InputError, match="UNREACHABLE_SINGLE_TOKEN"):
         detect_std(encoder, tmp_path / "run", tokens=[quotation, quotation + 1])
@@ -176,7 +177,7 @@ def test_a_probe_shows_evidence_inside_the_prompt(qwen, corpus_file):
 
 
 def test_workers_compute_the_bytes_of_one_process(qwen, tmp_path):
-    encoder = load_encoder(qwen, device="cpu", **READING)
+    encoder = load_prompted(qwen, device="cpu", **READING)
     whole = detect_std(encoder, tmp_path / "whole", tokens=range(30, 54))
     with engines.local_ray(), ray_engine(encoder, workers=2) as engine:
         detect_std(encoder, tmp_path / "run", tokens=range(30, 54), engine=engine)
@@ -195,7 +196,7 @@ def test_workers_compute_the_bytes_of_one_process(qwen, tmp_path):
     ],
 )
 def test_a_worker_loads_the_same_encoder(qwen, options):
-    encoder = load_encoder(qwen, device="cpu", **options)
+    encoder = load_prompted(qwen, device="cpu", **options)
     assert ShardWorker(encoder.spec, "cpu", 1).load().identity == encoder.identity
 
 
@@ -213,7 +214,7 @@ def test_a_worker_loads_a_saved_module(tmp_path):
 
 
 def test_the_first_rounds_are_screened_in_bfloat16(qwen, tmp_path):
-    encoder = load_encoder(qwen, device="cpu", **READING)
+    encoder = load_prompted(qwen, device="cpu", **READING)
     asked = []
     at = CausalPromptEncoder.at
 
@@ -230,7 +231,7 @@ def test_the_first_rounds_are_screened_in_bfloat16(qwen, tmp_path):
 
 @pytest.mark.parametrize("prompt", ["prompteol", "metaeol"])
 def test_a_lower_precision_gives_nearly_the_vectors_and_leaves_the_model_alone(qwen, prompt):
-    encoder = load_encoder(qwen, device="cpu", **READING | {"prompt": prompt})
+    encoder = load_prompted(qwen, device="cpu", **READING | {"prompt": prompt})
     exact = encoder.encode(tiny.sentences(20))
     lower = encoder.at(Precision.BFLOAT16)
     assert lower is encoder.at(Precision.BFLOAT16)
@@ -242,11 +243,11 @@ def test_a_lower_precision_gives_nearly_the_vectors_and_leaves_the_model_alone(q
 
 
 def test_a_precision_that_is_not_there_is_refused(qwen):
-    encoder = load_encoder(qwen, device="cpu", **READING)
-    with pytest.raises(InputError, match="not there on cpu"):
+    encoder = load_prompted(qwen, device="cpu", **READING)
+    with pytest.raises(InputError, match="not available on cpu"):
         encoder.at(Precision.TF32)
-    half = load_encoder(qwen, device="cpu", dtype="bfloat16", **READING)
+    half = load_prompted(qwen, device="cpu", dtype="bfloat16", **READING)
     with pytest.raises(InputError, match="computes in bfloat16 already"):
         half.at(Precision.BFLOAT16)
     with pytest.raises(InputError, match="arithmetic of CUDA"):
-        load_encoder(qwen, device="cpu", dtype="tf32", **READING)
+        load_prompted(qwen, device="cpu", dtype="tf32", **READING)

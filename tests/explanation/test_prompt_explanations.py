@@ -10,7 +10,7 @@ import planted
 import profiled
 import tiny
 import tiny_decoders
-from stickytoken import load_encoder
+from prompted_loading import load_prompted
 from stickytoken.corpora.corpus import collect_sentences
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading
@@ -71,7 +71,7 @@ def test_several_prompts_are_explained_without_attribution():
 def test_the_command_explains_tokens_of_a_prompted_run(tmp_path):
     folder = tiny_decoders.saved_decoder(tmp_path / "model")
     run = profiled.detect_profile(
-        load_encoder(folder, device="cpu", **READING),
+        load_prompted(folder, device="cpu", **READING),
         tmp_path / "run",
         sentences=collect_sentences(tiny.sentences(200), "test"),
         sample=40,

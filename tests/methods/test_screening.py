@@ -136,7 +136,10 @@ def test_calibration_sees_all_of_the_vocabulary_and_every_special_token():
 
 @pytest.mark.parametrize(
     ("precision", "message"),
-    [(Precision.FLOAT16, "precision float16 is not there on cpu"), (Precision.TF32, "precision tf32 is not")],
+    [
+        (Precision.FLOAT16, "precision float16 is not available on cpu"),
+        (Precision.TF32, "precision tf32 is not"),
+    ],
 )
 def test_a_precision_that_the_device_lacks_is_an_error(precision, message, tmp_path):
     encoder = load_encoder(model_of("bert", tmp_path))

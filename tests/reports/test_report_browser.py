@@ -207,7 +207,9 @@ def test_figures_are_replaced_whole_or_not_at_all(folder, tmp_path, monkeypatch)
 def test_without_a_browser_figures_are_refused_in_one_line(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "absent"))
     figures = report_figures(read_content(folder))
-    with pytest.raises(InputError, match="figures are drawn by Chrome or Chromium, and none could be used"):
+    with pytest.raises(
+        InputError, match="figures are drawn by Chrome or Chromium, and neither could be started"
+    ):
         save_figures(figures[:1], tmp_path / "figures")
 
 

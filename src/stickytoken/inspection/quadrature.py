@@ -43,7 +43,9 @@ def rule_along(travelled: Vector, points: int) -> Rule:
     panels = max(1, points // _PANEL_POINTS)
     places = np.linspace(0, 1, len(travelled))
     whole = float(travelled[-1])
-    held = places if whole == 0 else (1 - _TRAVELLED) * places + _TRAVELLED * travelled / whole
+    # Products with a length so short would lose all their digits.
+    still = whole < np.finfo(float).tiny
+    held = places if still else (1 - _TRAVELLED) * places + _TRAVELLED * travelled / whole
     edges = np.interp(np.linspace(0, 1, panels + 1), held, places)
     sizes = np.full(panels, points // panels) + (np.arange(panels) < points % panels)
     found, weights = [], []

@@ -59,7 +59,8 @@ def test_a_number_too_large_for_a_float_stays_exact():
 def test_what_is_not_a_whole_number_is_refused_by_its_name_and_value(value):
     with pytest.raises(InputError) as caught:
         whole_number("count", value, 0)
-    assert str(caught.value) == f"count is {value}: it must be a whole number"
+    shown = repr(value) if isinstance(value, str) else value
+    assert str(caught.value) == f"count is {shown}: it must be a whole number"
 
 
 # real_number
@@ -95,7 +96,7 @@ def test_counts_are_taken_from_their_least_on(name, least):
 @pytest.mark.parametrize("name", LEAST)
 @pytest.mark.parametrize("value", [10.5, "10", None, *NOT_NUMBERS])
 def test_counts_that_are_not_whole_are_refused(name, value):
-    with pytest.raises(InputError, match=f"^{name} is {value}: it must be a whole number$"):
+    with pytest.raises(InputError, match=f"^{name} is '?{value}'?: it must be a whole number$"):
         ProfileSettings(**{name: value})
 
 
@@ -178,8 +179,8 @@ def test_one_number_of_copies_needs_no_brackets(copies):
         pytest.param((8, -1), "copies is -1: it must be at least 1", id="negative"),
         pytest.param((8, 1.5), "copies is 1.5: it must be a whole number", id="half"),
         pytest.param(0, "copies is 0: it must be at least 1", id="zero alone"),
-        pytest.param("84", "copies is 84: it must be a whole number", id="text"),
-        pytest.param((8, "4"), "copies is 4: it must be a whole number", id="text among numbers"),
+        pytest.param("84", "copies is '84': it must be a whole number", id="text"),
+        pytest.param((8, "4"), "copies is '4': it must be a whole number", id="text among numbers"),
         pytest.param(None, "copies is None: it must be a whole number", id="nothing"),
         pytest.param((math.nan,), "copies is nan: it must be a whole number", id="nan"),
     ],

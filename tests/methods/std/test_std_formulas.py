@@ -314,7 +314,7 @@ def test_a_count_is_a_whole_number():
         ("copies", float("nan")),
         ("copies", "8"),
     ):
-        with pytest.raises(InputError, match=f"{field} is {value}: it must be a whole number"):
+        with pytest.raises(InputError, match=f"{field} is '?{value}'?: it must be a whole number"):
             StdSettings(**{field: value})
 
 
