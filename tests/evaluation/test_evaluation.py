@@ -1,4 +1,4 @@
-"""Clean scores of tasks of every layout, and of MTEB: token prepending beside the plain prompt."""
+"""Scores of tasks of every layout and of MTEB: token prepending and the plain prompt."""
 
 import json
 
@@ -54,7 +54,7 @@ def units(encoder, texts):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-# The main score of each layout, with scikit-learn and nothing of ours.
+# Reference scores of each layout, computed with scikit-learn only.
 
 
 def pair_score(encoder, path):
@@ -166,7 +166,7 @@ def test_texts_beyond_the_context_are_cut_alike_and_counted(folder, write):
     found = compare(encoder, task)
     assert found.cut == 6
     assert len(found.scores) == 3
-    # What is left of them is the same, and so are the cosines' second sides.
+    # After truncation, all pairs have the same second sentence.
     assert found.scores[0].scores["spearman"] is not None
 
 
@@ -216,7 +216,7 @@ def test_a_model_of_sentence_transformers_is_scored_by_mteb_as_it_is(encoder, mo
     assert -100 <= row.scores["main_score"] <= 100
 
 
-# What cannot be scored.
+# Bad input.
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ CORPUS = collect_sentences(tiny.sentences(40), "test")
 
 @pytest.fixture(scope="module")
 def sticky_bert(tmp_path_factory):
-    """A tiny BERT whose row of one word is long and all in one dimension."""
+    """A tiny BERT in which the embedding of one word is long and lies along one dimension."""
     folder = tiny.bert_backbone(tmp_path_factory.mktemp("sticky"))
     model = tiny.sentence_transformer(folder, normalize=True)
     weight = model[0].model.embeddings.word_embeddings.weight

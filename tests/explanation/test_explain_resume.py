@@ -1,4 +1,4 @@
-"""An explanation that is cut off continues, one that is finished is opened, and another one is refused."""
+"""Interrupted explanations continue, finished ones are opened, others are refused."""
 
 import json
 from dataclasses import replace
@@ -25,13 +25,13 @@ def corpus():
 
 
 def explain_small(model, out):
-    """Explain six tokens; runs in a process of its own."""
+    """Explain six tokens, in a process of its own."""
     encoder = load_encoder(model, device="cpu")
     explain(encoder, TOKENS, sentences=corpus(), settings=SETTINGS, out=out)
 
 
 def explained_tokens(folder):
-    """The committed explanations, by name of their folder."""
+    """Committed explanations by folder name."""
     return {
         path.parent.name: (path.stat().st_mtime_ns, path.read_bytes())
         for path in folder.glob("*/explanation.json")
@@ -40,7 +40,7 @@ def explained_tokens(folder):
 
 @pytest.fixture(scope="module")
 def whole(bert_folder, tmp_path_factory):
-    """The folder of explanations that nothing interrupted, in a process of its own."""
+    """The folder of uninterrupted explanations, computed in its own process."""
     folder = tmp_path_factory.mktemp("whole") / "explain"
     assert finished(explain_small, bert_folder, folder) == 0
     return folder

@@ -130,9 +130,6 @@ def test_copies_are_where_they_are_said_to_be(words, head, placement, copies):
         assert content == copies_as_ids(Token(7, ""), text, placement, copies)
 
 
-# Benign tokens.
-
-
 # The embedding matrix.
 
 

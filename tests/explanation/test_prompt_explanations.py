@@ -1,4 +1,4 @@
-"""Explanations of models that are read through a prompt."""
+"""Explanations of models with a prompt."""
 
 import json
 
@@ -27,7 +27,7 @@ AREAS = {"attention", "hidden states", "pooling", "attribution", "embedding", "s
 
 
 def encoder_with_long_row(prompt, span=None):
-    """A Llama whose row of one word is long and all in one dimension."""
+    """A Llama in which the embedding of one word is long and lies along one dimension."""
     model, tokenizer = tiny_decoders.decoder("llama")
     reading = Reading(find_prompt(prompt), None if span is None else TokenPrepending(*span), -1)
     encoder = CausalPromptEncoder(model, tokenizer, "tiny", reading)

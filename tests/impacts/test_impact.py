@@ -1,4 +1,4 @@
-"""A whole measurement: what comes out, that it can be trusted, that it can be cut off."""
+"""Whole impact measurements: results, resumption, other folders, bad input."""
 
 import json
 import shutil
@@ -40,13 +40,13 @@ def tasks(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(planted_encoder, sticky, tasks, tmp_path_factory):
-    """A measurement of the planted token and an ordinary one, that nothing interrupted."""
+    """An uninterrupted measurement of the planted token and an ordinary one."""
     ids = [sticky, files.token_id(planted_encoder, "?")]
     out = tmp_path_factory.mktemp("impact") / "whole"
     return impact(planted_encoder, tasks, tokens=ids, settings=files.FEW, out=out)
 
 
-# What comes out.
+# Results.
 
 
 def test_a_planted_token_costs_more_than_a_benign_one(planted_encoder, sticky, tasks, tmp_path):
@@ -56,7 +56,7 @@ def test_a_planted_token_costs_more_than_a_benign_one(planted_encoder, sticky, t
     assert set(effects) == {"sts", "groups", "beir"}
     assert effects["sts"]["difference_low"] > 0
     assert effects["sts"]["sticky"] < effects["sts"]["benign"] < effects["sts"]["clean"]
-    # One token has no test over tokens, and missing is null.
+    # There is no test over a single token, and missing values are null.
     assert {row["p_value"] for row in effects.values()} == {None}
     assert {row["q_value"] for row in effects.values()} == {None}
 
@@ -69,7 +69,7 @@ def test_an_ordinary_token_costs_no_more_than_another(tasks, tmp_path):
     row, secondary = found.effects.to_dicts()
     assert row["p_value"] > 0.05
     assert (row["metric"], secondary["metric"]) == ("spearman", "pearson")
-    # Only the main metric is a test of its own, so only its p-value is corrected.
+    # Only the main metric counts as a test, so only its p-value is corrected.
     assert row["q_value"] == row["p_value"]
     assert secondary["q_value"] is None
     assert (row["tokens"], row["benign_tokens"]) == (4, 12)
@@ -169,7 +169,7 @@ def test_a_text_without_a_vector_is_an_error_and_no_zero(planted_encoder, sticky
         impact(planted_encoder, [folder], tokens=[sticky], settings=files.FEW, out=tmp_path / "out")
 
 
-# Finished, and other folders.
+# Finished measurements, and other folders.
 
 
 def test_a_finished_measurement_is_opened_and_not_computed_again(whole, planted_encoder, sticky, tasks):
@@ -284,7 +284,7 @@ def test_markdown_holds_hostile_names(whole):
     assert "\x1b" not in text
 
 
-# The front door and the command line.
+# The public function and the command line.
 
 
 @pytest.fixture(scope="module")
@@ -315,7 +315,7 @@ def test_a_measurement_lies_in_the_folder_of_its_run(planted_run, tasks, tmp_pat
     (folder,) = run.glob("impact-*")
     assert open_impact(folder).record.identity.startswith(folder.name.removeprefix("impact-"))
     assert f"for a report with this: stickytoken report {run}" in " ".join(planted.lines_of(result.stderr))
-    # It changes nothing for the run: the same detection opens it, and its report shows both.
+    # The run is unchanged: the same detection opens it, and its report shows both.
     assert open_run(run).tokens.equals(open_run(planted_run).tokens)
     assert "## What copies cost" in planted.command("report", run, "--format", "md").stdout
 

@@ -1,4 +1,4 @@
-"""Copies in a text, cuts that make room, conditions, matched tokens."""
+"""Copies in a text, truncation that makes room, conditions, matched tokens."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_all_tokens_go_to_the_same_places_of_a_text(encoder, insertion, placemen
         assert swapped == probes[1]
 
 
-# Cuts.
+# Truncation.
 
 
 def long_text(words):

@@ -13,7 +13,7 @@ from stickytoken.insertion import Token
 
 UNITS = 40
 STICKY = [Token(place, f"sticky{place}") for place in range(4)]
-# Two matches each: first one of every sticky token, then the next of every one.
+# Two matches each: the first match of every sticky token, then the second.
 BENIGN = [Token(10 + place, f"benign{place}") for place in range(8)]
 SETTINGS = ImpactSettings(benign=2, seeds=3, resamples=100)
 CONDITIONS = make_conditions(STICKY, BENIGN, SETTINGS.seed, SETTINGS.seeds)
@@ -21,7 +21,7 @@ CONDITIONS = make_conditions(STICKY, BENIGN, SETTINGS.seed, SETTINGS.seeds)
 
 @dataclass(frozen=True)
 class MeanTask:
-    """A task that is scored by the mean of its outcomes."""
+    """A task whose score is the mean of its outcomes."""
 
     name: str = "mean"
     layout: str = "plain"
@@ -47,7 +47,7 @@ def effects(outcomes):
 
 
 def score_of(outcomes, kind, tokens=()):
-    """Mean over the units and the repetitions of a condition."""
+    """The mean over units and repetitions of a condition."""
     places = [k for k, each in enumerate(CONDITIONS) if each.kind is kind and each.tokens == tuple(tokens)]
     assert len(places) == SETTINGS.seeds
     return float(np.mean([outcomes[place].mean() for place in places]))

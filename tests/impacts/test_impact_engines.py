@@ -1,4 +1,4 @@
-"""A measurement of impact on Ray is that of one process."""
+"""Impact measurements on Ray equal those of one process."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def encoder(bert_folder):
 
 @pytest.fixture(scope="module")
 def on_ray(encoder):
-    """Two workers of one core each."""
+    """Two workers with one core each."""
     with engines.local_ray(), ray_engine(encoder, workers=2) as opened:
         yield opened
 

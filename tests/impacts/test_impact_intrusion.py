@@ -1,4 +1,4 @@
-"""Documents pushed into search results: ranks against a slow plain version, and what comes out."""
+"""Documents pushed into search results: ranks against a slow reference, and results."""
 
 from dataclasses import replace
 

@@ -20,7 +20,7 @@ mteb = pytest.importorskip("mteb")
 from datasets import Dataset, DatasetDict  # noqa: E402
 from mteb import mocks  # noqa: E402
 
-# MTEB's libraries warn about themselves.
+# Libraries of MTEB raise warnings of their own.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 CLEAN = Condition(Kind.CLEAN, (), 0, 1)
@@ -41,7 +41,7 @@ def condition_of(encoder, word, seed=1):
 
 
 def plain(model, task):
-    """All scores that mteb.evaluate gives to a SentenceTransformer, by itself."""
+    """Scores of a SentenceTransformer from mteb.evaluate itself."""
     options = {"batch_size": 32, "show_progress_bar": False}
     result = mteb.evaluate(
         model, task, cache=None, co2_tracker=False, show_progress_bar=False, encode_kwargs=options
@@ -50,7 +50,7 @@ def plain(model, task):
 
 
 class Similarity(mocks.MockSTSTask):
-    """STS of MTEB on sixty local pairs."""
+    """An MTEB STS task with sixty local pairs."""
 
     columns = ("sentence1", "sentence2")
 
@@ -62,7 +62,7 @@ class Similarity(mocks.MockSTSTask):
 
 
 class Grouping(mocks.MockClusteringTask):
-    """Clustering of MTEB on sixty local texts."""
+    """An MTEB clustering task with sixty local texts."""
 
     columns = ("sentences",)
 
@@ -74,7 +74,7 @@ class Grouping(mocks.MockClusteringTask):
 
 
 def edited(task, edit):
-    """A task with texts that were edited beforehand."""
+    """A task whose texts were edited beforehand."""
     task.load_data()
     rows = task.dataset["test"].to_dict()
     for column in task.columns:
@@ -121,7 +121,7 @@ def test_a_side_is_edited_alone(encoder):
 
 
 def test_no_condition_is_given_anothers_vectors_or_scores(encoder, tmp_path):
-    """A cache keyed by text, and MTEB's cache of results, are shared by conditions, on purpose."""
+    """Conditions deliberately share a cache keyed by text and MTEB's result cache."""
     from mteb.cache import ResultCache
     from mteb.models.cache_wrappers import CachedEmbeddingWrapper
 
@@ -191,7 +191,7 @@ def test_the_preset_without_data_names_every_task_and_fails(bert_folder, tmp_pat
     said = r"no task could be run \(Banking77Classification,.*, SummEval\):.*network or a cached copy"
     out = ["--out", tmp_path / "out"]
     planted.refused("impact", bert_folder, "--preset", "paper", *options, *out, saying=said)
-    # Beside a file that is there, that file is measured and the sixteen are named at the end.
+    # An existing file is measured, and the sixteen tasks are listed at the end.
     path = files.sts(tmp_path)
     result = planted.command(
         "impact", bert_folder, "--preset", "paper", "--task", path, *options, "--out", tmp_path / "both"

@@ -1,4 +1,4 @@
-"""A measurement that is cut off, by a kill or by an error, ends as if nothing had happened."""
+"""A measurement interrupted by a kill or an error ends with the same results."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ SHARDS = 3 * 7 + 4
 
 @pytest.fixture(scope="module")
 def whole(bert_folder, tmp_path_factory):
-    """The folder of a measurement that nothing interrupted, in a process of its own."""
+    """The folder of an uninterrupted measurement, computed in its own process."""
     folder = tmp_path_factory.mktemp("whole") / "impact"
     files.mixed_tasks(folder.parent / "tasks")
     assert finished(files.measure_small, bert_folder, folder) == 0
@@ -32,13 +32,13 @@ def whole(bert_folder, tmp_path_factory):
 
 @pytest.fixture
 def beside_tasks(tmp_path):
-    """A new folder with the same tasks beside it."""
+    """A new folder next to the same tasks."""
     files.mixed_tasks(tmp_path / "tasks")
     return tmp_path / "impact"
 
 
 def assert_same(folder, whole):
-    """The same bytes of results, and the same numbers beside the time they took."""
+    """Assert that results have the same bytes, and that records differ only in times."""
     for name in (*TABLES, "impact.md"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
     assert [path.name for path in folder.rglob("*.tmp")] == []
@@ -72,7 +72,7 @@ def test_a_kill_while_a_file_is_written_leaves_a_folder_that_the_same_call_takes
 
 
 class StopError(Exception):
-    """An end, as the code expects none."""
+    """An unexpected exception."""
 
 
 def cut_off(at):

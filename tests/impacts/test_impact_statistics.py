@@ -1,4 +1,4 @@
-"""Intervals, tests and corrections against scipy and slow plain versions."""
+"""Intervals, tests and corrections against scipy and slow references."""
 
 import itertools
 
@@ -19,7 +19,7 @@ from stickytoken.impacts.statistics import (
 
 
 def mean_scores(values):
-    """Scores of conditions that are means over units."""
+    """Scores that are means over units."""
     return lambda sample: (values if sample is None else values[:, sample]).mean(axis=1)
 
 

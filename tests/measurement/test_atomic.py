@@ -1,4 +1,4 @@
-"""Files are written whole or not at all."""
+"""Atomic writes: a file is complete or absent."""
 
 import errno
 import os
@@ -126,9 +126,9 @@ def test_a_reader_beside_the_writer_sees_one_whole_content_or_the_other(tmp_path
     assert all(content in contents for content in seen)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="file modes are of POSIX")
+@pytest.mark.skipif(os.name != "posix", reason="POSIX file modes only")
 def test_a_file_has_the_mode_that_the_user_gives_to_new_files(tmp_path):
-    """Colleagues who may read a folder's other files may read its results."""
+    """Results have the same permissions as other new files in the folder."""
     before = os.umask(0o027)
     try:
         write_atomically(tmp_path / "file.bin", write(b"new"))

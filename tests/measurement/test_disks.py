@@ -1,4 +1,4 @@
-"""Run folders on disks that are full, closed or for reading only."""
+"""Run folders on disks that are full, inaccessible or read-only."""
 
 import os
 import random
@@ -92,9 +92,9 @@ def test_a_disk_that_is_mounted_for_reading_only_is_an_error_for_the_writer_alon
 
 @pytest.fixture
 def forbidden():
-    """A folder that the user of this process may not enter."""
+    """A folder without permissions for the current user."""
     if os.name != "posix":
-        pytest.skip("permissions are of POSIX")
+        pytest.skip("POSIX permissions only")
     base = Path(tempfile.mkdtemp())
     base.chmod(0o755)
     closed = base / "closed"

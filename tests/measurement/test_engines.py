@@ -1,4 +1,4 @@
-"""What holds for every engine: one suite, over the local one and over a real Ray."""
+"""One test suite for all engines: the local one and real Ray."""
 
 import itertools
 from dataclasses import replace
@@ -30,7 +30,7 @@ SHARD_PROBES = TOKENS_A_SHARD * planted.SHARD_PROBES
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """The folder of a tiny BERT with a vocabulary that is large enough for both methods."""
+    """The folder of a tiny BERT with a vocabulary large enough for both methods."""
     return profiled.save_bert(tmp_path_factory.mktemp("bert"))
 
 
@@ -41,7 +41,7 @@ def encoder(model):
 
 @pytest.fixture(scope="module", params=engines.ENGINES)
 def engine(request, encoder):
-    """Each engine, open; that of Ray has two workers of one core each."""
+    """Each engine, open; the Ray engine has two workers with one core each."""
     if request.param == "local":
         yield LocalEngine(encoder)
         return
@@ -51,7 +51,7 @@ def engine(request, encoder):
 
 @pytest.fixture(scope="module")
 def whole(encoder, tmp_path_factory):
-    """Runs of both methods that this process computed alone: their folders by method."""
+    """Folders of runs computed by this process alone, by method."""
     root = tmp_path_factory.mktemp("whole")
     return {name: METHODS[name](encoder, root / name).path for name in METHODS}
 
@@ -135,7 +135,7 @@ def test_progress_rises_to_the_end_of_every_stage_and_counts_the_texts(engine, e
 
 def test_every_shard_comes_back_once_with_its_rows(engine, encoder):
     stage, tokens = a_stage(encoder)
-    # Shards of very different size do not end in the order in which they begin.
+    # Shards of very different sizes do not finish in the order in which they start.
     shards = [
         Shard(k, tuple(tokens[start:stop])) for k, (start, stop) in enumerate([(0, 40), (40, 41), (41, 60)])
     ]

@@ -27,7 +27,7 @@ def test_an_encoder_made_from_a_model_object_is_refused_before_anything_starts(b
 
 @pytest.fixture
 def closed_port():
-    """A port of this machine that nobody listens at."""
+    """A local port that nothing listens on."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
@@ -63,7 +63,7 @@ def test_without_the_extra_the_error_names_it(monkeypatch, encoder, tmp_path):
         engines.detect_std(encoder, tmp_path / "run", engine="ray")
 
 
-# How a cluster is divided.
+# Division among workers.
 
 
 NODES = st.lists(st.builds(Node, st.integers(0, 64), st.integers(0, 8)), min_size=1, max_size=6)

@@ -1,4 +1,4 @@
-"""What only Ray can do wrong: workers that die, other models, processes that stay."""
+"""Failures specific to Ray: workers that die, wrong models, processes left behind."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ SHARD_PROBES = 4 * planted.SHARD_PROBES
 
 @pytest.fixture(scope="module")
 def running_ray():
-    """A Ray that the user started: three cores, whatever the machine has; two workers leave one free."""
+    """A Ray instance started by the user with three cores, so that two workers leave one free."""
     import ray
 
     with engines.local_ray(cpus=3):
@@ -47,7 +47,7 @@ def running_ray():
 
 @pytest.fixture(scope="module")
 def pair_of_workers(running_ray, encoder):
-    """An engine with two workers of one core each."""
+    """An engine with two workers with one core each."""
     with ray_engine(encoder, workers=2) as opened:
         yield opened
     assert running_ray.is_initialized()  # it is the user's
@@ -84,7 +84,7 @@ def test_a_worker_that_is_killed_in_the_middle_is_replaced_and_changes_no_byte(
 
 @dataclass(frozen=True)
 class DeadlyStage:
-    """Measuring one of the tokens ends the process, as a process ends that has no memory left."""
+    """A stage that kills the process at one token, as if out of memory."""
 
     deadly: int
     name: str = "deadly"
@@ -107,14 +107,14 @@ def test_a_shard_that_ends_every_worker_is_an_error_that_names_it(pair_of_worker
     with pytest.raises(RunError, match=r"^shard 3 of deadly crashed its worker 2 times \(ActorDiedError\)"):
         found.extend(each.shard.index for each in pair_of_workers.compute(TokenWork(DeadlyStage(3)), shards))
     assert 3 not in found
-    # The others go on, and a worker that died is made good.
+    # The other workers continue, and the dead one is replaced.
     rest = pair_of_workers.compute(TokenWork(DeadlyStage(-1)), shards)
     assert sorted(each.shard.index for each in rest) == list(range(8))
 
 
 @dataclass(frozen=True)
 class DefectiveStage(DeadlyStage):
-    """Measuring fails with an error that nobody meant to raise."""
+    """A stage that fails with an unexpected error."""
 
     def measure(self, token, vectors):
         raise ZeroDivisionError("a defect")
@@ -214,7 +214,7 @@ COMMAND = (
 def test_ctrl_c_ends_the_command_its_workers_and_its_ray_and_the_run_continues_without(
     encoder, bert_folder, sentence_file, tmp_path
 ):
-    """The signal goes to all processes of the terminal, as a real one does."""
+    """The signal goes to all processes of the terminal, like a real Ctrl-C."""
     folder = tmp_path / "run"
     arguments = ["detect", str(bert_folder), "--sentences", str(sentence_file), *planted.SMALL_OPTIONS]
     ray_options = ["--engine", "ray", "--workers", "1", "--out", str(folder)]
@@ -243,7 +243,7 @@ def test_ctrl_c_ends_the_command_its_workers_and_its_ray_and_the_run_continues_w
 
 
 def processes_of(session):
-    """Processes that were started in a session and still run."""
+    """Processes started in a session that are still running."""
     listed = subprocess.run(["ps", "-eo", "pid=,sess="], capture_output=True, text=True, check=True).stdout
     pairs = [map(int, line.split()) for line in listed.splitlines()]
     return [pid for pid, own in pairs if own == session]

@@ -1,4 +1,4 @@
-"""Shards: what was committed comes back whole or not at all."""
+"""Shards: a committed shard is read back in full or not at all."""
 
 import io
 import random
@@ -47,7 +47,7 @@ def test_a_shard_that_was_cut_off_anywhere_is_none(shard):
 
 @pytest.fixture
 def flips(shard, capfd):
-    """What reading a shard gives after single bits of it were flipped, one at a time."""
+    """Results of reading a shard with single bits flipped, one at a time."""
     (path,) = (shard.path / "shards").iterdir()
     content, generator = path.read_bytes(), random.Random(1)
     whole = pl.read_parquet(io.BytesIO(content))

@@ -1,4 +1,4 @@
-"""The run folder: one writer, whole files, readable errors, and nobody else's files."""
+"""The run folder: one writer, complete files, readable errors, and no foreign files."""
 
 import json
 import shutil
@@ -118,7 +118,7 @@ def test_a_run_is_read_while_another_process_writes_it(holder, finished_run, tmp
     assert open_run(tmp_path / "run").tokens.equals(finished_run.tokens)
 
 
-# Whose folder it is
+# Folders of other runs
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_the_sticky_tokens_come_by_validation_rate_then_id(run_copy):
 
 
 def test_a_run_of_schema_version_1_still_reads(tmp_path):
-    """A run that a user computed with an old version must open in every later one.
+    """A run computed with an old version must open in every later version.
 
     When the schema changes: raise SCHEMA_VERSION, write a function that turns a record of
     the old version into the new one and call it in `RunFolder.read_run`, keep this folder
@@ -343,7 +343,7 @@ def test_a_run_of_schema_version_2_still_reads(tmp_path):
 
 @pytest.mark.parametrize("folder", [GOLDEN, GOLDEN_2], ids=lambda folder: folder.name)
 def test_the_hash_of_a_stored_identity_has_not_changed(folder):
-    """If it did, no run of an earlier version could be continued: raise IDENTITY_VERSION on purpose only."""
+    """Otherwise no run of an earlier version could be continued: change IDENTITY_VERSION only on purpose."""
     record = json.loads((folder / "run.json").read_text("utf-8"))
     assert digest(record["identity_parts"]) == record["identity"]
 

@@ -1,4 +1,4 @@
-"""Task files: what is recognised, what is refused, and metrics against the libraries themselves."""
+"""Task files: known layouts, bad input, and metrics against reference libraries."""
 
 import json
 
@@ -52,7 +52,7 @@ def cosines(left, right):
     return (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
 
 
-# What is recognised.
+# Layouts.
 
 
 @pytest.mark.parametrize("layout", BUILDERS)

@@ -132,7 +132,7 @@ def make_plan(
     if excluded := list_of("token ids or texts", "exclude", exclude, ordered=False):
         flagged.update(token_ids(vocabulary, excluded))
     if run is None:
-        notes.append("no run says which tokens are sticky: a benign token may be sticky, too")
+        notes.append("no run says which tokens are sticky, so a benign token may be one of them")
     unread = {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
     benign = match_apart(
         vocabulary, [token.id for token in sticky], flagged | unread, settings.benign, settings.seed
