@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -99,6 +100,19 @@ def test_the_commands_that_keep_something_say_so():
     known = {command.callback.__name__ for command in app.registered_commands}
     assert set(group._KEPT) <= known
     assert not interrupts.was_interrupted()
+
+
+# Full disks
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_full_disk_behind_stdout_is_one_line(form, small_run):
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        arguments = [sys.executable, "-c", MAIN, "show", str(small_run.path), "--format", form]
+        ended = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == "error: the output could not be written: No space left on device\n"
 
 
 # Pipes

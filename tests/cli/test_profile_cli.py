@@ -173,7 +173,7 @@ def test_sticky_tokens_of_a_negligible_size_are_counted_as_such(run, tmp_path):
 # What is refused
 
 USAGE = {
-    "--budget 1": "budget is 1.0: it must be at least 3 texts per available token",
+    "--budget 1": "budget is 1.0: it must be a finite number of texts per available token, at least 3",
     "--budget nan": "budget is nan: it must be at least 3",
     "--budget inf": "budget is inf: it must be at least 3",
     "--budget 1e9": "has 200 sentences that .* reads whole; .* are needed: use more sentences, or a smaller",
@@ -182,7 +182,7 @@ USAGE = {
     "--fdr 2": "fdr is 2.0: it must lie between 0 and 1",
     "--confidence 0": "confidence is 0.0: it must lie between 0 and 1",
     "--confidence 1": "confidence is 1.0: it must lie between 0 and 1",
-    "--smallest-effect -1": "smallest_effect is -1.0: it must be a number from 0",
+    "--smallest-effect -1": "smallest_effect is -1.0: it must be a finite number of at least 0",
     "--vocabulary-share 1": "vocabulary_share is 1.0: it must be from 0 to below 1",
     "--sample 336": "a sample of 336 tokens is asked for: it must be between 1 and 335",
     "--copies 3": "--copies is not an option of the method profile: leave it out, or use std",

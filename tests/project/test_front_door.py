@@ -65,6 +65,7 @@ PROPER = {
     "detect.settings": {"None"},
     "detect.method": {"None"},
     "detect.seed": {"None", "number", "scalar array"},
+    "report.format": {"None"},
     "detect.out": {"None", "missing path", "name"},
     "detect.progress": {"class", "function"},
     "probe.tokens": {"number"},
@@ -275,7 +276,7 @@ def test_a_table_in_place_of_a_column_is_refused_with_its_columns(library):
 
 
 def test_a_sentence_in_place_of_a_list_is_refused_with_what_to_do():
-    with pytest.raises(InputError, match=r"no file 'Mr. Stone sings.': .* put them into a list"):
+    with pytest.raises(InputError, match=r"no file 'Mr. Stone sings.' .*pass sentences themselves as a list"):
         load_sentences("Mr. Stone sings.")
 
 
@@ -386,3 +387,32 @@ def test_a_notebook_shows_hostile_tokens_as_text(small_run, monkeypatch):
     assert page.isprintable()
     assert page.count("<tr>") == 21
     assert "75 more in" in page
+
+
+def test_a_notebook_shows_the_columns_that_the_method_lists(small_run, monkeypatch):
+    tokens = small_run.tokens.with_columns(verdict=pl.lit("sticky"))
+    monkeypatch.setattr(small_run, "tokens", tokens)
+    page = small_run._repr_html_()
+    titles = ["id", "token", "category", *(column.title for column in small_run.method.listed), "verdict"]
+    assert "".join(f"<th>{title}</th>" for title in titles) in page
+    assert "Column" not in page
+    assert f"<td>{small_run.sticky['token_id'][0]}</td>" in page
+
+
+def test_a_run_gives_the_row_of_a_token_by_id_or_text(small_run):
+    row = small_run.tokens.row(7, named=True)
+    assert small_run.token(row["token_id"]).to_dicts() == [row]
+    assert small_run.token(np.int64(row["token_id"])).to_dicts() == [row]
+    assert row in small_run.token(row["token"]).to_dicts()
+    for wrong in (10**6, -1, 1.5, None, True, ["river"]):
+        with pytest.raises(InputError):
+            small_run.token(wrong)
+
+
+def test_a_report_is_written_as_its_ending_says(small_run, tmp_path):
+    report(small_run, out=tmp_path / "a.md")
+    report(small_run, out=tmp_path / "a.json")
+    report(small_run, out=tmp_path / "a.htm")
+    report(small_run, out=tmp_path / "b.md", format="json")
+    started = {path.name: path.read_text(encoding="utf-8")[:2] for path in tmp_path.iterdir()}
+    assert started == {"a.md": "# ", "a.json": "{\n", "a.htm": "<!", "b.md": "{\n"}

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from stickytoken.cli.interrupts import INTERRUPTED, was_interrupted
 from stickytoken.cli.output.console import print_error
-from stickytoken.cli.pipes import CLOSED_PIPE, silence_stdout
+from stickytoken.cli.pipes import CLOSED_PIPE, is_full, silence_stdout
 from stickytoken.errors import StickyTokenError
 
 FAILED = 1
@@ -76,4 +76,8 @@ def _status(error: BaseException, command: str | None) -> int | None:
     if isinstance(error, BrokenPipeError):
         silence_stdout()
         return CLOSED_PIPE
+    if isinstance(error, OSError) and is_full(error):
+        silence_stdout()
+        print_error(f"error: the output could not be written: {error.strerror}")
+        return FAILED
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from stickytoken.cli.interrupts import INTERRUPTED, remember_interrupts, was_interrupted
-from stickytoken.cli.pipes import CLOSED_PIPE, silence_stdout
+from stickytoken.cli.pipes import CLOSED_PIPE, is_full, silence_stdout
 
 
 def main() -> None:
@@ -21,7 +21,11 @@ def main() -> None:
     except BrokenPipeError:
         silence_stdout()
         status = CLOSED_PIPE
-    except (Exception, KeyboardInterrupt):
+    except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, OSError) and is_full(error):  # what was buffered did not fit
+            silence_stdout()
+            sys.stderr.write(f"error: the output could not be written: {error.strerror}\n")
+            sys.exit(1)
         if not was_interrupted():
             raise
         sys.stderr.write("interrupted\n")

@@ -59,7 +59,7 @@ def load_sentences(
         return sentences_from_hub((name.removeprefix(_HUB_PREFIX),), column)
     path = file_path("sentences", source)
     if isinstance(source, str) and not _is_there(path):
-        raise InputError(f"no file {shown(source)}: to pass sentences themselves, put them into a list")
+        raise InputError(f"no file {shown(source)} (in Python, pass sentences themselves as a list)")
     return sentences_from_file(path, column)
 
 

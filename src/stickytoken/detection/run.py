@@ -17,7 +17,7 @@ from stickytoken.methods.protocol import AnyMethod
 from stickytoken.methods.records import PlanRecord, ResultRecord
 from stickytoken.methods.registry import method_named
 from stickytoken.methods.stored_settings import StoredSettings
-from stickytoken.validation import file_path
+from stickytoken.validation import file_path, whole_number
 from stickytoken.visible_text import visible
 
 _SHOWN_ROWS = 20
@@ -32,7 +32,7 @@ class Run:
         path: the run folder.
 
     Raises:
-        RunError: the folder is no run, is damaged or is not finished.
+        RunError: The folder is not a run, is damaged or is not finished.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,9 +52,10 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Show the run in a notebook: a summary and a table of the first sticky tokens."""
-        columns = ["token_id", "token", "category", self.method.ranked_by, "verdict"]
-        rows = self.sticky.select(columns).head(_SHOWN_ROWS).rows()
-        head = "".join(f"<th>{_cell(name)}</th>" for name in columns)
+        titles = {"token_id": "id", "token": "token", "category": "category"}
+        titles |= {column.key: column.title for column in self.method.listed} | {"verdict": "verdict"}
+        rows = self.sticky.select(list(titles)).head(_SHOWN_ROWS).rows()
+        head = "".join(f"<th>{_cell(title)}</th>" for title in titles.values())
         body = "".join(f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row)}</tr>" for row in rows)
         left_out = len(self.sticky) - len(rows)
         more = f"<p>{left_out:,} more in <code>run.sticky</code></p>" if left_out else ""
@@ -135,14 +136,17 @@ class Run:
             raise RunError(f"{self.path} holds a run of the method {self.record.method}")
         return record
 
-    def token(self, token: str) -> pl.DataFrame:
-        """The rows of one token, given as vocabulary string or decoded text.
+    def token(self, token: int | str) -> pl.DataFrame:
+        """The rows of one token, given as id, vocabulary string or decoded text.
 
         Raises:
-            InputError: the run has no such token.
+            InputError: The run has no such token, or the value is neither an id nor a text.
         """
-        rows = self.tokens.filter(pl.col("token") == token)
-        if rows.is_empty() and token.strip():
+        if not isinstance(token, str):
+            rows = self.tokens.filter(pl.col("token_id") == whole_number("token", token))
+        else:
+            rows = self.tokens.filter(pl.col("token") == token)
+        if rows.is_empty() and isinstance(token, str) and token.strip():
             rows = self.tokens.filter(pl.col("decoded").str.strip_chars() == token.strip())
         if rows.is_empty():
             raise InputError(f"the run in {self.path} has no token {token!r}")
@@ -162,6 +166,8 @@ class Run:
 
 def _cell(value: object) -> str:
     """Text for HTML; token text may hold markup and control characters."""
+    if value is None:
+        return "-"
     return html.escape(visible(f"{value:.4g}" if isinstance(value, float) else str(value)))
 
 

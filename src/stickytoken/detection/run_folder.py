@@ -68,7 +68,8 @@ def require_usable(path: Path, method: str, settings: MethodSettings) -> None:
     """
     folder = RunFolder(path)
     if folder.holds_other_files():
-        raise RunError(f"{path} holds files but no run: choose an empty or a new folder")
+        what = "is a file" if path.is_file() else "holds files but no run"
+        raise RunError(f"{path} {what}: choose an empty or a new folder")
     require_writable(path)
     if not folder.exists():
         return

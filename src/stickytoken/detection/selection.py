@@ -40,14 +40,14 @@ def choose_tokens(
         available = {token_id: available[token_id] for token_id in sorted(set(ids))}
     if not available:
         raise InputError(
-            "there is no token to look at: the vocabulary has no available entry, or none was named"
+            "there are no tokens to test: the vocabulary has no available entry, or none was named"
         )
     if sample is None:
         return list(available.values())
     sample = whole_number("sample", sample)
     if not 1 <= sample <= len(available):
         raise InputError(
-            f"a sample of {sample} tokens is asked for: it must be between 1 and {len(available)}"
+            f"sample is {sample}: it must be between 1 and {len(available)}, the number of tokens"
         )
     drawn = np.random.default_rng(seed).choice(list(available), size=sample, replace=False)
     return [available[int(token_id)] for token_id in sorted(drawn)]
@@ -69,7 +69,7 @@ def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
     single = isinstance(tokens, (str, Integral)) and not isinstance(tokens, bool)
     given = [tokens] if single else list_of("token ids or texts", "tokens", tokens, ordered=False)
     if not given:
-        raise InputError("no token was named: there is no token to look at")
+        raise InputError("the list of tokens is empty: name at least one token")
     return [_token_id(vocabulary, place, token) for place, token in enumerate(given, start=1)]
 
 
@@ -159,7 +159,7 @@ def _numbers(values: pl.Series, path: Path) -> list[int]:
     if values.dtype.is_float():
         ids = ids.set(values != ids, None)
     return [
-        _present(token_id, f"{path}: the token_id of row {row} is no number")
+        _present(token_id, f"{path}: the token_id of row {row} is not a whole number")
         for row, token_id in enumerate(ids.to_list(), start=1)
     ]
 

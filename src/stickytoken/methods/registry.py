@@ -85,8 +85,8 @@ def choose_method(name: str | None, settings: MethodSettings | None, pairs_given
         own = next((known for known in _entries if isinstance(settings, method_named(known).settings)), None)
         if own is None or name is not None:
             raise InputError(
-                f"the settings are a {type(settings).__name__}, which the method {chosen.entry.name!r} does "
-                f"not take: pass a {chosen.settings.__name__}"
+                f"the settings are of type {type(settings).__name__}, which the method {chosen.entry.name!r} "
+                f"does not take: pass a {chosen.settings.__name__}"
             )
         chosen = method_named(own)
     if pairs_given and not chosen.entry.takes_pairs:

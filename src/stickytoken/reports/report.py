@@ -40,7 +40,7 @@ class Format(StrEnum):
 
 def report(
     *runs: Run | str | Path,
-    format: str = Format.HTML,  # noqa: A002 - the name of the option
+    format: str | None = None,  # noqa: A002 - the name of the option
     out: str | Path | None = None,
     figures: str | Path | None = None,
     explanations: str | Path | None = None,
@@ -49,7 +49,8 @@ def report(
 
     Args:
         runs: runs or run folders; the report of an unfinished run says what is missing.
-        format: ``html``, one self-contained file; ``md``; ``json``.
+        format: ``html``, one self-contained file; ``md``; ``json``. Default: by the ending of ``out``, else
+            ``html``.
         out: write it to this file too; its folder must exist.
         figures: save the figures as PNG and SVG into this folder; needs the extra ``figures`` and Chrome or
             Chromium.
@@ -64,7 +65,7 @@ def report(
         MissingExtraError: figures without the extra.
         RunError: a folder that is no run or is damaged, or a file that cannot be written.
     """
-    if str(format) not in tuple(Format):
+    if format is not None and str(format) not in tuple(Format):
         raise InputError(f"format {shown(format)} is unknown: use one of {', '.join(Format)}")
     if not runs:
         raise InputError("there is no run to report: pass a run folder")
@@ -77,12 +78,18 @@ def report(
     pictures = None if figures is None else file_path("figures", figures)
     paths = [run.path if isinstance(run, Run) else file_path("the run", run) for run in runs]
     contents = [read_content(path, why) for path in paths]
-    text = _written(contents, Format(str(format)))
+    text = _written(contents, format_of(target) if format is None else Format(str(format)))
     if target is not None:
         write_report(text, target)
     if pictures is not None:
         save_figures(_figures(contents), pictures)
     return text
+
+
+def format_of(path: Path | None) -> Format:
+    """Return the format that the ending of a file names; HTML for any other ending, and for no file."""
+    suffix = "" if path is None else path.suffix.lower().removeprefix(".")
+    return Format(suffix) if suffix in tuple(Format) else Format.HTML
 
 
 def write_report(text: str, path: Path) -> None:

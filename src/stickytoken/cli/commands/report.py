@@ -31,14 +31,16 @@ class ReportFormat(StrEnum):
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folder; several are compared.", show_default=False)],
     output_format: Annotated[
-        ReportFormat,
+        ReportFormat | None,
         typer.Option(
             "--format",
             "-f",
-            help="html writes a file; md and json go to stdout unless --out names a file.",
+            help="html writes a file; md and json go to stdout unless --out names a file. "
+            "Default: by the ending of --out, else html.",
+            show_default=False,
             rich_help_panel=OUTPUT,
         ),
-    ] = ReportFormat.HTML,
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -74,19 +76,16 @@ def report(
     Example: stickytoken report runs/all-MiniLM-L6-v2-profile-0123456789ab --open
     """
     from stickytoken.reports import report as make_report
-    from stickytoken.reports.report import REPORT_FILE
+    from stickytoken.reports.report import REPORT_FILE, format_of
 
-    html = output_format is ReportFormat.HTML
+    written = format_of(out).value if output_format is None else output_format.value
+    html = written == ReportFormat.HTML
     if open_it and not html:
-        raise InputError(
-            f"--open needs an HTML file, and --format is {output_format.value}: leave one of them out"
-        )
+        raise InputError(f"--open needs an HTML file, and the format is {written}: leave one of them out")
     if html and out is None:
         out = runs[0].expanduser() / REPORT_FILE if len(runs) == 1 else Path(_COMPARISON_FILE)
     with status("writing the report"):
-        text = make_report(
-            *runs, format=output_format.value, out=out, figures=figures, explanations=explanations
-        )
+        text = make_report(*runs, format=written, out=out, figures=figures, explanations=explanations)
     if out is None:
         _write(text)
     else:

@@ -11,7 +11,7 @@ from stickytoken.cli.command import command
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.panels import OUTPUT, TEXTS
 from stickytoken.cli.options.texts import InCategory
-from stickytoken.cli.output.console import print_json
+from stickytoken.cli.output.console import print_json, print_line
 from stickytoken.cli.output.run import print_rows, show_run
 from stickytoken.errors import InputError
 
@@ -99,7 +99,10 @@ def show(
     if output_format is Format.JSON:
         print_json(found.summary() | {"tokens": listed.to_dicts()})
         return
-    print_rows(f"{len(listed)} of {len(rows)} tokens", found, listed)
+    if rows.is_empty():
+        print_line("no tokens match")
+    else:
+        print_rows(f"{len(listed)} of {len(rows)} tokens", found, listed)
 
 
 def _require_of(run: Run, verdict: str | None, validated: bool, sort: str | None) -> None:

@@ -9,12 +9,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from stickytoken.cli.output.verbosity import Verbosity, current_verbosity
 from stickytoken.visible_text import visible
+
+_SHORT = 8
+"""Columns of text up to this width are not broken over lines."""
 
 
 def print_json(document: Any) -> None:
@@ -36,16 +40,26 @@ def print_table(
         rows: one value per column.
         digits: digits after the decimal point of each column; None leaves them to the size of the number.
     """
-    # Narrow, so that most tables fit 80 characters.
-    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     body = [list(row) for row in rows]
     places = [None] * len(columns) if digits is None else digits
+    cells = [[_cell(value, digit) for value, digit in zip(row, places, strict=True)] for row in body]
+    widths = [max(cell_len(text) for text in column) for column in zip(columns, *cells, strict=True)]
+    # Where a table is too wide for the terminal, numbers stay on one line, the words of their headings stand
+    # below each other, and only text is broken.
+    console = _stdout()
+    wide = sum(widths) + 2 * (len(columns) - 1) > console.width
+    padding = (0, 0 if wide else 1, 0, 0)
+    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False)
     for place, column in enumerate(columns):
         numeric = all(isinstance(row[place], (int, float)) or row[place] is None for row in body)
-        table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
-    for row in body:
-        table.add_row(*(Text(_cell(value, digit)) for value, digit in zip(row, places, strict=True)))
-    console = _stdout()
+        table.add_column(
+            Text(column.replace(" ", "\n") if wide and numeric else column),
+            justify="right" if numeric else "left",
+            overflow="fold",
+            no_wrap=wide and (numeric or widths[place] <= _SHORT),
+        )
+    for row in cells:
+        table.add_row(*map(Text, row))
     console.print(Text(visible(title), style="italic"), soft_wrap=True)
     console.print(table)
     console.print()

@@ -74,10 +74,8 @@ def _print_token(found: Explanation, token: TokenExplanation) -> None:
             [column.replace("_", " ") for column in columns],
             heads.select(columns).iter_rows(),
         )
-    if not tables["pairs"].is_empty():
+    for pair in tables["pairs"].to_dicts():
         columns = (
-            "carrier",
-            "anchor",
             "similarity_before",
             "similarity",
             "from_copies",
@@ -86,9 +84,9 @@ def _print_token(found: Explanation, token: TokenExplanation) -> None:
             "completeness_error",
         )
         print_table(
-            "Similarity as a sum over tokens",
+            f"Similarity as a sum over tokens, of {pair['carrier']!r} and {pair['anchor']!r}",
             [column.replace("_", " ") for column in columns],
-            tables["pairs"].select(columns).iter_rows(),
+            [[pair[column] for column in columns]],
         )
     if not tables["neighbours"].is_empty():
         near = ", ".join(

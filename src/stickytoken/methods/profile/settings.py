@@ -86,10 +86,13 @@ class ProfileSettings:
             raise InputError("copies is empty: name at least one number of copies")
         if not _LEAST_BUDGET <= self.budget < math.inf:
             raise InputError(
-                f"budget is {self.budget}: it must be at least {_LEAST_BUDGET} texts per available token"
+                f"budget is {self.budget}: it must be a finite number of texts per available token, "
+                f"at least {_LEAST_BUDGET}"
             )
         if not 0 <= self.smallest_effect < math.inf:
-            raise InputError(f"smallest_effect is {self.smallest_effect}: it must be a number from 0")
+            raise InputError(
+                f"smallest_effect is {self.smallest_effect}: it must be a finite number of at least 0"
+            )
         if not 0 <= self.vocabulary_share < 1:
             raise InputError(f"vocabulary_share is {self.vocabulary_share}: it must be from 0 to below 1")
         if self.insertion not in tuple(Insertion):

@@ -20,7 +20,7 @@ GLOSSARY = {
     "small, medium and large effects). At 0.8 an unrelated text looks as similar as one that beats four in "
     "five of the unrelated ones.",
     "verdict": "Sticky: a lift that matters, too rare to be chance, on most texts. Topical: such a lift on "
-    "part of the texts only, which is meaning at work and no defect. Benign: everything else.",
+    "part of the texts only, which is meaning at work and not a defect. Benign: everything else.",
     "universality": "The share of the groups of texts, by topic and of vocabulary entries, that the token "
     "lifts more than an ordinary one. Sticky tokens exceed 0.7.",
     "lift floor": "The lift that 70 % of the groups exceed.",
@@ -95,15 +95,15 @@ def key_facts(run: ProfileRun) -> list[Fact]:
     """Give the highest lift, the number of topical tokens and the lift of an ordinary one."""
     result = run.result
     highest = run.tokens.select("lift").max().item()
-    of = "the worst token" if len(run.sticky) else "the highest lift of any token"
-    topical = Fact(f"{result.topical:,}", "topical: meaning at work, no defect")
+    whose = "the worst token" if len(run.sticky) else "the token that lifts most"
+    topical = Fact(f"{result.topical:,}", "topical: meaning at work, not a defect")
     ordinary = Fact(
-        f"{result.ordinary_lift:.4f}", f"lift of an ordinary token, ± {result.ordinary_spread:.4f}"
+        f"{result.ordinary_lift:.4f}", f"lift of an ordinary token (SD {result.ordinary_spread:.4f})"
     )
     if highest is None:
         return [topical, ordinary]
     moved = (highest - result.ordinary_lift) / run.plan.similarity_spread
-    return [Fact(f"{moved:.1f} sd", of), topical, ordinary]
+    return [Fact(f"{moved:.1f} SD", f"lift of {whose}, beyond an ordinary token's"), topical, ordinary]
 
 
 def how(settings: StoredSettings) -> str:
