@@ -26,6 +26,14 @@ _SHOWN = (
     "embedding_cosine_to_unused",
 )
 _COLUMNS = ("measure", "layer", "value", "low", "high", "benign_low", "benign_high", "deviations", "outside")
+_PAIR_COLUMNS = (
+    "similarity_before",
+    "similarity",
+    "from_copies",
+    "from_carrier",
+    "from_reference",
+    "completeness_error",
+)
 _HEADS = 5
 
 
@@ -75,18 +83,10 @@ def _print_token(found: Explanation, token: TokenExplanation) -> None:
             heads.select(columns).iter_rows(),
         )
     for pair in tables["pairs"].to_dicts():
-        columns = (
-            "similarity_before",
-            "similarity",
-            "from_copies",
-            "from_carrier",
-            "from_reference",
-            "completeness_error",
-        )
         print_table(
             f"Similarity as a sum over tokens, of {pair['carrier']!r} and {pair['anchor']!r}",
-            [column.replace("_", " ") for column in columns],
-            [[pair[column] for column in columns]],
+            [column.replace("_", " ") for column in _PAIR_COLUMNS],
+            [[pair[column] for column in _PAIR_COLUMNS]],
         )
     if not tables["neighbours"].is_empty():
         near = ", ".join(
