@@ -77,10 +77,10 @@ MODELS = {
     "a/b/c": "no folder 'a/b/c'",
     "not a name!": "no model 'not a name!'",
     "x" * 300: "no (model|folder)",
-    "no-model": "holds no model",
+    "no-model": "has no model",
     "good.txt": "is a file: pass the folder that holds the model",
-    "tokenizer-only": "holds a tokenizer but no model: detection needs the weights",
-    "no-weights": "holds no weights",
+    "tokenizer-only": "has a tokenizer but no model: detection needs the weights",
+    "no-weights": "has no weights",
     "cut-off-weights": "cannot be loaded",
     "bad-config": "cannot be loaded: .*not a valid JSON",
     "no-tokenizer": "tokenizer",
@@ -105,7 +105,7 @@ def test_a_tokenizer_without_weights_is_enough_for_tokens(place):
 @pytest.mark.parametrize("model", ["absent/model", "absent", "a/b/c", "no-model", "good.txt", "no-tokenizer"])
 def test_a_tokenizer_that_cannot_be_used_is_refused(place, model):
     given = place / model if (place / model).exists() else model
-    saying = {"good.txt": "is a file", "no-model": "holds no tokenizer", "no-tokenizer": "holds no tokenizer"}
+    saying = {"good.txt": "is a file", "no-model": "has no tokenizer", "no-tokenizer": "has no tokenizer"}
     planted.refused("tokens", given, saying=saying.get(model, "no (tokenizer|folder) "))
 
 
@@ -113,9 +113,9 @@ def test_a_tokenizer_that_cannot_be_used_is_refused(place, model):
     ("arguments", "saying"),
     [
         (["--device", "toaster"], "device 'toaster' is unknown: this machine has cpu"),
-        (["--device", "cuda:99"], "device 'cuda:99' is not there: this machine has cpu"),
-        (["--device", "meta"], "device 'meta' holds shapes and no numbers: this machine has cpu"),
-        (["--revision", "v2"], "revision 'v2' .* is a folder and has no revisions: leave the revision out"),
+        (["--device", "cuda:99"], "device 'cuda:99' is not available: this machine has cpu"),
+        (["--device", "meta"], "device 'meta' holds no values, only shapes: this machine has cpu"),
+        (["--revision", "v2"], "revision 'v2' .* is a folder: leave out the revision: leave the revision out"),
         (["--dtype", "int3"], "dtype 'int3' is unknown: use one of float32, float16, bfloat16"),
         (["--prompt-name", "poem"], "has no prompt named 'poem'"),
         (["--candidate-share", "0"], "candidate_share is 0.0: it must be above 0 and at most 1"),

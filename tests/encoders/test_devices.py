@@ -37,7 +37,7 @@ def test_a_device_that_cannot_be_used_is_refused_before_the_model_is_looked_for(
 
 
 @pytest.mark.parametrize(
-    ("device", "reason"), [("banana", "is unknown"), ("vulkan", "is not there"), ("meta", "no numbers")]
+    ("device", "reason"), [("banana", "is unknown"), ("vulkan", "is not available"), ("meta", "no values")]
 )
 def test_the_reason_is_told(device, reason):
     with pytest.raises(InputError, match=reason):
@@ -50,13 +50,15 @@ def test_one_of_two_accelerators_is_taken_and_a_third_refused(monkeypatch):
     for device in ("cpu", "cuda", "cuda:0", "cuda:1"):
         require_device(device)
     for device in ("cuda:2", "xpu", "mps"):
-        with pytest.raises(InputError, match="is not there: this machine has cpu, cuda:0, cuda:1; pass one"):
+        with pytest.raises(
+            InputError, match="is not available: this machine has cpu, cuda:0, cuda:1; pass one"
+        ):
             require_device(device)
 
 
 def test_a_loaded_model_without_numbers_is_refused():
     model = architectures.static_model().to("meta")
-    with pytest.raises(InputError, match="is on meta, which holds shapes and no numbers"):
+    with pytest.raises(InputError, match="is on the meta device, which holds no values"):
         load_encoder(model)
 
 

@@ -36,7 +36,7 @@ def test_a_static_model_has_no_longest_input_to_set(tmp_path):
 
 @pytest.mark.parametrize("length", [0, -1, -100])
 def test_a_longest_input_below_1_is_refused_before_the_model_is_looked_for(length):
-    with pytest.raises(InputError, match=f"max_length is {length}: it must be at least 1"):
+    with pytest.raises(InputError, match=f"max_length is {length}: pass at least 1"):
         load_encoder("no-such/model", device="cpu", max_length=length)
 
 
@@ -46,7 +46,7 @@ def test_a_longest_input_below_1_is_refused_before_the_model_is_looked_for(lengt
 def test_a_longest_input_beyond_the_positions_is_refused_and_the_last_position_is_read(save, tmp_path):
     folder = saved(save, tmp_path)
     longest = architectures.MAX_LENGTH
-    with pytest.raises(InputError, match=f"max_length is {longest + 1}: .* positions for {longest} tokens"):
+    with pytest.raises(InputError, match=f"max_length is {longest + 1}: .* only {longest} positions"):
         load(folder, longest + 1)
     encoder = load(folder, longest)
     assert encoder.identity.max_length == longest
@@ -80,7 +80,7 @@ def test_stretched_rotary_positions_reach_beyond_the_declared_ones(kind, tmp_pat
         ids = (encoder.tokenize([TEXT])[0].ids * 30)[:300]
         assert encoder.encode_ids([ids]).shape == (1, architectures.DIMENSION)
     else:
-        with pytest.raises(InputError, match="positions for 96 tokens, pass at most that"):
+        with pytest.raises(InputError, match="has only 96 positions; pass at most 96"):
             load(folder, 300)
 
 

@@ -57,9 +57,9 @@ def test_a_file_is_refused_and_the_folder_asked_for(load, pristine):
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(ModelError, match="holds no model"):
+    with pytest.raises(ModelError, match="has no model"):
         load_encoder(tmp_path)
-    with pytest.raises(ModelError, match="holds no tokenizer"):
+    with pytest.raises(ModelError, match="has no tokenizer"):
         load_tokenizer(tmp_path)
 
 
@@ -69,13 +69,13 @@ def test_a_folder_with_a_tokenizer_alone_serves_the_tokenizer_but_no_encoder(tmp
     assert load_tokenizer(tmp_path).encode_many(["the river"]) == [
         tokenizer("the river", add_special_tokens=False).input_ids
     ]
-    with pytest.raises(ModelError, match=r"holds a tokenizer but no model.*needs the weights"):
+    with pytest.raises(ModelError, match=r"has a tokenizer but no model.*needs the weights"):
         load_encoder(tmp_path)
 
 
 def test_a_folder_without_weights_is_said_to_have_none(folder):
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"holds no weights"):
+    with pytest.raises(ModelError, match=r"has no weights"):
         load_encoder(folder)
     assert load_tokenizer(folder).entries
 

@@ -169,7 +169,7 @@ def own_module(tmp_path, monkeypatch) -> Path:
 def test_a_module_that_does_not_compute_in_the_asked_precision_is_told_when_it_is_loaded(own_module, dtype):
     whole = load_encoder(own_module, device="cpu", trust_remote_code=True)
     assert whole.encode(TEXTS).shape == (20, 12)
-    with pytest.raises(ModelError, match=f"does not compute in {dtype} on cpu .*: use float32") as caught:
+    with pytest.raises(ModelError, match=f"does not support {dtype} on cpu .*: use float32") as caught:
         load_encoder(own_module, device="cpu", dtype=dtype, trust_remote_code=True)
     assert repr(str(own_module)) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -178,6 +178,6 @@ def test_a_module_that_does_not_compute_in_the_asked_precision_is_told_when_it_i
 def test_a_backbone_that_ignores_the_asked_precision_is_told(tmp_path):
     model = bert_with_dense(tmp_path / "backbone")
     with pytest.raises(
-        ModelError, match=r"'mine' was asked for in bfloat16, but its BertModel loads in float32"
+        ModelError, match=r"'mine' cannot be loaded in bfloat16: its BertModel always loads in float32"
     ):
         set_precision(model, "bfloat16", "mine")

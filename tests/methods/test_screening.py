@@ -264,7 +264,7 @@ def test_the_command_line_takes_it_and_says_so(tmp_path):
     refused = planted.command(*asked, "--method", "std")
     assert "--screen-precision is not an option of the method std" in refused.stderr
     refused = planted.command(*asked, "--dtype", "tf32")
-    assert "dtype 'tf32' is arithmetic of CUDA" in refused.stderr
+    assert "dtype 'tf32' needs CUDA" in refused.stderr
 
 
 def test_tf32_is_on_while_the_model_computes_and_then_as_before():

@@ -1,4 +1,4 @@
-"""Hashes over everything in a model that can change its vectors."""
+"""Hash everything in a model that can change its vectors."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-# Where a model lay or what wrote it does not change its numbers.
+# The location of a model and the software that wrote it do not change its vectors.
 _IRRELEVANT_KEYS = frozenset(
     {"_name_or_path", "name_or_path", "transformers_version", "dtype", "torch_dtype"}
 )
 
 
 def weights_fingerprint(model: torch.nn.Module) -> str:
-    """Return the sha256 over names, types, shapes and bytes of all parameters and buffers.
+    """Return the sha256 of names, types, shapes and bytes of all parameters and buffers.
 
     Raises:
-        ModelError: some are not in memory.
+        ModelError: Some of them are not in memory.
     """
     import torch
 
@@ -32,7 +32,7 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
         for tensor in _tensors(value):
             if tensor.is_meta:
                 raise ModelError(
-                    f"the weights {key} are not in memory but offloaded, so the model cannot be identified: "
+                    f"the weights {key} are offloaded, not in memory, so the model cannot be identified: "
                     "load it without offloading"
                 )
             digest.update(f"{key}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
@@ -41,7 +41,7 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The plain tensors in an entry of a state; a quantised layer packs weight, scales and types together."""
+    """Yield the plain tensors in a state entry; a quantised layer packs weight, scales and types."""
     import torch
 
     if isinstance(value, (tuple, list)):
@@ -56,11 +56,11 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def modules_fingerprint(model: SentenceTransformer) -> str:
-    """Return the sha256 over the kinds and settings of the modules, in order."""
+    """Return the sha256 of the types and settings of the modules, in order."""
     description: list[list[Any]] = [
         [name, type(module).__name__, _settings(module)]
         for name, module in model.named_modules()
-        if "." not in name or hasattr(module, "config_keys")  # a router holds its modules deeper
+        if "." not in name or hasattr(module, "config_keys")  # the modules of a router are nested deeper
     ]
     description.append(["truncate_dim", model.truncate_dim])
     return hashlib.sha256(json.dumps(description, sort_keys=True, default=str).encode()).hexdigest()
@@ -74,5 +74,5 @@ def _settings(module: Any) -> dict[str, Any]:
 
 
 def config_of(model: Any) -> dict[str, Any]:
-    """A transformers model's configuration, without what changes no number."""
+    """Return the configuration of a transformers model without entries that cannot change vectors."""
     return {key: value for key, value in model.config.to_dict().items() if key not in _IRRELEVANT_KEYS}

@@ -1,4 +1,4 @@
-"""The longest input of a model: what it is, and a shorter or longer one that a user asks for."""
+"""Find or set the longest input of a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_LIMIT = 10**9
 
 
 def maximum_length(model: SentenceTransformer) -> int | None:
-    """The shortest of what the tokenizer cuts at and what the position embeddings reach."""
+    """Return the smallest of the truncation limits and the number of positions; None is no limit."""
     truncation = getattr(model.tokenizer, "truncation", None)
     limits = [
         model.max_seq_length,
@@ -29,41 +29,41 @@ def maximum_length(model: SentenceTransformer) -> int | None:
 
 
 def require_length(max_length: int | None) -> None:
-    """Refuse a longest input of no tokens.
+    """Refuse a longest input below one token.
 
     Raises:
-        InputError: it is below 1.
+        InputError: It is below 1.
     """
     if max_length is not None and max_length < 1:
         raise InputError(
-            f"max_length is {max_length}: it must be at least 1; leave it out for the model's own"
+            f"max_length is {max_length}: pass at least 1, or leave it out for the model's own limit"
         )
 
 
 def set_maximum_length(model: SentenceTransformer, max_length: int, name: str, *, taken: int) -> None:
-    """Let the model read at most ``max_length`` tokens.
+    """Set the longest input of a model to ``max_length`` tokens.
 
     Args:
         model: the model.
-        max_length: longest input in tokens, special tokens included.
-        name: how messages call the model.
-        taken: tokens of every input that are not the text's: special tokens and the prompt.
+        max_length: longest input in tokens, including special tokens.
+        name: name of the model in messages.
+        taken: number of special tokens and prompt tokens in every input.
 
     Raises:
-        InputError: the model has no longest input to set, cannot read so much, or would have no
-            room for a text.
+        InputError: The model has no longest input to set, has too few positions, or would have no room for
+            a text.
     """
     readable = min([*learned_positions(model), *declared_positions(model)], default=None)
     if readable is not None and max_length > readable:
         raise InputError(
-            f"max_length is {max_length}: {name!r} has positions for {readable} tokens, pass at most that"
+            f"max_length is {max_length}: {name!r} has only {readable} positions; pass at most {readable}"
         )
     if max_length <= taken:
         raise InputError(
             f"max_length is {max_length}: the special tokens and the prompt of {name!r} take {taken} tokens, "
-            "and nothing of a text is left; pass more"
+            "which leaves no room for a text; pass more"
         )
-    with suppress(AttributeError):  # a static embedding has the property, but no setter
+    with suppress(AttributeError):  # a static embedding has the property without a setter
         model.max_seq_length = max_length
     if model.max_seq_length != max_length:
         raise InputError(
@@ -73,20 +73,20 @@ def set_maximum_length(model: SentenceTransformer, max_length: int, name: str, *
 
 
 def learned_positions(model: torch.nn.Module) -> list[int]:
-    """How far each learned table of positions reaches."""
+    """Return the number of usable positions in each learned position embedding."""
     import torch
 
     found = []
     for name, module in model.named_modules():
         if name.endswith(_POSITION_EMBEDDINGS) and isinstance(module, torch.nn.Embedding):
-            # RoBERTa counts positions from behind the padding index, OPT from an offset.
+            # RoBERTa counts positions from after the padding index, OPT from an offset.
             skipped = getattr(module, "offset", 0) if module.padding_idx is None else module.padding_idx + 1
             found.append(int(module.num_embeddings - skipped))
     return found
 
 
 def declared_positions(model: torch.nn.Module) -> list[int]:
-    """How far each backbone says that its positions reach; none where they are stretched."""
+    """Return the number of positions in each backbone's configuration, except if they are scaled."""
     from transformers import PreTrainedModel
 
     found = []
@@ -94,35 +94,35 @@ def declared_positions(model: torch.nn.Module) -> list[int]:
         if not isinstance(module, PreTrainedModel):
             continue
         declared: Any = getattr(module.config, "max_position_embeddings", None)
-        # XLNet writes -1 for no end.
+        # XLNet uses -1 for no limit.
         if isinstance(declared, int) and declared > 0 and not _stretched(module.config):
             found.append(declared)
     return found
 
 
 def _stretched(config: Any) -> bool:
-    """Whether rotary positions are scaled, so that the declared number is not where they end."""
+    """Check whether rotary positions are scaled, so that the configured number is not a limit."""
     rope: Any = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     if not isinstance(rope, Mapping):
         return False
-    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, Mapping))]  # one a kind of layer
+    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, Mapping))]  # one per kind of layer
     return any(kind.get("rope_type", kind.get("type", "default")) != "default" for kind in kinds)
 
 
 def context_length(
     model: torch.nn.Module, tokenizer: Any, max_length: int | None, name: str, *, taken: int
 ) -> int | None:
-    """The longest input of a language model that is read through a prompt; None is no limit.
+    """Return the longest input of a prompted language model; None is no limit.
 
     Args:
         model: the decoder.
         tokenizer: its transformers tokenizer.
-        max_length: as asked for; None is the model's own.
-        name: how messages call the model.
-        taken: tokens of the prompt alone.
+        max_length: the user's limit; None is the model's own.
+        name: name of the model in messages.
+        taken: length of the prompt without a sentence.
 
     Raises:
-        InputError: it is beyond the model's positions, or leaves no room for a sentence.
+        InputError: The limit exceeds the model's positions, or leaves no room for a sentence.
     """
     require_length(max_length)
     positions = min([*learned_positions(model), *declared_positions(model)], default=None)
@@ -130,7 +130,7 @@ def context_length(
     limits = [limit for limit in (own, positions) if limit is not None and limit < _NO_LIMIT]
     if max_length is not None and positions is not None and max_length > positions:
         raise InputError(
-            f"max_length is {max_length}: {name!r} has positions for {positions} tokens, pass at most that"
+            f"max_length is {max_length}: {name!r} has only {positions} positions; pass at most {positions}"
         )
     longest = min(limits, default=None) if max_length is None else max_length
     if longest is not None and longest <= taken:

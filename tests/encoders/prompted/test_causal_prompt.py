@@ -174,10 +174,10 @@ def test_no_padding_token_is_needed(encoder):
         ({"layer": -5}, "the same for every sentence"),
         ({"prompt": "echo"}, "echo"),
         ({"prompt": "{sentence}" * 3}, "3 places"),
-        ({"prompt_name": "query"}, "has none named 'query'"),
+        ({"prompt_name": "query"}, "leave out the prompt name 'query'"),
         ({"token_prepending": False, "start": 1}, "turn on token prepending"),
         ({"max_length": 10}, "the prompt alone takes"),
-        ({"max_length": 5000}, "positions for 512 tokens"),
+        ({"max_length": 5000}, "has only 512 positions"),
         ({"dtype": "int8"}, "dtype"),
     ],
 )
@@ -198,7 +198,7 @@ def test_prompt_options_of_a_sentence_transformer_are_refused_and_its_prompt_sta
 
 
 def test_a_language_model_without_a_template_is_pooled_as_before(folder):
-    with pytest.warns(StickyTokenWarning, match="how it pools is a guess"):
+    with pytest.warns(StickyTokenWarning, match="its pooling is a guess"):
         found = load_encoder(folder, device="cpu", prompt="query: ")
     assert not isinstance(found, CausalPromptEncoder)
     with pytest.raises(InputError, match="pass a plain language model and a prompt"):

@@ -226,5 +226,5 @@ def test_half_a_surrogate_pair_is_shown_in_the_sentence_not_in_the_prompt():
     tokenizer = tokenizer_of()
     model = random_model("Olmo2", _GROUPED, rows=len(tokenizer))
     encoder = CausalPromptEncoder(model, tokenizer, "tiny", Reading(find_prompt("ke"), None, -1))
-    with pytest.raises(EncodingError, match=r"the text 'a \\ud800 b\.' has half a surrogate pair"):
+    with pytest.raises(EncodingError, match=r"the text 'a \\ud800 b\.' contains half a surrogate pair"):
         encoder.encode(["fine", "a \ud800 b"])

@@ -1,1 +1,1 @@
-"""From a name, folder or object to an encoder."""
+"""Load encoders by name, folder or object."""

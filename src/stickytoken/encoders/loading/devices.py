@@ -1,4 +1,4 @@
-"""Where a model can compute on this machine."""
+"""Check the devices of this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from stickytoken.errors import InputError
 
 
 def available_devices() -> list[str]:
-    """The devices of this machine: ``cpu``, and each accelerator that torch can reach."""
+    """List the devices of this machine: ``cpu``, and each accelerator that torch finds."""
     import torch
 
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -16,10 +16,10 @@ def available_devices() -> list[str]:
 
 
 def require_device(device: str) -> None:
-    """Refuse a device that torch does not know, that is not there or that holds no numbers.
+    """Refuse a device that is unknown to torch, missing, or ``meta``.
 
     Raises:
-        InputError: the device cannot be used; the message names what is there.
+        InputError: The device cannot be used; the message lists the available ones.
     """
     import torch
 
@@ -30,17 +30,17 @@ def require_device(device: str) -> None:
     except (RuntimeError, TypeError) as error:
         raise InputError(f"device {device!r} is unknown: {advice}") from error
     if wanted.type == "meta":
-        raise InputError(f"device {device!r} holds shapes and no numbers: {advice}")
-    # torch reads cpu:1 as cpu, and cuda as the current one of its kind.
+        raise InputError(f"device {device!r} holds no values, only shapes: {advice}")
+    # torch treats cpu:1 as cpu, and cuda as the current CUDA device.
     if wanted.type != "cpu" and f"{wanted.type}:{wanted.index or 0}" not in there:
-        raise InputError(f"device {device!r} is not there: {advice}")
+        raise InputError(f"device {device!r} is not available: {advice}")
 
 
 def require_cuda(kind: str, name: str) -> None:
-    """Refuse TF32 for a model that is elsewhere than on CUDA.
+    """Refuse TF32 for a model that is not on CUDA.
 
     Raises:
-        InputError: names where it is.
+        InputError: The model is on another device.
     """
     if kind != "cuda":
-        raise InputError(f"dtype 'tf32' is arithmetic of CUDA, and {name} is on {kind}: use float32")
+        raise InputError(f"dtype 'tf32' needs CUDA, and {name} is on {kind}: use float32")

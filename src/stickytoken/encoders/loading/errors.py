@@ -1,4 +1,4 @@
-"""What can go wrong while libraries load a model, in one line that names it."""
+"""Report errors of model-loading libraries in one line that names the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 @contextmanager
 def reported_missing() -> Iterator[list[str]]:
-    """Collect the tensors that a checkpoint lacks; transformers names them only in its log."""
+    """Collect the tensors missing from a checkpoint, which transformers reports only in its log."""
     missing: list[str] = []
 
     class _Collector(logging.Handler):
@@ -40,21 +40,21 @@ def reported_missing() -> Iterator[list[str]]:
 
 @contextmanager
 def explained(source: ModelSource, part: str) -> Iterator[None]:
-    """Turn what the loading libraries raise into one line that names the model.
+    """Turn exceptions of the loading libraries into one line that names the model.
 
     Args:
         source: the model.
-        part: what is loaded of it, in a word.
+        part: what is being loaded, ``model`` or ``tokenizer``.
 
     Raises:
-        ModelError: whatever was raised, as its cause.
+        ModelError: Loading failed; the original exception is its cause.
     """
     try:
         yield
-    except Exception as error:  # tokenizers raises nothing narrower; chained, so nothing is lost
+    except Exception as error:  # tokenizers raises nothing narrower; chained
         reason = " ".join(str(error).split()) or type(error).__name__
         if "custom code" in reason:
-            reason = "it needs its own Python code: read that code, then pass trust_remote_code"
+            reason = "it needs Python code from its repository: read that code, then pass trust_remote_code"
         if len(reason) > _SHOWN_REASON:
             reason = reason[: _SHOWN_REASON - 1] + "…"
         if source.origin is Origin.HUB:
@@ -68,13 +68,13 @@ def explained(source: ModelSource, part: str) -> Iterator[None]:
 
 
 def require_all_weights(missing: list[str], name: str) -> None:
-    """Refuse a model some of whose tensors would be drawn at random; nothing uses those of a pooler.
+    """Refuse a checkpoint with missing tensors, except those of an unused pooler.
 
     Raises:
-        ModelError: the checkpoint lacks them.
+        ModelError: Some tensors would be initialised at random.
     """
     if needed := [tensor for tensor in missing if "pooler." not in tensor]:
         raise ModelError(
-            f"the weights of {name!r} lack {needed[0]} and {len(needed) - 1} other tensors: "
-            "they would be drawn at random"
+            f"the weights of {name!r} lack {needed[0]} and {len(needed) - 1} other tensors, which would be "
+            "initialised at random: use a complete checkpoint"
         )

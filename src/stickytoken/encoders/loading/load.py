@@ -68,31 +68,31 @@ def load_encoder(
     token_budget: int | None = None,
     packed_layers: bool | None = None,
 ) -> Encoder:
-    """Load a text embedding model, or take one that is loaded.
+    """Load a text embedding model, or wrap one that is already loaded.
 
     Args:
         model: a folder, a name, a loaded SentenceTransformer, an encoder, or any object with a method
-            ``encode(texts)`` (see `TextModel`). A name is looked for as a local folder, in the hub cache, as
+            ``encode(texts)`` (see `TextModel`). A name is looked up as a local folder, in the hub cache, as
             the packaged model and on the hub, in that order.
-        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; None takes the best there is. A
+        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; None chooses the best available. A
             loaded model stays where it is.
-        prompt: text put in front of every input, or a `Prompting`; None is the model's default prompt. For a
+        prompt: text put before every input, or a `Prompting`; None is the model's default prompt. For a
             language model that is not a SentenceTransformer, ``prompteol``, ``cot``, ``ke``, ``metaeol``,
             ``echo`` or a text with ``{sentence}`` in it reads sentences through that prompt.
         dtype: precision of the weights: ``float32``, ``float16`` or ``bfloat16``; ``tf32``
             is float32 weights multiplied as TF32 on CUDA. A loaded model keeps its own.
         revision: branch, tag or commit on the hub; a folder or a loaded model has none.
-        trust_remote_code: let the repository's own Python code run.
-        max_length: longest input in tokens, special tokens included; None is the model's
-            own. A loaded model keeps its own.
-        token_budget: tokens of a batch; None chooses by device.
+        trust_remote_code: run Python code from the model's repository.
+        max_length: longest input in tokens, including special tokens; None is the model's
+            own limit, which a loaded model always keeps.
+        token_budget: tokens per batch; None chooses by device.
         packed_layers: compute float32 linear layers on a CPU through oneDNN, with weights packed once; None
             does so unless the environment variable STICKYTOKEN_PACKED_LAYERS is 0.
 
     Raises:
-        ModelError: the model cannot be found, reached or used.
-        InputError: an option that cannot be met, such as an unknown prompt name, precision or
-            device; options that need no model to be judged are judged before it is loaded.
+        ModelError: The model cannot be found, reached or used.
+        InputError: An option is not supported, such as an unknown prompt name, precision or device. Options
+            are checked before the model is loaded where possible.
     """
     prompting = prompt if isinstance(prompt, Prompting) else Prompting(prompt)
     if not isinstance(model, (str, Path)):
@@ -136,13 +136,14 @@ def load_encoder(
         return _load_plain(source, spec)
     if prompting.prompt_name is not None:
         raise InputError(
-            f"{name!r} is read through a prompt and has none named {prompting.prompt_name!r}: leave it out"
+            f"{name!r} is a prompted language model, which has no named prompts: leave out the prompt name "
+            f"{prompting.prompt_name!r}"
         )
     return load_causal(source, prompting, spec)
 
 
 def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
-    """Check without importing the library, which takes seconds."""
+    """Check the type without importing the library, which takes seconds."""
     return any(
         kind.__name__ == "SentenceTransformer" and kind.__module__.startswith("sentence_transformers.")
         for kind in type(model).__mro__
@@ -150,12 +151,12 @@ def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
 
 
 def _of_object(model: Encoder | TextModel, given: dict[str, object]) -> Encoder:
-    """An encoder as it is, or one made of an object that can encode texts."""
+    """Return an encoder unchanged, or wrap an object that can encode texts."""
     encoder = model if is_encoder(model) else TextEncoder(model)
     if given:
         raise InputError(
-            f"{', '.join(given)} cannot be set on {encoder.name}, a {type(model).__name__} that is loaded "
-            "already: set it on the object and leave it out here"
+            f"{', '.join(given)} cannot be set on {encoder.name}, a {type(model).__name__} that is already "
+            "loaded: set it on the object and leave it out here"
         )
     return encoder
 
@@ -166,7 +167,7 @@ def _of_loaded(
     token_budget: int | None,
     packed_layers: bool | None,
 ) -> IdEncoder:
-    """An encoder of a model that the user loaded."""
+    """Return an encoder of a model that the user loaded."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
     name = _name_of(model)
@@ -184,7 +185,7 @@ def _of_loaded(
 
 
 def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
-    """Load a model with all its modules; its encoder remembers the spec as it turned out."""
+    """Load a SentenceTransformer; its encoder keeps the spec with all defaults resolved."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
     name = source.name
@@ -212,12 +213,12 @@ def load_from_spec(spec: EncoderSpec, device: str) -> IdEncoder:
     """Load the encoder that a spec describes, in another process or on another machine.
 
     Args:
-        spec: of an encoder that `load_encoder` loaded by name.
-        device: where it shall compute here.
+        spec: spec of an encoder that `load_encoder` loaded by name.
+        device: device to use here.
 
     Raises:
-        ModelError: the model cannot be found or used here.
-        InputError: an option cannot be met here.
+        ModelError: The model cannot be found or used here.
+        InputError: An option is not supported here.
     """
     return load_encoder(
         spec.model,
@@ -255,7 +256,7 @@ def _load_sentence_transformer(
     if source.origin is Origin.FOLDER:
         _require_model(Path(source.location), source.name)
     with explained(source, "model"), reported_missing() as missing, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # a pooler that the weights lack, and nothing uses, is drawn alike each time
+        torch.manual_seed(0)  # a missing, unused pooler is initialised the same every time
         loaded = SentenceTransformer(
             source.location,
             device=device,
@@ -269,7 +270,7 @@ def _load_sentence_transformer(
     if Path(source.location).is_dir() and not (Path(source.location) / "modules.json").is_file():
         pooling = getattr(loaded[-1], "pooling_mode", type(loaded[-1]).__name__)
         warnings.warn(
-            f"{source.name!r} has no modules.json, so how it pools is a guess: {pooling}",
+            f"{source.name!r} has no modules.json, so its pooling is a guess: {pooling}",
             StickyTokenWarning,
             stacklevel=3,
         )
@@ -279,34 +280,36 @@ def _load_sentence_transformer(
 def _require_model(folder: Path, name: str) -> None:
     if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
         if any((folder / file).is_file() for file in TOKENIZER_FILES):
-            raise ModelError(f"{name!r} holds a tokenizer but no model: detection needs the weights")
-        raise ModelError(f"{name!r} holds no model: no modules.json and no config.json in it")
+            raise ModelError(f"{name!r} has a tokenizer but no model: detection needs the weights")
+        raise ModelError(f"{name!r} has no model: it contains neither modules.json nor config.json")
     if not has_weights(folder):
-        raise ModelError(f"{name!r} holds no weights (*.safetensors or *.bin): detection needs them")
+        raise ModelError(f"{name!r} has no weights (*.safetensors or *.bin): detection needs them")
 
 
 def _require_as_loaded(
     model: SentenceTransformer, name: str, device: str | None, revision: str | None
 ) -> None:
-    """Refuse options that a loaded model could only ignore."""
+    """Refuse options that a loaded model would ignore."""
     if device is not None and str(model.device).split(":")[0] != device.split(":")[0]:
         raise InputError(f"the model is on {model.device}, not {device}: move it first with model.to()")
     if model.device.type == "meta":
-        raise InputError(f"{name} is on meta, which holds shapes and no numbers: load it onto a real device")
+        raise InputError(f"{name} is on the meta device, which holds no values: load it onto a real device")
     if revision is not None:
         raise InputError(
-            f"revision {revision!r} is asked for, but {name} is loaded already: leave the revision out"
+            f"revision {revision!r} cannot be used, since {name} is already loaded: leave out the revision"
         )
 
 
 def _prompt_of(model: SentenceTransformer, prompting: Prompting, name: str) -> str | None:
-    """The prompt that is asked for, by its text or its name; None where neither is."""
+    """Return the requested prompt, given by text or name; None if neither is given."""
     if prompting.prompt_name is None:
         return prompting.prompt
     prompts: dict[str, Any] = model.prompts
     if prompting.prompt_name not in prompts:
         known = ", ".join(sorted(prompts)) or "none"
-        raise InputError(f"{name} has no prompt named {prompting.prompt_name!r}: it has {known}")
+        raise InputError(
+            f"{name} has no prompt named {prompting.prompt_name!r}: use one of its own ({known})"
+        )
     return str(prompts[prompting.prompt_name] or "")
 
 

@@ -1,4 +1,4 @@
-"""From the name that a user types to the place where the model lies."""
+"""Resolve the name of a model to its location."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.onnx")
 
 
 class Origin(StrEnum):
-    """Where a model was found; searched in this order."""
+    """Where a model was found, in search order."""
 
     FOLDER = "folder"
     CACHE = "hub cache"
@@ -31,7 +31,7 @@ class ModelSource:
     """A resolved name.
 
     Attributes:
-        name: as typed.
+        name: name as given by the user.
         location: a folder, or a hub repository.
         origin: where it was found.
     """
@@ -45,17 +45,18 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
     """Find a model: local folder, hub cache, packaged model, hub, in that order.
 
     Args:
-        name: a folder, ``organisation/model``, or a short name, for which
-            ``sentence-transformers/`` is tried as well.
+        name: a folder, ``organisation/model``, or a short name, which is also tried under
+            ``sentence-transformers/``.
         revision: branch, tag or commit on the hub; the packaged model has none.
 
     Raises:
-        ModelError: the name is a file or a path that does not exist, or the packaged
-            model is damaged.
-        InputError: a revision of a folder.
+        ModelError: The name is a file or a missing path, or the packaged model is damaged.
+        InputError: A revision is given for a folder.
     """
     if not name.strip():
-        raise ModelError(f"{name!r} names no model: pass a folder, or a hub name such as organisation/model")
+        raise ModelError(
+            f"{name!r} is not the name of a model: pass a folder, or a hub name such as organisation/model"
+        )
     try:
         path = Path(name).expanduser()
         is_folder, is_file = path.is_dir(), path.is_file()
@@ -64,8 +65,8 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
     if is_folder:
         if revision is not None:
             raise InputError(
-                f"revision {revision!r} is asked for, but {name!r} is a folder and has no revisions: "
-                "leave the revision out, or pass a hub name"
+                f"revision {revision!r} cannot be used, since {name!r} is a folder: leave out the revision, "
+                "or pass a hub name"
             )
         return ModelSource(name, str(path), Origin.FOLDER)
     if is_file:
@@ -81,10 +82,10 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
 
 
 def hub_repositories(name: str) -> tuple[str, ...]:
-    """Repositories that a hub name may mean, in the order in which to ask for them.
+    """List the repositories that a hub name may refer to, in the order to try them.
 
-    As SentenceTransformer does: a short name is one of ``sentence-transformers``, unless it is
-    among the first models of transformers, which have no organisation.
+    A short name is one of ``sentence-transformers``, unless it is one of the original models of
+    transformers, which have no organisation. SentenceTransformer does the same.
     """
     if "/" in name:
         return (name,)
@@ -94,7 +95,7 @@ def hub_repositories(name: str) -> tuple[str, ...]:
 
 
 def _cached_folder(repository: str, revision: str | None) -> Path | None:
-    """The snapshot in the hub cache, if it holds weights and not only a configuration."""
+    """Find the snapshot in the hub cache; None if it has no weights."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -109,7 +110,7 @@ def _cached_folder(repository: str, revision: str | None) -> Path | None:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder, or a module folder in it, holds a weight file."""
+    """Check whether a folder, or a module folder in it, has a weight file."""
     places = [place for pattern in _WEIGHT_PATTERNS for place in (pattern, f"*/{pattern}")]
     return any(next(folder.glob(place), None) is not None for place in places)
 

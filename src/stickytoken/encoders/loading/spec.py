@@ -1,4 +1,4 @@
-"""All that another process needs to load the same encoder."""
+"""Everything that another process needs to load the same encoder."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from stickytoken.encoders.prompting import Prompting
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """What an encoder was loaded from; arguments as of `load_encoder`.
+    """How an encoder was loaded; arguments as in `load_encoder`.
 
     Attributes:
         model: an absolute folder, or a name.
-        device: where it was loaded; None before it is.
-        prompting: with the name of a prompt and presets of layers resolved; without a prompt for a saved
-            `CausalPrompt`, which has its own.
+        device: device of the model; None before it is loaded.
+        prompting: prompt and layers, with names and presets resolved; empty for a saved `CausalPrompt`,
+            which has its own.
     """
 
     model: str

@@ -29,8 +29,8 @@ def load_tokenizer(
     """Load a model's tokenizer alone; the folder needs no weights.
 
     Raises:
-        ModelError: there is no tokenizer, or it cannot be reached.
-        InputError: a revision of a folder.
+        ModelError: There is no tokenizer, or it cannot be reached.
+        InputError: A revision is given for a folder.
     """
     from tokenizers import Tokenizer
 
@@ -51,13 +51,13 @@ def load_tokenizer(
 
 
 def _tokenizer_from_hub(name: str, revision: str | None, trust_remote_code: bool) -> Any:
-    """The tokenizer of the first repository that has one."""
+    """Load the tokenizer of the first repository that has one."""
     *preferred, last = hub_repositories(name)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
     for repository in preferred:
         try:
             return _auto_tokenizer(repository, **options)
-        except OSError:  # what transformers raises where there is no such repository, or no tokenizer in it
+        except OSError:  # raised if the repository does not exist or has no tokenizer
             continue
     return _auto_tokenizer(last, **options)
 
@@ -69,7 +69,7 @@ def _auto_tokenizer(location: str, **options: Any) -> Any:
 
 
 def _tokenizer_folder(folder: Path, name: str) -> Path:
-    """The folder itself, or that of the first module listed in modules.json."""
+    """Find the tokenizer in the folder itself, or in that of a module listed in modules.json."""
     places = [folder]
     modules = folder / "modules.json"
     if modules.is_file():
@@ -80,4 +80,4 @@ def _tokenizer_folder(folder: Path, name: str) -> Path:
     for place in places:
         if any((place / file).is_file() for file in TOKENIZER_FILES):
             return place
-    raise ModelError(f"{name!r} holds no tokenizer: none of {', '.join(TOKENIZER_FILES)} in it")
+    raise ModelError(f"{name!r} has no tokenizer: it contains none of {', '.join(TOKENIZER_FILES)}")

@@ -1,4 +1,4 @@
-"""The asked precision in every module, not only in those that transformers loads."""
+"""Apply the requested precision to every module, not only to those that transformers loads."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SHOWN_REASON = 300
 
 
 def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
-    """Give the weights outside the transformers backbones the precision that these were loaded in.
+    """Convert the weights outside of transformers backbones to the precision of the backbones.
 
-    sentence-transformers hands the precision to transformers alone: a static embedding keeps
-    that of its file, and so does a dense layer inside a router. Inside a backbone nothing is
-    changed: transformers keeps in float32 what needs it (rotary tables, T5's output layers).
+    sentence-transformers passes the precision only to transformers: a static embedding keeps that of its
+    file, and so does a dense layer inside a router. Backbones are not changed: transformers keeps in float32
+    what needs it (rotary tables, T5's output layers).
 
     Raises:
-        ModelError: a backbone has no weight in the asked precision.
+        ModelError: A backbone has no weights in the requested precision.
     """
     import torch
     from transformers import PreTrainedModel
@@ -34,8 +34,8 @@ def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
         if weights and all(weight.dtype != wanted for weight in weights):
             found = str(weights[0].dtype).removeprefix("torch.")
             raise ModelError(
-                f"{name!r} was asked for in {dtype}, but its {type(backbone).__name__} loads in {found} "
-                f"whatever is asked: pass {found}"
+                f"{name!r} cannot be loaded in {dtype}: its {type(backbone).__name__} always loads in "
+                f"{found}: pass {found}"
             )
         inside.update(map(id, backbone.parameters()))
     for weight in model.parameters():
@@ -44,10 +44,10 @@ def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
 
 
 def require_running(encoder: SentenceTransformerEncoder, dtype: str) -> None:
-    """Encode one token, so that a module without the asked precision shows before a run starts.
+    """Encode one token, so that an unsupported precision is reported before a run starts.
 
     Raises:
-        ModelError: the model does not compute in this precision on its device.
+        ModelError: The model does not support the precision on its device.
     """
     import torch
 
@@ -55,8 +55,8 @@ def require_running(encoder: SentenceTransformerEncoder, dtype: str) -> None:
         _ = encoder.dimension
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError as error:  # what torch raises for an operation or a mixture that it lacks
+    except RuntimeError as error:  # raised by torch for an unsupported operation or mixture of types
         reason = " ".join(str(error).split())[:_SHOWN_REASON]
         raise ModelError(
-            f"{encoder.name!r} does not compute in {dtype} on {encoder.device} ({reason}): use float32"
+            f"{encoder.name!r} does not support {dtype} on {encoder.device} ({reason}): use float32"
         ) from error

@@ -1,1 +1,1 @@
-"""Common beginnings of inputs, computed once for causal models."""
+"""Compute common beginnings of inputs once, for causal models."""

@@ -1,4 +1,4 @@
-"""A SentenceTransformer whose vector is its state at the last token, as trees of inputs need it."""
+"""Run SentenceTransformers with last-token pooling on trees of inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def reads_last_token(model: SentenceTransformer, template: InputTemplate) -> bool:
-    """Whether the model is a known causal one whose vector is its state at the last token."""
+    """Check that the model is a known causal one with last-token pooling."""
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):
@@ -32,7 +32,7 @@ def reads_last_token(model: SentenceTransformer, template: InputTemplate) -> boo
 
 
 def tree_model(model: SentenceTransformer, template: InputTemplate) -> TreeModel:
-    """The model for `PrefixReuse`, where `reads_last_token` says so."""
+    """Return the model for `PrefixReuse`; `reads_last_token` must hold."""
     backbone: Any = model[0].model
 
     def states(inputs: dict[str, Any]) -> torch.Tensor:

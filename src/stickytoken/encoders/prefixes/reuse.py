@@ -1,8 +1,7 @@
-"""Causal models with last-token pooling: every common beginning is computed once.
+"""Compute every common beginning once, for causal models with last-token pooling.
 
-A causal model's state at a token does not depend on what follows. So one pass over a carrier with n
-copies behind it gives the vectors of 1 to n copies, and the keys and values of what inputs have in
-common serve them all.
+The state of a causal model at a token does not depend on later tokens. So one pass over a carrier followed by
+n copies gives the vectors of 1 to n copies, and inputs share the keys and values of a common beginning.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.prefixes.tree import Branch, grow, levels, new_tokens
 
-# Whether a model takes one mask, one with a sliding window, or one for each kind of layer.
+# A model takes one mask, one with a sliding window, or one for each kind of layer.
 _ONE, _WINDOW, _BY_KIND = "one", "window", "by kind"
 _MASKS = {
     "llama": _ONE,
@@ -28,14 +27,14 @@ _MASKS = {
     "gemma2": _BY_KIND,
 }
 _ATTENTION = ("sdpa", "eager")
-# Difference from the plain path, as a share of a vector's length, up to which reuse counts as equal.
+# Largest difference from the plain path, as a share of the norm of a vector.
 _TOLERANCE = 1e-4
 
 KeysAndValues = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class _Batch(NamedTuple):
-    """Branches of one shape: as many tokens before and in each of them, and ends at the same places."""
+    """Branches of one shape: equal numbers of tokens before and in them, and the same ends."""
 
     branches: list[Branch]
     shared: int
@@ -64,14 +63,14 @@ REUSE = ReuseLimits()
 
 @dataclass(frozen=True)
 class TreeModel:
-    """A causal model that is read where inputs end.
+    """A causal model whose vectors are read at the ends of inputs.
 
     Attributes:
-        backbone: the transformers model, of a kind that `known_kind` knows.
-        before: special tokens, or a prompt's, in front of each content.
-        after: those behind it.
-        states: from the backbone's input to its states, shape (rows, tokens, d).
-        finish: from states where inputs end, shape (n, 1, d), to their vectors, shape (n, components).
+        backbone: the transformers model, of a kind that `known_kind` accepts.
+        before: tokens of the template before each content.
+        after: tokens of the template after it.
+        states: maps the backbone's input to its states, shape (rows, tokens, d).
+        finish: maps the states at the ends of inputs, shape (n, 1, d), to vectors, shape (n, components).
     """
 
     backbone: Any
@@ -82,7 +81,7 @@ class TreeModel:
 
 
 def known_kind(backbone: Any) -> bool:
-    """Whether it is known which masks a model takes, and that it looks back only."""
+    """Check that the masks of a model are known, and that it attends only to earlier tokens."""
     config = backbone.config
     return (
         config.model_type in _MASKS
@@ -92,22 +91,22 @@ def known_kind(backbone: Any) -> bool:
 
 
 def agree(found: NDArray[np.float32], plain: NDArray[np.float32], rounding: float) -> bool:
-    """Whether vectors are those of the plain path.
+    """Check that vectors equal those of the plain path, up to rounding.
 
     Args:
-        found: shape (n, d).
-        plain: of the same inputs.
-        rounding: distance of neighbouring numbers around 1 in the model's arithmetic.
+        found: vectors with reuse, shape (n, d).
+        plain: vectors of the same inputs without reuse.
+        rounding: machine epsilon of the model's arithmetic.
     """
     tolerance = max(_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=-1).max()
     return bool(np.abs(found - plain).max() <= tolerance)
 
 
 class PrefixReuse:
-    """Computes inputs as trees.
+    """Compute inputs as trees.
 
     Args:
-        model: what is read, and how.
+        model: the model, and how it is read.
         token_budget: tokens per batch, shared ones included.
         limits: when a tree saves enough to be used.
     """
@@ -118,11 +117,11 @@ class PrefixReuse:
         self._token_budget = token_budget
 
     def trees(self, contents: Sequence[tuple[int, ...]], known: int = 0) -> list[Branch] | None:
-        """The inputs as trees; None where they have too little in common.
+        """Arrange the inputs as trees; None if they have too little in common.
 
         Args:
-            contents: of the inputs.
-            known: tokens that the other path does not compute for every input.
+            contents: content ids of the inputs.
+            known: tokens per input that the alternative path has cached.
         """
         before, after = self._model.before, self._model.after
         inputs = [(*before, *content) for content in contents]
@@ -134,9 +133,9 @@ class PrefixReuse:
         return roots if computed <= self._limits.tree_share * plain else None
 
     def vectors(self, roots: Sequence[Branch], count: int) -> NDArray[np.float32]:
-        """Vectors of the inputs in the trees, shape (count, d). Needs inference mode."""
+        """Compute the vectors of the inputs in the trees, shape (count, d), in inference mode."""
         found: NDArray[np.float32] | None = None
-        # A few trees at a time: their keys and values are kept until they are done.
+        # A few trees at a time, since their keys and values are kept until they are done.
         for group in _groups(roots, self._token_budget):
             kept: dict[int, KeysAndValues] = {}
             for level in levels(group):
@@ -148,7 +147,7 @@ class PrefixReuse:
         return np.empty((0, 0), np.float32) if found is None else found
 
     def _run(self, batch: _Batch, kept: dict[int, KeysAndValues]) -> tuple[list[int], NDArray[np.float32]]:
-        """Run branches of one shape; keep keys and values of those that others leave."""
+        """Run branches of one shape; keep keys and values of those with children."""
         from transformers import DynamicCache
 
         backbone, after = self._model.backbone, self._model.after
@@ -180,18 +179,18 @@ class PrefixReuse:
         return self._pool(states, batch, len(after))
 
     def _pool(self, states: torch.Tensor, batch: _Batch, after: int) -> tuple[list[int], NDArray[np.float32]]:
-        """Make vectors of the states where inputs end."""
+        """Turn the states at the ends of inputs into vectors."""
         last = [
             batch.size + (fan + 1) * after - 1 if after else end - batch.shared - 1
             for fan, end in enumerate(batch.ends)
         ]
         vectors = self._model.finish(states[:, last].flatten(0, 1)[:, None]).float()
-        # A place on a branch may end one input; branches of a batch end at the same places.
+        # Inputs are distinct, so each end belongs to one; all branches of a batch have the same ends.
         rows = [row for branch in batch.branches for _, row in sorted(branch.ends)]
         return rows, vectors.cpu().numpy()
 
     def _masks(self, places: torch.Tensor, seen: torch.Tensor) -> Any:
-        """What the model adds to its attention: 0 where a token sees another, else almost -infinity."""
+        """Build additive attention masks: 0 where a token attends to another, else the lowest number."""
         config, dtype = self._model.backbone.config, self._model.backbone.dtype
         window = getattr(config, "sliding_window", None)
         near = seen
@@ -208,7 +207,7 @@ class PrefixReuse:
 
 
 def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]]:
-    """Trees together whose branches that others leave have at most so many tokens, one at least."""
+    """Group trees so that their branches with children fit the budget; a group has at least one tree."""
     group: list[Branch] = []
     size = 0
     for root in roots:
@@ -223,7 +222,7 @@ def _groups(roots: Sequence[Branch], token_budget: int) -> Iterator[list[Branch]
 
 
 def _batches(level: Sequence[Branch], after: int, token_budget: int) -> list[_Batch]:
-    """Branches of a level by shape, in batches within the budget."""
+    """Group the branches of a level by shape, in batches within the budget."""
     shapes: dict[tuple[int, int, tuple[int, ...]], list[Branch]] = {}
     for branch in level:
         ends = tuple(sorted(length for length, _ in branch.ends))
@@ -239,7 +238,7 @@ def _batches(level: Sequence[Branch], after: int, token_budget: int) -> list[_Ba
 
 
 def _gather(batch: _Batch, kept: dict[int, KeysAndValues]) -> KeysAndValues:
-    """Keys and values of what is shared, by layer, of shape (branches, heads, shared, d)."""
+    """Collect the keys and values of the shared tokens by layer, shape (branches, heads, shared, d)."""
     parents = [kept[id(branch.parent)] for branch in batch.branches]
     layers = range(len(parents[0]))
     if all(parent is parents[0] for parent in parents):
@@ -260,10 +259,10 @@ def _gather(batch: _Batch, kept: dict[int, KeysAndValues]) -> KeysAndValues:
 
 
 def _places(batch: _Batch, after: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions of all tokens, shared ones first, and which of them each new token sees.
+    """Return the positions of all tokens, shared ones first, and which of them each new token attends to.
 
-    Behind the branch stand the tokens that close an input, once for every end. They see what
-    comes before that end, and each other up to themselves.
+    The branch is followed by the closing tokens of an input, once for every end. They attend to the tokens
+    before that end, and to each other up to themselves.
 
     Returns:
         Shape (tokens,), and shape (new tokens, tokens).
@@ -275,7 +274,7 @@ def _places(batch: _Batch, after: int) -> tuple[torch.Tensor, torch.Tensor]:
         positions += range(end, end + after)
         owner += [fan] * after
     place, own = torch.tensor(positions), torch.tensor(owner)
-    # The last token before the closing ones that each token may see.
+    # Each token attends to this many tokens of the branch, shared ones included.
     limit = torch.tensor([*range(1, whole + 1), *(end for end in batch.ends for _ in range(after))])
     earlier = torch.arange(len(positions))[None, :]
     on_branch = (own[None, :] < 0) & (earlier < limit[:, None])

@@ -1,4 +1,4 @@
-"""Inputs that begin alike as a tree: what a causal model computes once for all of them. Pure."""
+"""Inputs with common beginnings as trees. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Branch:
-    """Tokens that go on from somewhere in another branch.
+    """Tokens that continue another branch from some point.
 
     Attributes:
-        parent: branch that it leaves, None for one that begins at the start.
-        shared: tokens before it.
-        tokens: its own.
-        ends: (length, input): inputs that end after so many tokens, the shared ones included.
-        children: branches that leave this one.
+        parent: branch that it continues; None for a root.
+        shared: number of tokens before it.
+        tokens: its own tokens.
+        ends: pairs (length, input) of inputs that end on it; the length includes the shared tokens.
+        children: branches that continue this one.
     """
 
     parent: Branch | None
@@ -26,23 +26,23 @@ class Branch:
 
     @property
     def length(self) -> int:
-        """Tokens from the start to the end of the branch."""
+        """Number of tokens from the root to the end of the branch."""
         return self.shared + len(self.tokens)
 
 
 def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
-    """Put distinct inputs into trees, so that every common beginning is there once.
+    """Arrange distinct inputs as trees, so that every common beginning is there once.
 
-    The longest go first: an input that is the beginning of another is a place on its branch.
+    The longest go first: an input that is the beginning of another is an end on its branch.
 
     Args:
         inputs: token ids.
 
     Returns:
-        The branches without a parent.
+        The roots.
     """
     roots: list[Branch] = []
-    # By (branch, length): which branch goes on with which token from there.
+    # By (branch, length, token): the branch that continues there with this token.
     onward: dict[tuple[int, int, int], Branch] = {}
     for place in sorted(range(len(inputs)), key=lambda place: (-len(inputs[place]), inputs[place])):
         _insert(inputs[place], place, roots, onward)
@@ -76,7 +76,7 @@ def _insert(
 
 
 def levels(roots: Sequence[Branch]) -> Iterator[list[Branch]]:
-    """Branches whose parents are done: roots first, then their children, and so on."""
+    """Yield the branches level by level: roots, their children, and so on."""
     level = list(roots)
     while level:
         yield level
@@ -84,5 +84,5 @@ def levels(roots: Sequence[Branch]) -> Iterator[list[Branch]]:
 
 
 def new_tokens(roots: Sequence[Branch]) -> int:
-    """Tokens that are computed, each once."""
+    """Count the tokens to compute."""
     return sum(len(branch.tokens) for level in levels(roots) for branch in level)

@@ -119,7 +119,7 @@ def _load_parts(source: ModelSource, spec: EncoderSpec) -> tuple[Any, Any]:
     from transformers import AutoModel, AutoTokenizer
 
     if source.origin is not Origin.HUB and not has_weights(Path(source.location)):
-        raise ModelError(f"{source.name!r} holds no weights (*.safetensors or *.bin)")
+        raise ModelError(f"{source.name!r} has no weights (*.safetensors or *.bin)")
     place: dict[str, Any] = {
         "revision": spec.revision,
         "trust_remote_code": spec.trust_remote_code,

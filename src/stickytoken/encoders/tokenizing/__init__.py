@@ -1,1 +1,1 @@
-"""Tokenizers of every kind behind one batched interface."""
+"""One batched interface to tokenizers of all kinds."""

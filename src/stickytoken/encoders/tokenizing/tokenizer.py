@@ -1,4 +1,4 @@
-"""One face for the tokenizers of transformers and of the tokenizers library."""
+"""One interface to the tokenizers of transformers and of the tokenizers library."""
 
 from __future__ import annotations
 
@@ -26,27 +26,30 @@ _WORD = re.compile(r"\S+")
 class HuggingFaceTokenizer:
     """Batched access to a tokenizer, without padding, truncation or clean-up.
 
-    Works on a copy of the Rust pipeline where there is one; a tokenizer written in
-    Python is called text by text.
+    It works on a copy of the Rust pipeline if there is one; a tokenizer written in Python is called text by
+    text.
 
     Args:
         tokenizer: a transformers tokenizer or a `tokenizers.Tokenizer`.
 
     Raises:
-        ModelError: it has no vocabulary.
+        ModelError: The tokenizer has no vocabulary of tokens.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._backend = _own_backend(tokenizer)
         if self._backend is None and not hasattr(tokenizer, "convert_ids_to_tokens"):
-            raise ModelError(f"a {type(tokenizer).__name__} has whole words, not tokens, for a vocabulary")
+            raise ModelError(
+                f"the vocabulary of a {type(tokenizer).__name__} holds words, not tokens: pass a model "
+                "with a subword tokenizer"
+            )
         if not set(self.entries) - self.special_ids - {getattr(tokenizer, "cls_token_id", None)}:
-            raise ModelError("the tokenizer has no vocabulary beyond its special tokens")
+            raise ModelError("the tokenizer has only special tokens: pass a model with a vocabulary")
 
     @contextmanager
     def settings_kept(self) -> Iterator[None]:
-        """Put padding and truncation of the user's tokenizer back afterwards."""
+        """Restore padding and truncation of the user's tokenizer at the end."""
         backend = _backend_of(self._tokenizer)
         if backend is None:
             yield
@@ -60,14 +63,14 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def entries(self) -> Mapping[int, str]:
-        """Vocabulary strings by id, ids ascending."""
+        """Vocabulary strings by ascending id."""
         vocabulary = self._backend.get_vocab() if self._backend else self._tokenizer.get_vocab()
         by_id = {int(token_id): _readable(token) for token, token_id in vocabulary.items()}
         return dict(sorted(by_id.items()))
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids with a special role; the cls role alone does not make an id special."""
+        """Ids with a special role; cls alone does not count."""
         named = {
             token_id
             for role in _SPECIAL_ROLES
@@ -83,7 +86,7 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def unknown_id(self) -> int | None:
-        """The id that stands for what the vocabulary lacks; None where there is none."""
+        """Id of the unknown token; None without one."""
         found = getattr(self._tokenizer, "unk_token_id", None)
         if found is not None or self._backend is None:
             return found
@@ -93,7 +96,7 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over the pipeline and the vocabulary."""
+        """sha256 of the pipeline and the vocabulary."""
         if self._backend is not None:
             content = f"{self._backend.to_str()}|{self._backend.encode_special_tokens}"
         else:
@@ -101,7 +104,7 @@ class HuggingFaceTokenizer:
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Decode each list of ids, special tokens kept, nothing cleaned up."""
+        """Decode each list of ids, keeping special tokens, without clean-up."""
         if self._backend is not None:
             return self._backend.decode_batch([list(row) for row in ids], skip_special_tokens=False)
         return [
@@ -120,23 +123,23 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def _words(self) -> WordCache | None:
-        """Ids of what was encoded before, where the pipeline works word by word."""
+        """Cache of encoded text, if the pipeline works word by word."""
         return None if self._backend is None else WordCache.of(self._backend)
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
-        """Ids of each text as `encode_many` gives them, and which characters each stands for.
+        """Return the ids of each text, as `encode_many` does, and the characters of each id.
 
-        None in place of these where the tokenizer does not say.
+        The second item is None if the tokenizer does not report offsets.
         """
         if self._backend is None:
             return [(ids, None) for ids in self.encode_many(texts)]
         return [(encoding.ids, encoding.offsets) for encoding in self._encodings(texts)]
 
     def tokenize(self, texts: Sequence[str], prompt: str = "") -> list[TokenizedText]:
-        """Content ids of prompt + text, cut at the words of the text.
+        """Return the content ids of prompt + text, split at the words of the text.
 
-        A token that holds both the end of the prompt and the start of the text counts
-        as text. A tokenizer without offsets is cut at every token.
+        A token with both the end of the prompt and the start of the text counts as text. Without offsets,
+        every token counts as a word.
         """
         if self._backend is None:
             heads = len(self.encode_many([prompt])[0]) if prompt else 0
@@ -160,12 +163,12 @@ class HuggingFaceTokenizer:
             if broken is None:
                 raise
             raise EncodingError(
-                f"the text {broken[:80]!r} has half a surrogate pair: it is no Unicode text"
+                f"the text {broken[:80]!r} contains half a surrogate pair: pass valid Unicode text"
             ) from error
 
 
 def vocabulary_size(tokenizer: Any) -> int | None:
-    """Count the entries of a tokenizer, added tokens included; None where it does not tell."""
+    """Count the entries of a tokenizer, including added tokens; None if it cannot tell."""
     backend = _backend_of(tokenizer)
     if backend is not None:
         return backend.get_vocab_size()
@@ -173,7 +176,7 @@ def vocabulary_size(tokenizer: Any) -> int | None:
 
 
 def _cut(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
-    """Split the ids where a token begins a whitespace-separated word."""
+    """Split the ids where a token begins a word, words being separated by whitespace."""
     starts = {match.start() for match in _WORD.finditer(text, prompt_length)}
     head: list[int] = []
     words: list[list[int]] = []
@@ -182,7 +185,7 @@ def _cut(encoding: Encoding, text: str, prompt_length: int) -> TokenizedText:
         if end <= prompt_length and not words and prompt_length:
             head.append(token_id)
             continue
-        # A token may carry the white space before its word; blank tokens go with a word.
+        # A token may include the whitespace before its word; blank tokens belong to a word.
         spaces = len(text[start:end]) - len(text[start:end].lstrip())
         begins = start + spaces in starts and end > start
         if not words or (begins and begun):
@@ -206,7 +209,7 @@ def _own_backend(tokenizer: Any) -> Tokenizer | None:
     if backend is None:
         return None
     own: Tokenizer = copy.deepcopy(backend)
-    # A copy forgets the first; the others may stand as a caller left them.
+    # A copy loses the first; a caller may have changed the others.
     own.encode_special_tokens = getattr(tokenizer, "split_special_tokens", backend.encode_special_tokens)
     own.no_padding()
     own.no_truncation()

@@ -1,4 +1,4 @@
-"""Whether a tokenizer encodes a text word by word, read off its pipeline."""
+"""Decide from its pipeline whether a tokenizer encodes text word by word."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 _Part: TypeAlias = Mapping[str, Any]
 
 PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
-"""The characters that may stand beside a boundary."""
+"""Characters allowed next to a boundary."""
 
 STOPS = ".!?"
-"""Behind these, before a letter or digit, some pipelines have a boundary too."""
+"""Some pipelines also have a boundary after these, before a letter or digit."""
 
 _MARK = "▁"
-# Each character by itself, or up to the next ASCII character: nothing reaches over "x y".
+# They treat each character alone, or up to the next ASCII character: nothing crosses "x y".
 _PLAIN_NORMALIZERS = {"BertNormalizer", "Lowercase", "StripAccents", "NFC", "NFD", "NFKC", "NFKD"}
 _LOCAL_NORMALIZERS = _PLAIN_NORMALIZERS | {"Nmt", "Precompiled"}
 _WHITESPACE_PRE_TOKENIZERS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
-# None of their alternatives holds a blank behind another character, and "x y" is always cut at the blank:
-# Qwen 2 and 3, Llama 3.
+# Patterns of Qwen 2 and 3 and Llama 3. No alternative has a space after another character, and "x y" is
+# always split at the space.
 _KNOWN_PATTERNS = {
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
     rf"{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -34,17 +34,17 @@ _KNOWN_PATTERNS = {
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Where a text may be cut.
+    """Where a text may be split.
 
-    A boundary is a single space between two printable ASCII characters whose other neighbours are
-    printable ASCII, spaces, or the ends of the text. The ids of a text without added tokens are those of
-    what stands before a boundary, followed by those of the prefix and what stands behind the boundary.
+    A boundary is a single space between two printable ASCII characters whose other neighbours are printable
+    ASCII, spaces, or the ends of the text. The ids of a text without added tokens are those of the part
+    before a boundary, followed by those of the prefix and the part after the boundary.
 
     Attributes:
-        prefix: what to put before words that are encoded without the words before them: a space, or
-            nothing where the pipeline itself puts a mark before a text.
-        stops: whether there is a boundary, then without a space and a prefix, behind a `STOPS` before an
-            ASCII letter or digit, too.
+        prefix: put before a part that is encoded without the part before it: a space, or nothing if the
+            pipeline itself puts a mark before every text.
+        stops: whether a `STOPS` character before an ASCII letter or digit is also followed by a boundary,
+            which has no space and no prefix.
     """
 
     prefix: str
@@ -52,10 +52,10 @@ class Boundaries:
 
 
 def boundaries(backend: Tokenizer) -> Boundaries | None:
-    """Boundaries of a tokenizer, read off its pipeline; None where there are none.
+    """Find the boundaries of a tokenizer from its pipeline; None if there are none.
 
-    The proof is by cases: every step must be known to act on both sides of a boundary by itself. A
-    pipeline with any other step is refused, whether it deserves it or not.
+    The proof is by cases: every step must be known to act on both sides of a boundary independently. A
+    pipeline with an unknown step is refused.
     """
     try:
         pipeline = json.loads(backend.to_str())
@@ -82,7 +82,7 @@ def boundaries(backend: Tokenizer) -> Boundaries | None:
 
 
 def added_contents(backend: Tokenizer) -> frozenset[str]:
-    """What the library searches a text, or a normalized text, for to find added tokens."""
+    """Return the strings that the library searches for, in plain or normalized text, to find added tokens."""
     added = backend.get_added_tokens_decoder().values()
     normalizer = backend.normalizer
     normalized = [
@@ -92,7 +92,7 @@ def added_contents(backend: Tokenizer) -> frozenset[str]:
 
 
 def _flat(part: _Part | None, members: str) -> Iterator[_Part]:
-    """The steps of a sequence, in order."""
+    """Yield the steps of a sequence in order."""
     if part is not None and part["type"] == "Sequence":
         for member in part[members]:
             yield from _flat(member, members)
@@ -101,12 +101,12 @@ def _flat(part: _Part | None, members: str) -> Iterator[_Part]:
 
 
 def _normalized_blank(backend: Tokenizer, steps: list[_Part]) -> str | None:
-    """What the space of a boundary becomes, a space or the mark; None where a side sees the other."""
+    """Return what the space of a boundary becomes, a space or the mark; None if the sides interact."""
     if backend.normalizer is None:
         return " "
     front = ""
     if steps and steps[0]["type"] == "Prepend":
-        # The mark put before a word must be the one that its space becomes.
+        # The mark put before a text must be the one that replaces spaces.
         if [step["type"] for step in steps] != ["Prepend", "Replace"] or steps[0]["prepend"] != _MARK:
             return None
         if steps[1]["pattern"] != {"String": " "} or steps[1]["content"] != _MARK:
@@ -118,7 +118,7 @@ def _normalized_blank(backend: Tokenizer, steps: list[_Part]) -> str | None:
     for character in PRINTABLE:
         alone = backend.normalizer.normalize_str(character).removeprefix(front)
         pair = backend.normalizer.normalize_str(f"{character} {character}").removeprefix(front)
-        # What became a blank or nothing would join the blank.
+        # A character that becomes a space or nothing would merge with the space.
         if not alone or not set(alone) <= set(PRINTABLE):
             return None
         blanks.add(pair.removeprefix(alone).removesuffix(alone))
@@ -126,7 +126,7 @@ def _normalized_blank(backend: Tokenizer, steps: list[_Part]) -> str | None:
 
 
 def _is_local(step: _Part) -> bool:
-    """Whether a step treats both sides of a boundary as it would treat each alone."""
+    """Check that a step treats both sides of a boundary independently."""
     if step["type"] == "Strip":
         return not step["strip_left"]
     if step["type"] != "Replace":
@@ -136,12 +136,12 @@ def _is_local(step: _Part) -> bool:
         return bool(step["pattern"] == {"Regex": " {2,}"})
     if pattern == " ":
         return content in (" ", _MARK)
-    # A replaced end of a word must stay the end of a word.
+    # The ends of a replacement must be printable, so that it does not add a space.
     return bool(pattern) and not {" ", _MARK} & set(pattern) and {content[:1], content[-1:]} <= set(PRINTABLE)
 
 
 def _keeps_to_one_side(content: str) -> bool:
-    """Whether an added token can never be found over a boundary."""
+    """Check that an added token can never cross a boundary."""
     beside = {"", *PRINTABLE}
     return not any(
         character in (" ", _MARK)
@@ -151,7 +151,7 @@ def _keeps_to_one_side(content: str) -> bool:
 
 
 def _one_sequence(processor: _Part | None) -> bool:
-    """Whether the ids of the text are kept as they are, special tokens aside."""
+    """Check that the ids of the text are kept as they are, apart from special tokens."""
     return all(
         step["type"] in ("ByteLevel", "BertProcessing", "RobertaProcessing")
         or (
@@ -162,7 +162,7 @@ def _one_sequence(processor: _Part | None) -> bool:
 
 
 def _cuts_before_blank(pre_tokenizer: _Part | None, blank: str) -> bool:
-    """Whether no part that the model sees reaches from before a boundary to behind it."""
+    """Check that no piece crosses a boundary after pre-tokenization."""
     steps = list(_flat(pre_tokenizer, "pretokenizers"))
     kinds = [step["type"] for step in steps]
     if kinds == ["Metaspace"]:
@@ -181,7 +181,7 @@ def _cuts_before_blank(pre_tokenizer: _Part | None, blank: str) -> bool:
 
 
 def _cuts_behind_stop(pre_tokenizer: _Part | None) -> bool:
-    """Whether a stop and a letter or digit behind it are never in one part."""
+    """Check that a stop and a letter or digit after it are never in one piece."""
     steps = list(_flat(pre_tokenizer, "pretokenizers"))
     kinds = [step["type"] for step in steps]
     return kinds == ["BertPreTokenizer"] or (
@@ -190,10 +190,10 @@ def _cuts_behind_stop(pre_tokenizer: _Part | None) -> bool:
 
 
 def _merges_stop_at_blank(pipeline: _Part, blank: str) -> bool:
-    """Whether byte pair encoding of a whole text never merges over a boundary.
+    """Check that byte pair encoding of a whole text never merges across a boundary.
 
-    Merges on both sides are then independent. Unknown characters are not fused over it either, as the
-    mark is known. A Unigram model has no such case: rounding of its sums depends on what came before.
+    Merges on both sides are then independent. Unknown characters are not fused across it either, because the
+    mark is in the vocabulary. Unigram models never qualify: rounding in their sums depends on earlier text.
     """
     model, steps = pipeline["model"], list(_flat(pipeline["pre_tokenizer"], "pretokenizers"))
     if model["type"] != "BPE" or model["ignore_merges"] or _MARK not in model["vocab"]:
@@ -201,7 +201,7 @@ def _merges_stop_at_blank(pipeline: _Part, blank: str) -> bool:
     if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
         return False
     if not steps or (len(steps) == 1 and steps[0]["type"] == "Split"):
-        # Gemma looks for spaces where none are left.
+        # Gemma splits at spaces, but the normalizer has replaced all of them.
         whole = blank == _MARK and all(step["pattern"] == {"String": " "} for step in steps)
     else:
         whole = len(steps) == 1 and steps[0]["type"] == "Metaspace" and steps[0]["replacement"] == _MARK

@@ -1,4 +1,4 @@
-"""Token ids of texts put together from those of their words."""
+"""Assemble the token ids of texts from those of their words."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 _Ids: TypeAlias = tuple[int, ...] | None
 
 _CAPACITY = 64 * 2**20
-# About what an entry with its key and value, an id in a tuple, and a hash in a set take.
+# Approximate size of an entry with key and value, of an id in a tuple, and of a hash in a set.
 _ENTRY_BYTES, _ID_BYTES, _HASH_BYTES = 200, 36, 64
 _BOUNDARY = re.compile(r" (?=[!-~](?:[ -~]|\Z))(?:(?<=[ -~][!-~] )|(?<=\A[!-~] ))")
-# The first two characters behind a boundary, and the last two before it.
+# The first two characters after a boundary, and the last two before it.
 _STARTS = frozenset({*PRINTABLE, *(one + other for one in PRINTABLE for other in " " + PRINTABLE)})
 _ENDS = frozenset({*PRINTABLE, *(other + one for one in PRINTABLE for other in " " + PRINTABLE)})
 _STOP = re.compile(rf"[{re.escape(STOPS)}](?=[A-Za-z0-9](?:[ -~]|\Z))")
-# Several boundaries, and what must be none.
+# Texts with several boundaries, and with lookalikes.
 _SAMPLES = (
     "It's 9 o'clock: the old (quiet) river 's  sings, 10,000 times.",
     " The quick brown fox; jumps over 'em all\n at once ",
@@ -37,16 +37,16 @@ _SAMPLES = (
 
 
 class WordCache:
-    """Encodes texts without special tokens; what was seen before is not tokenized again.
+    """Encode texts without special tokens, and never tokenize the same piece twice.
 
-    A text is cut at boundaries (see `boundaries`): into all but its last word and that, or into its first
-    word and the others, where the longer part has been seen before; into its words otherwise. A text with
-    an added token goes through the whole tokenizer.
+    A text is split at boundaries (see `boundaries`): before its last word or after its first word, if the
+    longer part has been seen before; otherwise into its words. A text with an added token goes through the
+    whole tokenizer.
 
     Args:
-        backend: the pipeline, without padding and truncation; it must not change any more.
-        found: where words end, as `boundaries` found it.
-        capacity: bytes to hold, about; beyond it, everything is forgotten before the next call.
+        backend: the pipeline, without padding and truncation; it must not change afterwards.
+        found: the boundaries, from `boundaries`.
+        capacity: approximate limit in bytes; once exceeded, the cache is emptied before the next call.
     """
 
     def __init__(self, backend: Tokenizer, found: Boundaries, capacity: int = _CAPACITY) -> None:
@@ -60,27 +60,27 @@ class WordCache:
 
     @classmethod
     def of(cls, backend: Tokenizer) -> WordCache | None:
-        """The cache of a tokenizer, or None where words cannot be encoded by themselves."""
+        """Return a cache for a tokenizer; None if words cannot be encoded separately."""
         found = boundaries(backend)
         if found is None:
             return None
         cache = cls(backend, found)
-        # The second time, longer parts are known.
+        # From the second time on, longer parts are known.
         agrees = all(cache.encode(_SAMPLES) == _tokenized(backend, _SAMPLES) for _ in range(3))
         return cache if agrees else None
 
     def _forget(self) -> None:
-        # New containers: a call in another thread goes on with its own.
+        # New containers, because a call in another thread keeps using the old ones.
         self._beginnings: dict[str, _Ids] = {}
         self._continuations: dict[str, _Ids] = {}
         self._seen: set[int] = set()
         self._held = 0
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Content ids of each text.
+        """Return the content ids of each text.
 
         Raises:
-            TypeError: a text holds half a surrogate pair.
+            TypeError: A text contains half a surrogate pair.
         """
         if self._held + _HASH_BYTES * len(self._seen) > self._capacity:
             self._forget()
@@ -101,7 +101,7 @@ class WordCache:
         return ids
 
     def _cut(self, text: str) -> tuple[str, list[str], str]:
-        """The beginning of a text, the words behind it, and what directly follows the last of them."""
+        """Split a text into its beginning, the following pieces, and the rest after the last of them."""
         seen = self._seen
         head, blank, last = text.rpartition(" ")
         if not blank:
@@ -121,7 +121,7 @@ class WordCache:
         return words[0], words[1:], ""
 
     def _learn(self, known: dict[str, _Ids], pieces: Iterable[str], prefix: str) -> None:
-        """Tokenize the pieces that are not known; None stands for one with an added token."""
+        """Tokenize the unknown pieces; a piece with an added token maps to None."""
         new = [piece for piece in dict.fromkeys(pieces) if piece not in known]
         added = self._added
         for piece, ids in zip(new, _tokenized(self._backend, [prefix + piece for piece in new]), strict=True):
@@ -130,14 +130,14 @@ class WordCache:
             self._held += _ENTRY_BYTES + 2 * len(piece) + _ID_BYTES * len(ids)
 
     def _may_hold_added(self, text: str) -> bool:
-        """Whether an added token can stand in the text; the id of an unknown word is often one's, too."""
+        """Check whether the text can contain an added token; the unknown token is often an added one, too."""
         normalizer = self._backend.normalizer
         normalized = text if normalizer is None else normalizer.normalize_str(text)
         return any(content in text or content in normalized for content in self._contents)
 
 
 def _tokenized(backend: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Ids from the whole pipeline, without their offsets."""
+    """Run the whole pipeline, without computing offsets."""
     if not texts:
         return []
     return [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
