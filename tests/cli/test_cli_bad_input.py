@@ -115,7 +115,7 @@ def test_a_tokenizer_that_cannot_be_used_is_refused(place, model):
         (["--device", "toaster"], "device 'toaster' is unknown: this machine has cpu"),
         (["--device", "cuda:99"], "device 'cuda:99' is not available: this machine has cpu"),
         (["--device", "meta"], "device 'meta' holds no values, only shapes: this machine has cpu"),
-        (["--revision", "v2"], "revision 'v2' .* is a folder: leave out the revision: leave the revision out"),
+        (["--revision", "v2"], "revision 'v2' .* is a folder: leave out the revision"),
         (["--dtype", "int3"], "dtype 'int3' is unknown: use one of float32, float16, bfloat16"),
         (["--prompt-name", "poem"], "has no prompt named 'poem'"),
         (["--candidate-share", "0"], "candidate_share is 0.0: it must be above 0 and at most 1"),

@@ -101,7 +101,7 @@ def test_a_longest_input_without_room_for_a_text_is_refused(tmp_path):
     folder = saved(architectures.bert, tmp_path)
     for length, prompt, taken in ((1, "", 2), (2, "", 2), (4, "the song ", 4)):
         with pytest.raises(
-            InputError, match=f"max_length is {length}: .* take {taken} tokens, and nothing of"
+            InputError, match=f"max_length is {length}: .* take {taken} tokens, which leaves no room"
         ):
             load(folder, length, prompt=prompt)
     assert load(folder, 3).encode(["river"]).shape == (1, architectures.DIMENSION)

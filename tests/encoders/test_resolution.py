@@ -137,7 +137,7 @@ def test_the_hub_is_asked_first_for_what_the_library_asks_for(name, pristine, hu
 def test_a_folder_has_no_revisions(load, pristine, tmp_path, monkeypatch):
     monkeypatch.chdir(pristine.parent)
     for folder in (pristine, pristine.name):
-        with pytest.raises(InputError, match=r"revision 'v2' .* cannot be used, since .* is a folder") as caught:
+        with pytest.raises(InputError, match=r"revision 'v2' cannot be used, since .* is a folder") as caught:
             load(folder, revision="v2")
         assert repr(str(folder)) in str(caught.value)
 
