@@ -190,7 +190,7 @@ def test_contributions_sum_to_the_vector(name):
 
 def test_an_operation_without_derivative_is_told():
     encoder = encoder_of("bloom")
-    with pytest.raises(ModelError, match="no forward-mode derivative"):
+    with pytest.raises(ModelError, match="has no forward-mode derivative"):
         JacobianIntegrator(inspector_of(encoder)).contributions([20, 21], [0, 0], 2)
 
 

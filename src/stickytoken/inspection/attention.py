@@ -1,4 +1,4 @@
-"""Attention weights of a model, taken layer by layer as they are computed and reduced at once."""
+"""Capture the attention weights of a model layer by layer, and reduce them immediately."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 
 import torch
 
-# Weights in half precision sum to 1 no more exactly than this.
+# In half precision, the weights of a row sum to 1 only up to this error.
 _ROW_TOLERANCE = 0.02
 
 Sources = dict[torch.nn.Module, int]
-"""The modules that put out attention weights, with their place in the output."""
+"""Modules that return attention weights, and their index in the returned tuple."""
 
 
 def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], object]) -> Sources:
     """Find the modules whose outputs are the attention weights that the model itself reports.
 
-    The model is asked for its attentions once, on a short input. A tensor that only looks like weights is
-    none of them, however square it is.
+    The model runs once on a short input with attention output turned on. A tensor that only looks like
+    weights does not count.
 
     Args:
-        model: all modules.
-        backbone: the transformers model in it; None where there is none.
-        run: sends a short input through the model.
+        model: the whole model.
+        backbone: the transformers model in it; None without one.
+        run: runs the model on a short input.
 
     Returns:
-        Empty where the model reports no weights, or none that a module puts out as they are.
+        Empty if the model reports no weights, or a weight tensor is not the output of any module.
     """
     config = getattr(backbone, "config", None)
     if config is None:
@@ -51,7 +51,7 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
             _forward_watched(backbone, lambda output: reports.append(_reported(output))),
         ):
             run()
-    except ValueError:  # a model that stays with its fused kernels refuses to report weights
+    except ValueError:  # raised by a model that cannot switch from fused kernels
         return {}
     finally:
         for handle in handles:
@@ -59,7 +59,7 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
     found: Sources = {}
     # The last report is that of the outermost module.
     for weights in next((each for each in reversed(reports) if each), []):
-        # A module around the first one may hand on the same weights.
+        # An outer module may return the same weights again.
         source = next(((module, place) for module, place, each in seen if _same(each, weights)), None)
         if source is None:
             return {}
@@ -69,7 +69,7 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
 
 @contextmanager
 def _forward_watched(backbone: Any, watch: Callable[[Any], None]) -> Iterator[None]:
-    """See what a model's forward pass returns; sentence-transformers calls it past the hooks."""
+    """Pass each output of the model to ``watch``; sentence-transformers bypasses forward hooks."""
     forward = backbone.forward
 
     def watched(*arguments: Any, **options: Any) -> Any:
@@ -78,7 +78,7 @@ def _forward_watched(backbone: Any, watch: Callable[[Any], None]) -> Iterator[No
         return output
 
     own = vars(backbone).get("forward")
-    # The signature stays visible: callers choose arguments by it.
+    # Keep the signature visible, since callers choose arguments by it.
     vars(backbone)["forward"] = functools.wraps(forward)(watched)
     try:
         yield
@@ -89,7 +89,7 @@ def _forward_watched(backbone: Any, watch: Callable[[Any], None]) -> Iterator[No
 
 
 def _reported(output: Any) -> list[torch.Tensor]:
-    """The attentions in a backbone's output; those of a decoder count where there are two stacks."""
+    """Return the attentions in a backbone's output; with two stacks, those of the decoder if it has any."""
     found = getattr(output, "attentions", None) or getattr(output, "encoder_attentions", None) or ()
     return [each for each in found if isinstance(each, torch.Tensor)]
 
@@ -106,13 +106,13 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 class AttentionCapture:
-    """Sums of attention weights between parts of the input.
+    """Sum attention weights between parts of the input.
 
-    Only the sums are kept, so a long text needs the memory of one layer's weights.
+    Only the sums are kept, so a long text needs memory for the weights of one layer.
 
     Args:
-        members: 1 where a position belongs to a part, shape (texts, positions, parts).
-        sources: from `attention_sources`.
+        members: 1 if a position belongs to a part, shape (texts, positions, parts).
+        sources: result of `attention_sources`.
     """
 
     def __init__(self, members: torch.Tensor, sources: Sources) -> None:
@@ -129,24 +129,25 @@ class AttentionCapture:
         self.layers.append(sums / members.sum(dim=1)[:, None, :, None])
 
     def result(self) -> torch.Tensor | None:
-        """Mean weight by (text, layer, head, part that attends, part that receives).
+        """Return the mean weight by (text, layer, head, attending part, attended part).
 
-        A part without a position has NaN as the part that attends. None where no layer gave weights.
+        Rows of an attending part without positions are NaN. None if no layer returned weights, or layers
+        differ in the number of heads.
         """
-        # The number of heads may differ between layers of unusual models; then there is no one table.
+        # In unusual models the number of heads differs between layers.
         heads = {layer.shape[1] for layer in self.layers}
         return torch.stack(self.layers, dim=1) if len(heads) == 1 else None
 
 
 @contextmanager
 def attention_of(backbone: Any, capture: AttentionCapture) -> Iterator[None]:
-    """Let a model compute its attention weights in the open, and hand them to a capture.
+    """Make a model compute its attention weights explicitly, and pass them to a capture.
 
-    Fused kernels never hold the weights, so the plain implementation is set for the duration.
+    Fused kernels never materialise the weights, so the plain implementation is set temporarily.
 
     Args:
-        backbone: the transformers model; None where there is none.
-        capture: takes the weights.
+        backbone: the transformers model; None without one.
+        capture: receives the weights.
     """
     handles = [module.register_forward_hook(capture.hook) for module in capture.sources]
     try:
@@ -159,7 +160,7 @@ def attention_of(backbone: Any, capture: AttentionCapture) -> Iterator[None]:
 
 @contextmanager
 def plain_attention(backbone: Any) -> Iterator[None]:
-    """Set the plain ("eager") implementation of attention where a model has a choice, and set it back."""
+    """Temporarily set the plain ("eager") attention implementation, if the model supports the choice."""
     config = getattr(backbone, "config", None)
     before = getattr(config, "_attn_implementation", None)
     settable = getattr(backbone, "set_attn_implementation", None)
@@ -181,10 +182,10 @@ def _parts(config: Any) -> list[str]:
 
 @contextmanager
 def _weights_put_out(backbone: Any) -> Iterator[None]:
-    """Ask for weights by the setting, where a model's layers put them out only then.
+    """Turn on ``output_attentions`` if the layers of a model return weights only then.
 
-    Models with recorders put them out always, and would keep those of all layers if asked. A model that
-    stays with its fused kernels refuses the setting.
+    Models with recorders always return them, and would keep those of all layers if it were on. A model that
+    cannot switch from fused kernels rejects the setting.
     """
     config = getattr(backbone, "config", None)
     recorded = getattr(backbone, "_can_record_outputs", None)
@@ -197,7 +198,7 @@ def _weights_put_out(backbone: Any) -> Iterator[None]:
 
 @contextmanager
 def setting_changed(config: Any, name: str, value: Any) -> Iterator[None]:
-    """Change one setting of a configuration for the duration."""
+    """Temporarily change one setting of a configuration."""
     before = getattr(config, name)
     setattr(config, name, value)
     try:

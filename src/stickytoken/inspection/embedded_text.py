@@ -1,4 +1,4 @@
-"""A text as the embeddings that a model reads."""
+"""A text as token embeddings, the input of a model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 
 @dataclass(frozen=True)
 class EmbeddedText:
-    """One text of T tokens, all that the model puts around it included.
+    """One text of T tokens, including those that the model puts around it.
 
     Attributes:
         rows: embeddings, shape (T, D).
-        filler: the padding token's embedding, or zeros, shape (D,).
-        content: at each position the number of the content id that stands there, -1 for what the model puts
-            around a text, shape (T,). An id may stand at several positions.
-        vectors: from embeddings of shape (n, T, D) to vectors before any last normalisation, shape (n, d).
+        filler: embedding of the padding token, or zeros, shape (D,).
+        content: index of the content id at each position, -1 for tokens that the model puts around the text,
+            shape (T,). An id may be at several positions.
+        vectors: maps embeddings of shape (n, T, D) to vectors before any final normalisation, shape (n, d).
     """
 
     rows: torch.Tensor
@@ -26,5 +26,5 @@ class EmbeddedText:
     vectors: Callable[[torch.Tensor], torch.Tensor]
 
     def emptied(self) -> torch.Tensor:
-        """The embeddings with the filler in every place of the content, shape (T, D)."""
+        """Return the embeddings with the filler at every position of the content, shape (T, D)."""
         return torch.where(self.content[:, None] >= 0, self.filler, self.rows)

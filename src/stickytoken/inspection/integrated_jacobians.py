@@ -1,4 +1,4 @@
-"""Integrated Jacobians: what each part of a text adds to its vector.
+"""Integrated Jacobians: the contribution of each part of a text to its vector.
 
 Moeller, Nikolaev, Pado, "An Attribution Method for Siamese Encoders" (EMNLP 2023), section 2. For an encoder
 e, texts a, b and references r_a, r_b, with x(t) = r + t (a - r) between the input embeddings,
@@ -6,13 +6,13 @@ e, texts a, b and references r_a, r_b, with x(t) = r + t (a - r) between the inp
     e(a) - e(r_a) = sum_i v_i(a),    v_i(a) = J_a[:, i] (a - r_a)_i,    J_a = int_0^1 de/dx (x(t)) dt
     e(a).e(b) - e(r_a).e(b) - e(a).e(r_b) + e(r_a).e(r_b) = sum_ij v_i(a).v_j(b)
 
-so a text's vector is a sum over positions, and a product of two such sums is a matrix over pairs of them.
-The paper trains models whose reference has the vector 0, so that the terms of the references vanish. A model
-as it is has no such reference; here its terms are kept, as one row and one column of the matrix more.
+so the vector of a text is a sum over positions, and the product of two such sums is a matrix over pairs of
+positions. The paper trains models whose reference has the vector 0, so that the reference terms vanish. Other
+models have no such reference; their reference terms are kept here as one more row and column of the matrix.
 
-Here e is the *unit* vector, whose dot product is the cosine: the normalisation is inside what is
-integrated. Dividing by the length at the end, as a constant, would leave the reference as long as it happens
-to be, several times a text in some models, and every cell would first of all take that back.
+Here e is the *unit* vector, whose dot product is the cosine: the integrand includes the normalisation.
+Dividing by a constant norm at the end would keep the norm of the reference, in some models several times that
+of a text, and the other cells would mainly cancel it.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from stickytoken.inspection.embedded_text import EmbeddedText
 from stickytoken.inspection.protocol import Inspector
 from stickytoken.inspection.quadrature import Rule, rule_along, whole_rule
 
-# torch gives its functions no types.
+# torch does not annotate its functions.
 _forward_mode: Any = torch.autograd.forward_ad
 _TOKENS = 2048
-# A reference shorter than this share of the text's vector has no direction.
+# A reference whose norm is below this share of the text's has no direction.
 _NO_DIRECTION = 1e-3
-# Looks along the way, which cost a plain pass each, by point of the integral.
+# Samples along the path per point of the integral; each costs one plain pass.
 _LOOKS = 1
-# An integral that misses more of the unit vector than this gets twice the points, more than once if needed.
+# An integral whose error exceeds this gets twice the points, repeatedly if needed.
 _MISSED = 0.01
-# So few parts are integrated to see what is missed; of more, their sum is.
+# Up to this many parts are integrated one by one to measure the error; more are integrated as their sum.
 _FEW = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """A text's unit vector as a sum, up to the error of the integration.
+    """The unit vector of a text as a sum, up to the error of the integration.
 
     Attributes:
         vector: the unit vector, shape (d,).
-        reference: the reference's unit vector, shape (d,); zeros where its vector has no direction.
-        parts: what each part of the text adds, shape (parts, d).
+        reference: unit vector of the reference, shape (d,); zeros if it has no direction.
+        parts: contribution of each part of the text, shape (parts, d).
     """
 
     vector: NDArray[np.float64]
@@ -59,18 +59,18 @@ class Contributions:
 
     @property
     def error(self) -> float:
-        """Length of what the sum misses of the unit vector (0 is complete)."""
+        """Norm of the difference between the unit vector and the sum; 0 is exact."""
         return float(np.linalg.norm(self.reference + self.parts.sum(axis=0) - self.vector))
 
 
 @dataclass(frozen=True)
 class _Way:
-    """The straight way from a reference to a text.
+    """The straight path from a reference to a text.
 
     Attributes:
-        text: its embeddings, and what makes vectors of them.
-        reference: embeddings, shape (T, D).
-        length: that vectors are divided by; None divides each by its own.
+        text: embeddings of the text, and the function from embeddings to vectors.
+        reference: embeddings of the reference, shape (T, D).
+        length: divisor of all vectors; None divides each by its own norm.
     """
 
     text: EmbeddedText
@@ -79,34 +79,34 @@ class _Way:
 
     @property
     def batch(self) -> int:
-        """Places at a time."""
+        """Number of places to compute at a time."""
         return max(1, _TOKENS // len(self.reference))
 
     def at(self, places: NDArray[np.float64]) -> torch.Tensor:
-        """Embeddings at places from 0 to 1, shape (places, T, D)."""
+        """Return the embeddings at places from 0 to 1, shape (places, T, D)."""
         text, reference = self.text.rows, self.reference
         along = torch.as_tensor(places, dtype=text.dtype, device=text.device)
         return reference + along[:, None, None] * (text - reference)
 
     def vectors(self, places: NDArray[np.float64]) -> torch.Tensor:
-        """Vectors at places, not divided, shape (places, d)."""
+        """Return the vectors at places before division, shape (places, d)."""
         return self.text.vectors(self.at(places)).double()
 
 
 class JacobianIntegrator:
-    """Computes contributions of parts of texts.
+    """Compute the contributions of parts of texts.
 
-    The reference of a text is as long as it is, with the embedding of the padding token in every place of
-    its content; a model without one gets zeros. What the model puts around a text stays. A reference whose
-    vector has no direction (a static model's zeros) cannot be normalised: then the text's length is divided
-    by at the end, and the reference adds nothing. Directional derivatives are exact, by forward-mode
-    differentiation, one for each part. The integral is a Gauss-Legendre sum, which is nearly exact where the
-    way is smooth. Where the sum misses something, a vector turns within a hundredth of the way, because
-    attention moves to other tokens: then the way is looked along, and the sum is one over panels.
+    The reference of a text has the same length, with the embedding of the padding token, or zeros, at every
+    position of the content. Tokens that the model puts around a text stay. A reference without direction (the
+    zeros of a static model) cannot be normalised: then the norm of the text's vector is the divisor, and the
+    reference contributes nothing. Directional derivatives are exact, one per part, by forward-mode
+    differentiation. The integral is a Gauss-Legendre sum, nearly exact if the path is smooth. If its error is
+    large, the vector turns within a hundredth of the path, because attention moves to other tokens: then the
+    path is sampled, and the sum is taken over panels.
 
     Args:
-        inspector: of the model.
-        most: times the points of an integral may be multiplied where it misses too much; 1 never adds any.
+        inspector: inspector of the model.
+        most: largest factor by which points may be added to an inexact integral; 1 adds none.
     """
 
     def __init__(self, inspector: Inspector, *, most: int = 4) -> None:
@@ -115,18 +115,17 @@ class JacobianIntegrator:
         self._inspector = inspector
 
     def contributions(self, content: Sequence[int], labels: Sequence[int], steps: int) -> Contributions:
-        """Split a text's vector over parts of its content.
+        """Split the vector of a text into contributions of parts of its content.
 
         Args:
             content: content ids.
-            labels: for each id the part that it belongs to, from 0 on; one part an id is allowed.
-            steps: points of the integral; up to four times as many where it misses a hundredth of the
-                unit vector.
+            labels: part of each id, from 0; each id may be a part of its own.
+            steps: points of the integral, multiplied by up to ``most`` if its error is above 0.01.
 
         Raises:
-            EncodingError: the text has no usable vector.
-            ModelError: the model's token embeddings cannot be reached, it has an operation without a
-                forward-mode derivative, or vectors on the way from the reference that are not finite.
+            EncodingError: The text has no usable vector.
+            ModelError: The token embeddings of the model cannot be reached, an operation has no forward-mode
+                derivative, or vectors on the path are not finite.
         """
         with self._inspector.differentiating():
             text = self._inspector.embedded(content)
@@ -134,14 +133,16 @@ class JacobianIntegrator:
             vector, without = text.vectors(torch.stack([text.rows, reference])).double()
             length = float(vector.norm())
             if not np.isfinite(length) or length == 0:
-                raise EncodingError(f"{self.encoder.name}: a text to be explained has no usable vector")
+                raise EncodingError(
+                    f"{self.encoder.name}: the text to explain has a vector that is zero or not finite"
+                )
             directed = float(without.norm()) > _NO_DIRECTION * length
             way = _Way(text, reference, None if directed else length)
             ends = (vector / length, without / without.norm() if directed else torch.zeros_like(without))
             parts = self._complete(way, _directions(text, reference, labels), steps, ends[0] - ends[1])
         if not bool(parts.isfinite().all()):
             raise ModelError(
-                f"{self.encoder.name}: vectors on the way from the reference to a text are not finite"
+                f"{self.encoder.name}: vectors between the reference and the text are not finite: use float32"
             )
         found = [np.asarray(each.cpu().numpy(), dtype=np.float64) for each in (*ends, parts)]
         return Contributions(found[0], found[1], found[2])
@@ -149,16 +150,16 @@ class JacobianIntegrator:
     def _complete(
         self, way: _Way, directions: torch.Tensor, steps: int, expected: torch.Tensor
     ) -> torch.Tensor:
-        """Integrals along the directions, with as many points as their sum needs, shape (parts, d).
+        """Integrate along the directions, adding points until the sum is exact, shape (parts, d).
 
         Args:
-            way: from the reference to the text.
-            directions: one a part, shape (parts, T, D).
-            steps: points to begin with.
+            way: path from the reference to the text.
+            directions: one per part, shape (parts, T, D).
+            steps: initial number of points.
             expected: what the integrals should sum to, shape (d,).
         """
         if not len(directions):
-            raise EncodingError(f"{self.encoder.name}: a text to be explained has no tokens")
+            raise EncodingError(f"{self.encoder.name}: the text to explain has no tokens")
         tried = directions if len(directions) <= _FEW else directions.sum(dim=0, keepdim=True)
         points, rule = steps, whole_rule(steps)
         found = self._integrate(way, tried, rule, len(expected))
@@ -169,13 +170,13 @@ class JacobianIntegrator:
         return found if tried is directions else self._integrate(way, directions, rule, len(expected))
 
     def _integrate(self, way: _Way, directions: torch.Tensor, rule: Rule, width: int) -> torch.Tensor:
-        """Integrals along the directions, shape (parts, width).
+        """Integrate along the directions, shape (parts, width).
 
         Args:
-            way: from the reference to the text.
-            directions: one a part, shape (parts, T, D).
+            way: path from the reference to the text.
+            directions: one per part, shape (parts, T, D).
             rule: places and weights.
-            width: of the vectors.
+            width: dimension of the vectors.
         """
         places, weights = rule
         points = [(node, part) for node in range(len(places)) for part in range(len(directions))]
@@ -189,7 +190,7 @@ class JacobianIntegrator:
         return total
 
     def _travelled(self, way: _Way, looks: int) -> NDArray[np.float64]:
-        """How far the divided vectors have come at equally spaced places, shape (looks + 1,)."""
+        """Return the path length of the divided vectors at equally spaced places, shape (looks + 1,)."""
         places = np.linspace(0, 1, looks + 1)
         seen = torch.cat(
             [way.vectors(places[begin : begin + way.batch]) for begin in range(0, len(places), way.batch)]
@@ -199,7 +200,7 @@ class JacobianIntegrator:
         return np.concatenate([[0.0], np.cumsum(legs)])
 
     def _slopes(self, way: _Way, places: NDArray[np.float64], direction: torch.Tensor) -> torch.Tensor:
-        """Directional derivatives of the divided vectors, shape (points, d)."""
+        """Return directional derivatives of the divided vectors, shape (points, d)."""
         try:
             with _forward_mode.dual_level():
                 dual = _forward_mode.make_dual(way.at(places), direction)
@@ -208,7 +209,7 @@ class JacobianIntegrator:
         except NotImplementedError as error:
             reason = " ".join(str(error).split())[:200]
             raise ModelError(
-                f"{self.encoder.name}: no forward-mode derivative of one of its operations ({reason})"
+                f"{self.encoder.name}: one of its operations has no forward-mode derivative ({reason})"
             ) from error
         vector: torch.Tensor = found.primal.double()
         if found.tangent is None:
@@ -216,16 +217,16 @@ class JacobianIntegrator:
         slope: torch.Tensor = found.tangent.double()
         if way.length is not None:
             return slope / way.length
-        # The derivative of v / |v| is what is across v of that of v, over |v|.
+        # The derivative of v / |v| is the part of dv that is orthogonal to v, divided by |v|.
         norms: torch.Tensor = vector.norm(dim=1, keepdim=True)
         units = vector / norms
         return (slope - units * (units * slope).sum(dim=1, keepdim=True)) / norms
 
 
 def _directions(text: EmbeddedText, reference: torch.Tensor, labels: Sequence[int]) -> torch.Tensor:
-    """The way of each part alone, wherever its ids stand, shape (parts, T, D)."""
+    """Return the direction of each part, nonzero only at its positions, shape (parts, T, D)."""
     if not len(labels):
         return torch.zeros((0, *reference.shape), device=reference.device)
     members = torch.nn.functional.one_hot(torch.tensor(labels, device=reference.device)).to(reference)
-    # What stands around the text takes the last id's part, and does not move.
+    # Tokens around the text get the last id's part, but their difference is zero.
     return members[text.content].T[:, :, None] * (text.rows - reference)

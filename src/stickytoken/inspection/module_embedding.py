@@ -1,4 +1,4 @@
-"""The embeddings that a SentenceTransformer reads, found, taken and replaced."""
+"""Find, read and replace the token embeddings of a SentenceTransformer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from stickytoken.inspection.embedded_text import EmbeddedText
 
 
 def backbone_of(model: Any) -> Any:
-    """The transformers model in the first module; None where there is none."""
+    """Return the transformers model in the first module; None without one."""
     return getattr(model[0], "model", None)
 
 
 def input_embeddings(model: Any) -> Any:
-    """The module that turns token ids into embeddings; None where nobody can say."""
+    """Return the module that embeds token ids; None if it is unknown."""
     backbone = backbone_of(model)
     if backbone is None:
         return getattr(model[0], "embedding", None)
@@ -26,10 +26,10 @@ def input_embeddings(model: Any) -> Any:
 
 
 def embedded_text(encoder: SentenceTransformerEncoder, content: Sequence[int]) -> EmbeddedText:
-    """A text as embeddings.
+    """Return a text as embeddings.
 
     Raises:
-        ModelError: the model's token embeddings cannot be reached.
+        ModelError: The token embeddings of the model cannot be reached.
     """
     model, ids, template = encoder.model, tuple(content), encoder.template
     embeddings = input_embeddings(model)
@@ -57,7 +57,7 @@ def embedded_text(encoder: SentenceTransformerEncoder, content: Sequence[int]) -
 def _vectors(
     encoder: SentenceTransformerEncoder, embeddings: Any, features: dict[str, Any], put_out: torch.Tensor
 ) -> torch.Tensor:
-    """Vectors before any last normalisation, where the embeddings put out what is given."""
+    """Compute vectors before any final normalisation, with the given output of the embeddings."""
     model = encoder.model
     before: list[torch.Tensor] = []
     called: list[Any] = []
@@ -78,14 +78,14 @@ def _vectors(
         for handle in handles:
             handle.remove()
     if not called:
-        raise ModelError(f"{encoder.name}: it does not use the token embeddings that it names")
+        raise ModelError(f"{encoder.name}: it does not use the token embeddings that it declares")
     found = before[-1] if before else found
     truncated: torch.Tensor = found[:, : model.truncate_dim]
     return truncated
 
 
 def _sharing(model: Any, embeddings: Any) -> list[Any]:
-    """All modules with these weights: T5 has several, and calls another one than it names."""
+    """Find all modules with these weights: T5 has several, and does not call the one that it declares."""
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     return [
         module
@@ -95,7 +95,7 @@ def _sharing(model: Any, embeddings: Any) -> list[Any]:
 
 
 def _last_normalize(model: Any) -> Any:
-    """The first of the normalisations at the end; several in a row are one."""
+    """Return the first of the normalisations at the end of the model."""
     from sentence_transformers.sentence_transformer.modules import Normalize
 
     modules: list[Any] = list(model)
@@ -106,8 +106,8 @@ def _last_normalize(model: Any) -> Any:
 
 
 def _rows(embeddings: Any, ids: torch.Tensor, *, flat: bool) -> torch.Tensor:
-    """What the model makes of its ids, shape (T, D)."""
-    # Not always the weights: some models scale them here.
+    """Embed token ids, shape (T, D)."""
+    # Not always equal to the weights: some models scale them here.
     found: torch.Tensor = embeddings.weight.detach()[ids] if flat else embeddings(ids[None])[0]
     return found
 

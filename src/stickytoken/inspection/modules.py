@@ -1,4 +1,4 @@
-"""A look inside a model that sentence-transformers loads."""
+"""Look inside a SentenceTransformer."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from stickytoken.inspection.protocol import (
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-# How far the parts of a pooled vector may be from it, as a share of its length.
+# Largest difference between a pooled vector and the sum of its parts, as a share of its norm.
 _PARTS_TOLERANCE = 1e-2
 
 
 class ModuleInspector:
-    """Looks into the modules of a SentenceTransformer; see `Inspector`.
+    """Look into the modules of a SentenceTransformer; see `Inspector`.
 
     Args:
-        encoder: a loaded model.
+        encoder: encoder of a loaded model.
         limits: what one batch may hold.
     """
 
@@ -55,7 +55,7 @@ class ModuleInspector:
 
     @property
     def pooling(self) -> str | None:
-        """How the sentence vector is made of hidden states, such as ``mean``; None where nobody can say."""
+        """How hidden states are pooled, such as ``mean``; None if unknown."""
         if self.encoder.template.flat:
             return "mean"
         module = self._pooling
@@ -66,11 +66,11 @@ class ModuleInspector:
 
     @property
     def has_layers(self) -> bool:
-        """Whether there is anything between embeddings and pooling; a static embedding model has nothing."""
+        """Whether there are layers between embeddings and pooling; a static embedding model has none."""
         return not self.encoder.template.flat
 
     def embedding_matrix(self) -> NDArray[np.float32] | None:
-        """Rows of the token embeddings, shape (entries, D); None where the model does not show them."""
+        """Return the token embeddings, shape (entries, D); None if they cannot be reached."""
         module = input_embeddings(self._model)
         if module is None:
             return None
@@ -80,7 +80,7 @@ class ModuleInspector:
     def look(
         self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], parts: int
     ) -> list[Inside]:
-        """Send texts through the model and keep what is seen on the way; see `Inspector.look`."""
+        """Run texts through the model and record its inside; see `Inspector.look`."""
         rows = [tuple(content) for content in contents]
         for row, content in enumerate(rows):
             self.encoder.check_input(content, partial(content_label(self.encoder, rows), row))
@@ -95,7 +95,7 @@ class ModuleInspector:
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
-        """The model for `embedded` and its vectors; see `Inspector.differentiating`."""
+        """Prepare the model for `embedded` and its vectors; see `Inspector.differentiating`."""
         with (
             computing(self._model, gradients=True),
             plain_attention(backbone_of(self._model)),
@@ -104,7 +104,7 @@ class ModuleInspector:
             yield
 
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
-        """A text as the embeddings that the model reads; see `Inspector.embedded`."""
+        """Return a text as embeddings; see `Inspector.embedded`."""
         return embedded_text(self.encoder, content)
 
     def _look(
@@ -140,13 +140,13 @@ class ModuleInspector:
     def _forward(
         self, contents: Sequence[tuple[int, ...]], capture: AttentionCapture
     ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """All features at the end, and those that went into the pooling."""
+        """Return the final features, and those that went into the pooling."""
         backbone, pooling = backbone_of(self._model), self._pooling
         seen: list[dict[str, Any]] = []
         with ExitStack() as stack:
             stack.enter_context(attention_of(backbone, capture))
             if hasattr(getattr(backbone, "config", None), "output_hidden_states"):
-                # sentence-transformers hands the states on where the configuration asks for them.
+                # sentence-transformers returns the states if the configuration asks for them.
                 stack.enter_context(setting_changed(backbone.config, "output_hidden_states", True))
             if pooling is not None:
                 handle = pooling.register_forward_pre_hook(lambda _, inputs: seen.append(dict(inputs[0])))
@@ -157,14 +157,14 @@ class ModuleInspector:
     def _supplied(
         self, features: dict[str, Any] | None, members: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The pooled vector, and what each part supplies: the pooling of its states, the others zero."""
+        """Return the pooled vector and the share of each part: the pooling with all other states zero."""
         pooling = self._pooling
         if features is None or pooling is None:
             return None, None
         states = features["token_embeddings"]
 
         def pool(kept: torch.Tensor) -> torch.Tensor:
-            # A copy, because the pooling writes into what it is given.
+            # A copy, because the pooling modifies its input.
             found: torch.Tensor = pooling({**features, "token_embeddings": kept})["sentence_embedding"]
             return found.float()
 
@@ -178,7 +178,7 @@ class ModuleInspector:
     def _look_static(
         self, contents: Sequence[tuple[int, ...]], places: NDArray[np.intp], members: torch.Tensor
     ) -> list[Inside]:
-        """A static embedding model: the rows are the states, and their mean is the pooled vector."""
+        """Look into a static embedding model: its rows are the states, and their mean is pooled."""
         module: Any = input_embeddings(self._model)
         rows = module.weight[torch.tensor(contents, device=module.weight.device)].float()
         supplied = torch.einsum("tqg,tqd->tgd", members.to(rows), rows) / rows.shape[1]

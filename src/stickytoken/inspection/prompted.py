@@ -1,4 +1,4 @@
-"""A look inside a language model that is read through a prompt."""
+"""Look inside a prompted language model."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from stickytoken.inspection.protocol import (
 
 
 class PromptInspector:
-    """Looks into a language model while it reads prompts; see `Inspector`.
+    """Look into a prompted language model; see `Inspector`.
 
-    The template is the part that the model puts around a text, its placeholder included. Only layers up to
-    the one that is read are looked at.
+    The template, including the placeholder, counts as the part that the model puts around a text. Layers
+    after the one that is read are not recorded.
 
     Args:
-        encoder: the model and its prompt.
+        encoder: encoder of the model and its prompt.
         limits: what one batch may hold.
     """
 
@@ -54,25 +54,25 @@ class PromptInspector:
 
     @property
     def pooling(self) -> str:
-        """How the sentence vector is made of hidden states."""
+        """How hidden states are pooled."""
         if self._prompted.reading.prompt.echoes:
             return "mean"
         return "lasttoken" if len(self._prompted.prompts) == 1 else "lasttoken of several prompts"
 
     @property
     def has_layers(self) -> bool:
-        """Every decoder has."""
+        """Whether there are layers between embeddings and pooling; always true."""
         return True
 
     def embedding_matrix(self) -> NDArray[np.float32]:
-        """Rows of the token embeddings, shape (entries, D)."""
+        """Return the token embeddings, shape (entries, D)."""
         weight: NDArray[np.float32] = self._decoder.embedding.weight.detach().float().cpu().numpy()
         return weight
 
     def look(
         self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], parts: int
     ) -> list[Inside]:
-        """Send texts through the model and keep what is seen on the way; see `Inspector.look`."""
+        """Run texts through the model and record its inside; see `Inspector.look`."""
         rows = [tuple(content) for content in contents]
         label = content_label(self.encoder, rows)
         for row, content in enumerate(rows):
@@ -88,7 +88,7 @@ class PromptInspector:
 
     @contextmanager
     def differentiating(self) -> Iterator[None]:
-        """The model for `embedded` and its vectors; see `Inspector.differentiating`."""
+        """Prepare the model for `embedded` and its vectors; see `Inspector.differentiating`."""
         with (
             computing(self._decoder.model, gradients=True),
             plain_attention(self._decoder.model),
@@ -136,7 +136,7 @@ class PromptInspector:
         )
 
     def _places(self, row: PromptRow, values: Sequence[int], other: int) -> torch.Tensor:
-        """A value for each position of a prompt: one a content id, wherever it stands, and one elsewhere."""
+        """Return a value per position of a prompt: that of its content id, or ``other`` for the template."""
         prompt = self._prompted.prompts[row.prompt]
         found = torch.full((prompt.length(len(row.content)),), other)
         for span in prompt.places(len(row.content)):
@@ -146,7 +146,7 @@ class PromptInspector:
     def _look(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
     ) -> list[Inside]:
-        """Texts of one length, in every prompt."""
+        """Look at texts of one length in every prompt."""
         seen = [
             self._look_in(prompt, contents, labels, parts) for prompt in range(len(self._prompted.prompts))
         ]
@@ -155,7 +155,7 @@ class PromptInspector:
     def _look_in(
         self, prompt: int, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
     ) -> list[Inside]:
-        """Texts of one length in one prompt."""
+        """Look at texts of one length in one prompt."""
         prompted, decoder = self._prompted, self._decoder
         rows = [PromptRow(prompt, content) for content in contents]
         places = torch.stack([self._places(row, own, parts) for row, own in zip(rows, labels, strict=True)])
@@ -184,7 +184,7 @@ class PromptInspector:
         ]
 
     def _joined(self, prompts: Sequence[Inside]) -> Inside:
-        """One text in several prompts as one: all of its positions, and the mean of the vectors."""
+        """Join one text in several prompts: all of its positions, and the mean of the vectors."""
         vector = np.stack([each.vector for each in prompts]).mean(axis=0)
         if self.encoder.normalizes:
             vector = vector / max(float(np.linalg.norm(vector)), np.finfo(np.float32).tiny)
@@ -202,7 +202,7 @@ class PromptInspector:
 
 
 def _repeated(batch: PromptBatch, embeddings: torch.Tensor) -> PromptBatch:
-    """A batch of one prompt, once for each of several embeddings."""
+    """Repeat a batch of one prompt for each of several embeddings."""
     count = len(embeddings)
     return replace(
         batch,
@@ -217,19 +217,19 @@ def _repeated(batch: PromptBatch, embeddings: torch.Tensor) -> PromptBatch:
 
 
 def _stacked(states: dict[int, torch.Tensor]) -> torch.Tensor | None:
-    """Hidden states by layer, shape (texts, layers + 1, T, D); None where layers differ in width."""
+    """Stack hidden states, shape (texts, layers + 1, T, D); None if layers differ in width."""
     found = [states[number].float().cpu() for number in sorted(states)]
     return torch.stack(found, dim=1) if len({each.shape for each in found}) == 1 else None
 
 
 def _mean_attention(prompts: Sequence[Inside]) -> NDArray[np.float64] | None:
-    """Mean weights over the positions of all prompts; NaN for a part without a position in any."""
+    """Average weights over the positions of all prompts; NaN for a part without any position."""
     weights = [each.attention for each in prompts if each.attention is not None]
     if len(weights) < len(prompts):
         return None
     parts = weights[0].shape[-1]
     counts: Any = np.array([np.bincount(each.labels, minlength=parts) for each in prompts])
-    # A part that one prompt lacks has no mean there, and no positions.
+    # A part that is missing in one prompt has NaN and no positions there.
     sums = sum(np.nan_to_num(each) * count[:, None] for each, count in zip(weights, counts, strict=True))
     with np.errstate(invalid="ignore"):
         found: NDArray[np.float64] = sums / counts.sum(axis=0)[:, None]

@@ -1,4 +1,4 @@
-"""What happens inside a model between token ids and vector, reduced to arrays."""
+"""The interface for looking inside a model, and the records that it returns."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class BatchLimits:
     """What one batch may hold.
 
     Attributes:
-        weights: attention weights of one layer.
-        states: numbers in the hidden states of all layers.
-        tokens: tokens.
+        weights: number of attention weights in one layer.
+        states: number of components in the hidden states of all layers.
+        tokens: number of tokens.
     """
 
     weights: int = 2**25
@@ -41,21 +41,21 @@ BATCH_LIMITS = BatchLimits()
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What was seen of one text of T tokens, with all that the model puts around it.
+    """Record of one text of T tokens, including those that the model puts around it.
 
-    Special tokens and a template that the text stands in are one part, the last. Where a model reads a text
-    in several prompts, or a prompt has it twice, T counts all of its tokens.
+    Special tokens and the template around the text are one part, the last. If a model reads a text in several
+    prompts, or a prompt repeats it, T counts all tokens.
 
     Attributes:
-        labels: part that each position belongs to, shape (T,).
-        hidden: hidden states by layer, the embeddings first, float32 of shape (layers + 1, T, D); None
-            where the model does not give them.
-        attention: mean weight by layer, head, part that attends and part that receives, shape (layers,
-            heads, parts, parts); NaN for a part without a position. None where the model does not give it.
-        pooled: what the pooling makes of the last hidden states, shape (P,); None without a pooling.
-        supplied: of that, what each part supplies, shape (parts, P), summing to ``pooled``; None where the
-            pooling is no sum over positions.
-        vector: the model's output, shape (d,).
+        labels: part of each position, shape (T,).
+        hidden: hidden states by layer, embeddings first, float32 of shape (layers + 1, T, D); None if the
+            model does not return them.
+        attention: mean weight by layer, head, attending part and attended part, shape (layers, heads, parts,
+            parts); NaN for an attending part without positions. None if the model does not return it.
+        pooled: pooled last hidden states, shape (P,); None without pooling.
+        supplied: share of each part in ``pooled``, shape (parts, P), summing to it; None if the pooling is
+            not a sum over positions.
+        vector: output of the model, shape (d,).
     """
 
     labels: NDArray[np.intp]
@@ -67,58 +67,58 @@ class Inside:
 
 
 class Inspector(Protocol):
-    """Looks into the model of an encoder, and leaves it as it was."""
+    """Looks into the model of an encoder without changing it."""
 
     @property
     def encoder(self) -> IdEncoder:
-        """Whose model it is."""
+        """The encoder of the model."""
         ...
 
     @property
     def pooling(self) -> str | None:
-        """How the sentence vector is made of hidden states, such as ``mean``; None where nobody can say."""
+        """How hidden states are pooled, such as ``mean``; None if unknown."""
         ...
 
     @property
     def has_layers(self) -> bool:
-        """Whether there is anything between embeddings and pooling; a static embedding model has nothing."""
+        """Whether there are layers between embeddings and pooling; a static embedding model has none."""
         ...
 
     def embedding_matrix(self) -> NDArray[np.float32] | None:
-        """Rows of the token embeddings, shape (entries, D); None where the model does not show them."""
+        """Return the token embeddings, shape (entries, D); None if they cannot be reached."""
         ...
 
     def look(
         self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], parts: int
     ) -> list[Inside]:
-        """Send texts through the model and keep what is seen on the way.
+        """Run texts through the model and record its inside.
 
         Args:
-            contents: content ids of n texts, as for `Encoder.encode_ids`.
-            labels: for each id the part that it belongs to, from 0 on.
-            parts: number of parts; what the model puts around a text is one more, behind them.
+            contents: content ids of n texts, as for `IdEncoder.encode_ids`.
+            labels: part of each id, from 0.
+            parts: number of parts; tokens that the model puts around a text are one more, after them.
 
         Raises:
-            EncodingError: a text that the model does not read whole, or without a usable vector.
+            EncodingError: The model cannot read a text in full, or its vector is not usable.
         """
         ...
 
     def differentiating(self) -> AbstractContextManager[None]:
-        """The model for calls of `embedded` and of its vectors: alone, without gradients, without dropout.
+        """Prepare the model for `embedded` and its vectors: locked, without gradients and dropout.
 
         Raises:
-            EncodingError: the device has no memory for one text.
+            EncodingError: The device has not enough memory for one text.
         """
         ...
 
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
-        """A text as the embeddings that the model reads, which may be changed.
+        """Return a text as embeddings, which the caller may change.
 
         Args:
             content: content ids.
 
         Raises:
-            ModelError: the model's token embeddings cannot be reached.
+            ModelError: The token embeddings of the model cannot be reached.
         """
         ...
 
@@ -131,18 +131,18 @@ def look_in_batches(
     limits: BatchLimits,
     look: Callable[[NDArray[np.intp]], Sequence[Inside]],
 ) -> list[Inside]:
-    """Look at texts of equal length together, and refuse vectors that cannot be used.
+    """Look at texts of equal length together, and refuse unusable vectors.
 
     Args:
-        encoder: whose model it is.
+        encoder: encoder of the model.
         contents: content ids of n texts.
-        lengths: tokens of each, with all that the model puts around it.
+        lengths: tokens of each text, including those that the model puts around it.
         config: the transformers configuration.
         limits: what one batch may hold.
-        look: what is seen of some of the texts, given by their numbers.
+        look: looks at the texts with the given indices.
 
     Raises:
-        EncodingError: a text without a usable vector, or no memory for one text.
+        EncodingError: The vector of a text is not usable, or there is not enough memory for one text.
     """
     found: dict[int, Inside] = {}
     with memory_told(encoder, "look into"):
@@ -156,34 +156,34 @@ def look_in_batches(
 
 
 def content_label(encoder: IdEncoder, contents: Sequence[Sequence[int]]) -> Callable[[int], str]:
-    """How messages call a text of which only the ids are known."""
+    """Return a function from row to the text that messages show, decoded from its ids."""
     return lambda row: shown(encoder.tokenizer.decode_many([contents[row]])[0])
 
 
 @contextmanager
 def memory_told(encoder: IdEncoder, what: str) -> Iterator[None]:
-    """Say what there was no memory for.
+    """Turn an out-of-memory error into one that names the model.
 
     Raises:
-        EncodingError: the device has no memory.
+        EncodingError: The device is out of memory.
     """
     try:
         yield
     except torch.OutOfMemoryError as error:
         raise EncodingError(
-            f"{encoder.name}: {encoder.device} has no memory to {what} one text: "
+            f"{encoder.name}: {encoder.device} has not enough memory to {what} one text: "
             "use shorter texts, a lower precision or another device"
         ) from error
 
 
 def as_numbers(values: torch.Tensor) -> NDArray[np.float64]:
-    """A tensor of any device and precision as an array."""
+    """Convert a tensor of any device and precision to an array."""
     found: NDArray[np.float64] = values.double().cpu().numpy()
     return found
 
 
 def _batches_in_memory(lengths: Sequence[int], config: Any, limits: BatchLimits) -> list[NDArray[np.intp]]:
-    """Texts of equal length, so few that neither weights nor states outgrow their limits."""
+    """Group texts of equal length into batches within the limits."""
     heads = getattr(config, "num_attention_heads", None) or _HEADS_IF_UNKNOWN
     layers = getattr(config, "num_hidden_layers", None) or 1
     width = getattr(config, "hidden_size", None) or 1024

@@ -1,4 +1,4 @@
-"""Points and weights of an integral along a way on which something turns sharply. Pure."""
+"""Points and weights of an integral along a path with sharp turns. Pure."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ Vector = NDArray[np.float64]
 Rule = tuple[Vector, Vector]
 
 _PANEL_POINTS = 4
-# Of what a panel holds, the share that is travelled; the rest is way.
+# Weight of travelled distance in the size of a panel; the rest is its width.
 _TRAVELLED = 0.8
 
 
 def whole_rule(points: int) -> Rule:
-    """Gauss-Legendre points over the whole way from 0 to 1, and their weights.
+    """Return Gauss-Legendre points from 0 to 1, and their weights.
 
     Args:
-        points: how many to place.
+        points: number of points.
 
     Returns:
-        As `rule_along`.
+        As for `rule_along`.
     """
     nodes, shares = np.polynomial.legendre.leggauss(points)
     return (nodes + 1) / 2, shares / 2
 
 
 def rule_along(travelled: Vector, points: int) -> Rule:
-    """Gauss-Legendre points in panels that are short where much happens.
+    """Return Gauss-Legendre points in panels that are short where the path turns.
 
-    A panel holds way and what is travelled on it, and all panels hold the same. Few points are one panel.
+    All panels are equal in a weighted sum of width and travelled distance. Few points make one panel.
 
     Args:
-        travelled: how far the values have come at equally spaced places from 0 to 1, shape (n,), from 0 on
-            and never falling.
-        points: how many to place.
+        travelled: cumulative distance at equally spaced places from 0 to 1, shape (n,), starting at 0 and
+            never decreasing.
+        points: number of points.
 
     Returns:
         Places in (0, 1) in order, and weights that sum to 1, both of shape (points,).
