@@ -123,6 +123,6 @@ def test_a_run_folder_that_cannot_be_written_is_refused(small, sentence_file, tm
 @pytest.mark.slow
 def test_a_command_that_failed_on_its_input_does_not_block_its_folder(small, tmp_path):
     wrong = [*small, "--sentence-count", "1000", "--out", tmp_path / "run"]
-    planted.refused("detect", *wrong, saying="has 60 distinct sentences, 1000 are asked for")
+    planted.refused("detect", *wrong, saying="has 60 distinct sentences, but 1000 are needed")
     right = [*small, "--sample", "5", "--out", tmp_path / "run"]
     assert planted.command("detect", *right).exit_code == 0

@@ -184,7 +184,7 @@ USAGE = {
     "--confidence 1": "confidence is 1.0: it must lie between 0 and 1",
     "--smallest-effect -1": "smallest_effect is -1.0: it must be a finite number of at least 0",
     "--vocabulary-share 1": "vocabulary_share is 1.0: it must be from 0 to below 1",
-    "--sample 336": "a sample of 336 tokens is asked for: it must be between 1 and 335",
+    "--sample 336": "sample is 336: it must be between 1 and 335",
     "--copies 3": "--copies is not an option of the method profile: leave it out, or use std",
     "--scoring-pairs 3": "--scoring-pairs is not an option of the method profile: leave it out, or use std",
     "--sentence-count 9": "--sentence-count is not an option of the method profile: leave it out, or use std",

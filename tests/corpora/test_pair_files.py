@@ -83,7 +83,7 @@ def test_a_missing_column_of_pairs_is_named(write, missing):
     ("name", "content", "message"),
     [
         ("p.csv", "", "is empty"),
-        ("p.csv", "sentence1,sentence2,similarity\n", "holds no pair"),
+        ("p.csv", "sentence1,sentence2,similarity\n", "has no pairs"),
         ("p.csv", b"sentence1\xff", "is not UTF-8 text"),
         ("p.txt", "a\tb\t0.5\n", "pairs are read from .csv, .tsv, .jsonl, .ndjson, .parquet"),
         ("p.jsonl", '{"sentence1": 1, "sentence2": "b", "similarity": 0.5}\n', "column 'sentence1' of"),

@@ -144,11 +144,11 @@ def test_a_csv_cell_may_hold_quotes_commas_and_line_ends(write):
         ("s.csv", "", "is empty"),
         ("s.parquet", b"", "is empty"),
         ("s.txt", " \n\t\r\n", "is empty"),
-        ("s.txt", codecs.BOM_UTF8 + b"\n", "holds no sentence: every line is blank"),
+        ("s.txt", codecs.BOM_UTF8 + b"\n", "has no sentences: every line is blank"),
         ("s.csv", codecs.BOM_UTF8, "is not a readable csv file"),
-        ("s.csv", "sentence,n\n", "holds no sentence: every line is blank"),
-        ("s.csv", "sentence,n\n ,1\n,2\n", "holds no sentence: every line is blank"),
-        ("s.jsonl", '{"text": " "}\n{"text": null}\n', "holds no sentence: every line is blank"),
+        ("s.csv", "sentence,n\n", "has no sentences: every line is blank"),
+        ("s.csv", "sentence,n\n ,1\n,2\n", "has no sentences: every line is blank"),
+        ("s.jsonl", '{"text": " "}\n{"text": null}\n', "has no sentences: every line is blank"),
         ("s.txt", b"a\0b\n", "is a binary file, not text"),
         ("s.txt", b"\x89PNG\r\n\x1a\n\0\0", r"is not UTF-8 text \(byte 0\)"),
         ("s.txt", "caf\N{LATIN SMALL LETTER E WITH ACUTE}".encode("latin-1"), r"not UTF-8 text \(byte 3\)"),
@@ -251,7 +251,7 @@ def test_a_sample_is_drawn_without_replacement_and_by_seed():
 
 def test_a_sample_of_fewer_sentences_than_asked_for_is_refused(write):
     path = write("s.txt", "a\nb\na\n")
-    with pytest.raises(InputError, match="has 2 distinct sentences, 3 are asked for") as error:
+    with pytest.raises(InputError, match="has 2 distinct sentences, but 3 are needed") as error:
         load_sentences(path).sample(3, seed=0)
     assert str(path) in str(error.value)
 
@@ -301,7 +301,7 @@ def test_a_column_that_is_named_twice_is_refused(write, ending):
     ],
 )
 def test_numbers_are_no_sentences(write, name, content, column):
-    with pytest.raises(InputError, match=r"holds numbers, such as [17], and no sentence"):
+    with pytest.raises(InputError, match=r"has only numbers, such as [17]: pass sentences"):
         load_sentences(write(name, content), column)
 
 

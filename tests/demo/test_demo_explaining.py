@@ -9,7 +9,7 @@ from stickytoken.demo.naming import named_token
 from stickytoken.demo.shared_model import SharedModel
 from stickytoken.errors import InputError
 from stickytoken.explanation.files import read_explanation
-from stickytoken.reports.explained import explanation_figures
+from stickytoken.reports.explanation_section import explanation_figures
 
 
 @pytest.fixture(scope="module")

@@ -141,7 +141,7 @@ def test_one_carrier_in_several_pairs_is_probed_in_each(encoder, tmp_path):
     [
         ({"method": "guess"}, "method 'guess' is unknown: use profile or std"),
         ({"method": "profile"}, "a StdSettings, which the method 'profile' does not take: pass a Profile"),
-        ({"tokens": []}, "no token to look at"),
+        ({"tokens": []}, "the list of tokens is empty"),
         ({"tokens": [5]}, r"token id 5 cannot occur in text \(UNREACHABLE_SPECIAL\)"),
         ({"tokens": [125]}, r"token id 125 cannot occur in text \(not in the vocabulary\)"),
         ({"sample": 0}, "between 1 and 95"),
@@ -164,7 +164,7 @@ def test_an_empty_list_of_pairs_is_named_as_such(encoder, tmp_path):
 
 def test_input_that_cannot_be_planned_leaves_the_folder_free_for_the_corrected_call(encoder, tmp_path):
     too_many = dataclasses.replace(planted.SMALL, sentences=61)
-    with pytest.raises(InputError, match="61 are asked for"):
+    with pytest.raises(InputError, match="but 61 are needed"):
         detect(encoder, sentences=planted.small_corpus(), settings=too_many, out=tmp_path / "run")
     run = detect(
         encoder,

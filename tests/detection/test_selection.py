@@ -113,10 +113,10 @@ def test_a_sample_of_all_is_all(vocabulary):
         ([10], None, r"token id 10 cannot occur in text \(MEANINGLESS\)"),
         ([14], None, r"token id 14 cannot occur in text \(not in the vocabulary\)"),
         ([-1], None, r"token id -1 cannot occur in text \(not in the vocabulary\)"),
-        ([], None, "no token to look at"),
-        (None, 0, "a sample of 0 tokens is asked for: it must be between 1 and 12"),
+        ([], None, "there are no tokens to test"),
+        (None, 0, "sample is 0: it must be between 1 and 12"),
         (None, -1, "must be between 1 and 12"),
-        (None, 13, "a sample of 13 tokens is asked for: it must be between 1 and 12"),
+        (None, 13, "sample is 13: it must be between 1 and 12"),
         ([1, 2], 3, "must be between 1 and 2"),
     ],
 )

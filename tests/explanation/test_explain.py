@@ -260,7 +260,7 @@ def test_a_run_of_another_model_is_refused(profile_run, encoder):
 @pytest.mark.parametrize(
     ("tokens", "options", "saying"),
     [
-        ([], {}, "there is no token to look at"),
+        ([], {}, "the list of tokens is empty"),
         (["nowhere"], {}, "the vocabulary has no token 'nowhere'"),
         ([100000], {}, "token id 100000 cannot occur in text .not in the vocabulary"),
         (["[unused0]"], {}, "cannot occur in text .UNREACHABLE_SPECIAL"),

@@ -19,7 +19,7 @@ from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation.files import explanation_folders, read_explanation
 from stickytoken.reports import report as make_report
 from stickytoken.reports.content import read_content
-from stickytoken.reports.explained import MOST_DRAWN, explained
+from stickytoken.reports.explanation_section import MOST_DRAWN, explained_tokens
 
 SMALL = ExplainSettings(
     copies=3, carriers=4, benign=4, attribution_carriers=1, attribution_benign=3, steps=3, directions=16
@@ -60,7 +60,7 @@ def test_the_section_stands_before_the_table_with_all_figures(explained_run):
     assert len(html.encode()) < 5_000_000
     ids = [value for tag, name, value in page.attributes if (tag, name) == ("h2", "id")]
     assert ids[ids.index("explanations") + 1] == "flagged"
-    tokens = explained(read_content(explained_run))
+    tokens = explained_tokens(read_content(explained_run))
     assert {each.token for each in tokens} == {"river", "garden"}
     names = [f"explain-{each.token_id}-{kind}" for each in tokens for kind in KINDS]
     assert [name for name in page.data["figures"] if name.startswith("explain-")] == names
@@ -91,7 +91,7 @@ def test_markdown_and_json_say_the_same(explained_run):
 def test_figures_hold_the_numbers_of_the_tables(explained_run):
     for found, each in zip(
         [read_explanation(folder) for folder in explanation_folders(explained_run / "explain")],
-        sorted(explained(read_content(explained_run)), key=lambda each: each.token_id),
+        sorted(explained_tokens(read_content(explained_run)), key=lambda each: each.token_id),
         strict=True,
     ):
         plots = {figure.name.split("-")[-1]: figure.plot for figure in each.figures}
@@ -130,7 +130,7 @@ def test_of_many_tokens_the_first_are_drawn_and_all_are_told_of(run_copy):
         if not other.exists():
             shutil.copytree(source, other)
             change(other, tokens=[document["tokens"][0] | {"token_id": token_id, "token": token}])
-    tokens = explained(read_content(run_copy))
+    tokens = explained_tokens(read_content(run_copy))
     assert len(tokens) > MOST_DRAWN
     assert [bool(each.figures) for each in tokens] == [place < MOST_DRAWN for place in range(len(tokens))]
     page = Page(stickytoken.report(run_copy))
@@ -154,7 +154,7 @@ def test_a_model_without_attention_is_said_to_have_none(tmp_path):
     explain(
         stickytoken.load_encoder(model), [planted.PLANTED], run=run, settings=SMALL, out=run.path / "explain"
     )
-    (token,) = explained(read_content(run.path))
+    (token,) = explained_tokens(read_content(run.path))
     assert token.run_verdict == "sticky"
     words = {figure.name.split("-")[-1]: figure.alt for figure in token.figures}
     assert words["heads"] == "This model does not expose its attention."

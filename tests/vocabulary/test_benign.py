@@ -52,7 +52,7 @@ def test_a_token_alone_in_its_category_is_compared_with_others(vocabulary):
 
 def test_no_benign_token_is_an_error(vocabulary):
     everything = set(vocabulary.ids)
-    with pytest.raises(InputError, match=r"'garden'. has 0 benign tokens to compare with, 3 are needed"):
+    with pytest.raises(InputError, match=r"'garden'. has 0 benign tokens to compare with, but 3 are needed"):
         match_benign(vocabulary, *ids_of(vocabulary, "garden"), everything, 5, 0)
 
 

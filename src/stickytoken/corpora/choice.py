@@ -66,7 +66,7 @@ def choose_corpus(sentences: SentenceSource | None, pairs: PairSource | None) ->
         return PairCorpus(tuple(pairs_from_file(file_path("pairs", pairs))), str(pairs))
     given = list_of("pairs", "pairs", pairs)
     if not given:
-        raise InputError("no pair was given")
+        raise InputError("the list of pairs is empty: pass at least one pair")
     return PairCorpus(tuple(_pair(place, each) for place, each in enumerate(given, start=1)), "given pairs")
 
 

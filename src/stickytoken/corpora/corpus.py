@@ -68,8 +68,8 @@ class Sentences:
         """
         if count > len(self.texts):
             raise InputError(
-                f"{self.source} has {len(self.texts)} distinct sentences, {count} are asked for: "
-                f"pass a larger corpus, or ask for at most {len(self.texts)}"
+                f"{self.source} has {len(self.texts)} distinct sentences, but {count} are needed: "
+                f"pass a larger corpus, or sample at most {len(self.texts)}"
             )
         chosen = np.random.default_rng(seed).choice(len(self.texts), size=count, replace=False)
         return tuple(self.texts[k] for k in chosen)
@@ -106,9 +106,9 @@ def collect_sentences(
     limit = f"longer than {LONGEST_SENTENCE:,} characters"
     if not first_seen:
         reason = f"{too_long} of its lines are {limit}, the others" if too_long else "every line is"
-        raise InputError(f"{source} holds no sentence: {reason} blank. Pass one sentence per line")
+        raise InputError(f"{source} has no sentences: {reason} blank. Pass one sentence per line")
     if all(map(is_number, first_seen)):
-        raise InputError(f"{source} holds numbers, such as {next(iter(first_seen))}, and no sentence")
+        raise InputError(f"{source} has only numbers, such as {next(iter(first_seen))}: pass sentences")
     if too_long:
         warnings.warn(f"{source}: left out {too_long} sentences {limit}", StickyTokenWarning, stacklevel=2)
     return Sentences(
@@ -166,14 +166,14 @@ def given_sentences(values: object) -> Sentences:
 
 
 def is_missing(value: object) -> bool:
-    """Whether a value stands for none: None, NaN, or the missing values of pandas."""
+    """Check whether a value is missing: None, NaN, or the missing values of pandas."""
     return (
         value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ == "NAType"
     )
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number and nothing else."""
+    """Check whether a text is a number and nothing else."""
     try:
         float(text)
     except ValueError:

@@ -41,7 +41,7 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
         for row, (left, right, similarity) in enumerate(zip(first, second, similarities, strict=True), 1)
     ]
     if not pairs:
-        raise InputError(f"{path} holds no pair")
+        raise InputError(f"{path} has no pairs")
     return pairs
 
 

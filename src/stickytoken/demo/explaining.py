@@ -11,7 +11,7 @@ from stickytoken.detection.run import Run
 from stickytoken.explanation import ExplainSettings, Explanation, explain
 from stickytoken.insertion import Token
 from stickytoken.measurement.progress import Progress
-from stickytoken.reports.explained import explanation_figures
+from stickytoken.reports.explanation_section import explanation_figures
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
 from stickytoken.visible_text import visible
 from stickytoken.vocabulary.benign import LEAST_BENIGN

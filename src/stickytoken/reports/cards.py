@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.facts import worst
+from stickytoken.reports.facts import worst_tokens
 from stickytoken.reports.token_table import rows_of
 
 
@@ -49,7 +49,7 @@ class Card:
 
 def cards(content: RunContent) -> list[Card]:
     """Return cards of the worst tokens; if none is sticky, of those that rank highest."""
-    rows = rows_of(content, worst(content))
+    rows = rows_of(content, worst_tokens(content))
     strips = _strips(content, rows)
     pairs = _pairs(content)
     return [Card(row, strip, pairs.get(row["token_id"], ())) for row, strip in zip(rows, strips, strict=True)]

@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 import polars as pl
 
-from stickytoken.reports.content import RunContent, moved
+from stickytoken.reports.content import RunContent, standardized_lift
 from stickytoken.reports.facts import headline, notes, tone
 from stickytoken.reports.figures.comparison import (
     ComparedToken,
@@ -88,7 +88,7 @@ def summary_table(comparison: Comparison) -> DataTable:
     for name, content in zip(comparison.names, comparison.contents, strict=True):
         record, result = content.record, content.record.result
         grades = Counter(content.sticky["severity"]) if "severity" in content.tokens.columns else {}
-        highest = content.tokens.select(moved(content).max()).item() if content.run else None
+        highest = content.tokens.select(standardized_lift(content).max()).item() if content.run else None
         rows.append(
             (
                 name,
@@ -136,7 +136,9 @@ def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
     """Return the figures: the sticky tokens of all runs, and the tails of their lifts."""
     names, tokens = comparison.names, comparison.tokens
     samples = [
-        content.tokens.select(moved(content)).to_series().drop_nulls().to_list() if content.run else []
+        content.tokens.select(standardized_lift(content)).to_series().drop_nulls().to_list()
+        if content.run
+        else []
         for content in comparison.contents
     ]
     tail_rows = [
@@ -209,7 +211,7 @@ def _names(contents: Sequence[RunContent]) -> list[str]:
 def _lifts(content: RunContent) -> dict[str, tuple[float | None, str | None]]:
     if content.run is None:
         return {}
-    rows = content.tokens.select("token", "verdict", sd=moved(content))
+    rows = content.tokens.select("token", "verdict", sd=standardized_lift(content))
     return {token: (sd, verdict) for token, verdict, sd in rows.iter_rows()}
 
 
@@ -230,7 +232,7 @@ def _compared(
     def rank(each: ComparedToken) -> tuple[int, float]:
         return (
             -sum(verdict == "sticky" for verdict in each.verdicts),
-            -max((value for value in each.moved if value is not None), default=0.0),
+            -max((value for value in each.standardized_lifts if value is not None), default=0.0),
         )
 
     return sorted(found, key=rank)

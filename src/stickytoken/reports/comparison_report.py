@@ -66,7 +66,7 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
         "notes": list(comparison.notes),
         "agreements": [asdict(each) for each in comparison.agreements],
         "tokens": [
-            {"token": each.token, "sd": list(each.moved), "verdicts": list(each.verdicts)}
+            {"token": each.token, "sd": list(each.standardized_lifts), "verdicts": list(each.verdicts)}
             for each in comparison.tokens
         ],
         "runs": [run_document(content) for content in comparison.contents],

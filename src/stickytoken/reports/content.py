@@ -241,7 +241,7 @@ def _described(
     return kinds, scripts, lengths
 
 
-def moved(content: RunContent) -> pl.Expr:
+def standardized_lift(content: RunContent) -> pl.Expr:
     """Return the lift beyond an ordinary token's, in standard deviations of the model's similarities."""
     scale = content.scale
     if scale is None:

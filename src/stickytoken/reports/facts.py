@@ -64,7 +64,7 @@ def notes(content: RunContent) -> list[str]:
     return [*found, *content.missing, *content.unread_impacts, *impact_notes(content.impacts)]
 
 
-def computed(content: RunContent) -> dict[str, dict[str, Any]]:
+def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
     """Return model, corpus, settings, versions and timing of the run, in groups."""
     record = content.record
     result = {} if record.result is None else record.result.model_dump()
@@ -99,12 +99,12 @@ def _encoder(parts: dict[str, Any]) -> dict[str, Any]:
     return dict(encoder) if isinstance(encoder, dict) else {}
 
 
-def how(content: RunContent) -> str:
+def method_description(content: RunContent) -> str:
     """Describe the method in a few sentences."""
     return content.method.how(content.settings)
 
 
-def worst(content: RunContent, most: int = 12) -> pl.DataFrame:
+def worst_tokens(content: RunContent, most: int = 12) -> pl.DataFrame:
     """Return the worst sticky tokens; if none is sticky, the three that rank highest."""
     if content.run is None:
         return content.tokens

@@ -7,8 +7,8 @@ from typing import Any
 
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.explained import ExplainedToken, explained
-from stickytoken.reports.facts import computed, headline, how, notes, tone
+from stickytoken.reports.explanation_section import ExplainedToken, explained_tokens
+from stickytoken.reports.facts import headline, method_description, notes, run_details, tone
 from stickytoken.reports.figure_set import curves_of, report_figures
 from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.glossary import glossary
@@ -31,9 +31,9 @@ def run_document(content: RunContent) -> dict[str, Any]:
         "curves": [asdict(curve) for curve in curves],
         "ordinary_curves": [asdict(curve) for curve in ordinary],
         "figures": [_figure(figure) for figure in report_figures(content)],
-        "explanations": [_explained(each) for each in explained(content)],
-        "how": how(content),
-        "computed": computed(content),
+        "explanations": [_explained(each) for each in explained_tokens(content)],
+        "how": method_description(content),
+        "computed": run_details(content),
         "glossary": glossary(content.method),
     }
 

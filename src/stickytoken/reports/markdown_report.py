@@ -8,8 +8,8 @@ from typing import Any
 from stickytoken.reports.cards import Card, cards
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.escaping import number, plain, spaced
-from stickytoken.reports.explained import ExplainedToken, explained
-from stickytoken.reports.facts import computed, headline, how, key_facts, notes
+from stickytoken.reports.explanation_section import ExplainedToken, explained_tokens
+from stickytoken.reports.facts import headline, key_facts, method_description, notes, run_details
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.glossary import glossary
 from stickytoken.reports.token_table import columns, flagged_rows
@@ -33,13 +33,13 @@ def run_markdown(content: RunContent) -> str:
             if figure.in_markdown:
                 rows = [[number(value) for value in row] for row in figure.table.rows]
                 parts.append(table(figure.table.columns, rows))
-        if tokens := explained(content):
+        if tokens := explained_tokens(content):
             parts += ["## Why tokens stick", *(part for each in tokens for part in _explained(each))]
         heads = columns(content)
         rows = [[number(row[each.key], each.digits) for each in heads] for row in flagged_rows(content)]
         parts += ["## All flagged tokens", table([each.title for each in heads], rows) if rows else "None."]
-    parts += ["## What was computed", markdown(how(content))]
-    for name, values in computed(content).items():
+    parts += ["## What was computed", markdown(method_description(content))]
+    for name, values in run_details(content).items():
         shown = [[spaced(key), plain(value)] for key, value in values.items()]
         parts += [f"### {markdown(name)}", table(["what", "value"], shown)]
     meanings = glossary(content.method)

@@ -14,8 +14,8 @@ from markupsafe import Markup
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.escaping import json_for_html
-from stickytoken.reports.explained import explained
-from stickytoken.reports.facts import computed, headline, how, key_facts, notes, tone
+from stickytoken.reports.explanation_section import explained_tokens
+from stickytoken.reports.facts import headline, key_facts, method_description, notes, run_details, tone
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.figures.style import template
@@ -29,7 +29,7 @@ _MOST_ROWS = 1000
 
 def run_page(content: RunContent) -> str:
     """Return the report of one run as a page."""
-    rows, overview, tokens = flagged_rows(content), report_figures(content), explained(content)
+    rows, overview, tokens = flagged_rows(content), report_figures(content), explained_tokens(content)
     return render(
         "run.html.j2",
         [*overview, *(figure for each in tokens for figure in each.figures)],
@@ -47,8 +47,8 @@ def run_page(content: RunContent) -> str:
         columns=columns(content),
         rows=rows[:_MOST_ROWS],
         flagged=len(rows),
-        how=how(content),
-        computed=computed(content),
+        how=method_description(content),
+        computed=run_details(content),
         glossary=glossary(content.method),
     )
 

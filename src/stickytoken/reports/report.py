@@ -18,7 +18,7 @@ from stickytoken.reports.comparison_report import (
     comparison_page,
 )
 from stickytoken.reports.content import RunContent, read_content
-from stickytoken.reports.explained import explained
+from stickytoken.reports.explanation_section import explained_tokens
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.json_report import run_document
@@ -134,6 +134,6 @@ def _json(document: object) -> str:
 
 def _figures(contents: Sequence[RunContent]) -> list[ReportFigure]:
     if len(contents) == 1:
-        of_tokens = [figure for each in explained(contents[0]) for figure in each.figures]
+        of_tokens = [figure for each in explained_tokens(contents[0]) for figure in each.figures]
         return [*report_figures(contents[0]), *of_tokens]
     return comparison_figures(compare(contents))

@@ -59,7 +59,7 @@ def match_benign(
     if len(drawn) < LEAST_BENIGN:
         raise InputError(
             f"token id {token_id} ({vocabulary.tokens[place]!r}) has {len(drawn)} benign tokens to compare "
-            f"with, {LEAST_BENIGN} are needed: name fewer tokens at a time"
+            f"with, but {LEAST_BENIGN} are needed: name fewer tokens at a time"
         )
     categories = {vocabulary.categories[k] for k in drawn}
     return BenignMatch(

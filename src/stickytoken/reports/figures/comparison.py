@@ -27,13 +27,13 @@ class ComparedToken:
 
     Attributes:
         token: its text.
-        moved: by run, how far it moves unrelated texts beyond an ordinary token, in standard
+        standardized_lifts: by run, how far it moves unrelated texts beyond an ordinary token, in standard
             deviations of the model's similarities; None where the run does not say.
         verdicts: by run; None where the run did not judge it.
     """
 
     token: str
-    moved: Sequence[float | None]
+    standardized_lifts: Sequence[float | None]
     verdicts: Sequence[str | None]
 
 
@@ -46,11 +46,11 @@ def compared_tokens(tokens: Sequence[ComparedToken], names: Sequence[str]) -> go
     texts = [label(each.token) for each in drawn]
     for place, name in enumerate(names):
         shape = _SHAPES[place % len(_SHAPES)]
-        rows = [(row, each) for row, each in enumerate(drawn) if each.moved[place] is not None]
+        rows = [(row, each) for row, each in enumerate(drawn) if each.standardized_lifts[place] is not None]
         if not rows:
             continue
         figure.add_scatter(
-            x=[round(each.moved[place] or 0.0, 4) for _, each in rows],
+            x=[round(each.standardized_lifts[place] or 0.0, 4) for _, each in rows],
             y=[row for row, _ in rows],
             mode="markers",
             customdata=[[texts[row], label(each.verdicts[place] or "not judged")] for row, each in rows],
@@ -125,7 +125,9 @@ def _short(name: str) -> str:
 
 
 def _drawn(tokens: Sequence[ComparedToken]) -> list[ComparedToken]:
-    return [each for each in tokens if any(value is not None for value in each.moved)][:_MOST_TOKENS]
+    return [each for each in tokens if any(value is not None for value in each.standardized_lifts)][
+        :_MOST_TOKENS
+    ]
 
 
 def compared_table(tokens: Sequence[ComparedToken], names: Sequence[str]) -> DataTable:
@@ -136,7 +138,7 @@ def compared_table(tokens: Sequence[ComparedToken], names: Sequence[str]) -> Dat
     rows = []
     for each in tokens:
         row: list[str | float | None] = [each.token]
-        for value, verdict in zip(each.moved, each.verdicts, strict=True):
+        for value, verdict in zip(each.standardized_lifts, each.verdicts, strict=True):
             row += [value, verdict]
         rows.append(row)
     return DataTable(columns, rows)

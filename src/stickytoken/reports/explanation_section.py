@@ -79,7 +79,7 @@ class ExplainedToken:
     figures: tuple[ReportFigure, ...]
 
 
-def explained(content: RunContent) -> list[ExplainedToken]:
+def explained_tokens(content: RunContent) -> list[ExplainedToken]:
     """Return the explained tokens: first those that the run flags, worst first."""
     order = (
         {token_id: place for place, token_id in enumerate(content.flagged["token_id"])} if content.run else {}
