@@ -174,8 +174,8 @@ def test_sticky_tokens_of_a_negligible_size_are_counted_as_such(run, tmp_path):
 
 USAGE = {
     "--budget 1": "budget is 1.0: it must be a finite number of texts per available token, at least 3",
-    "--budget nan": "budget is nan: it must be at least 3",
-    "--budget inf": "budget is inf: it must be at least 3",
+    "--budget nan": "budget is nan: it must be a finite number of texts per available token, at least 3",
+    "--budget inf": "budget is inf: it must be a finite number of texts per available token, at least 3",
     "--budget 1e9": "has 200 sentences that .* reads whole; .* are needed: use more sentences, or a smaller",
     "--fdr 0": "fdr is 0.0: it must lie between 0 and 1",
     "--fdr 1": "fdr is 1.0: it must lie between 0 and 1",

@@ -140,7 +140,10 @@ def test_one_carrier_in_several_pairs_is_probed_in_each(encoder, tmp_path):
     ("arguments", "message"),
     [
         ({"method": "guess"}, "method 'guess' is unknown: use profile or std"),
-        ({"method": "profile"}, "a StdSettings, which the method 'profile' does not take: pass a Profile"),
+        (
+            {"method": "profile"},
+            "of type StdSettings, which the method 'profile' does not take: pass a Profile",
+        ),
         ({"tokens": []}, "the list of tokens is empty"),
         ({"tokens": [5]}, r"token id 5 cannot occur in text \(UNREACHABLE_SPECIAL\)"),
         ({"tokens": [125]}, r"token id 125 cannot occur in text \(not in the vocabulary\)"),
@@ -158,7 +161,7 @@ def test_what_cannot_be_detected_is_refused_before_a_folder_is_made(encoder, tmp
 
 
 def test_an_empty_list_of_pairs_is_named_as_such(encoder, tmp_path):
-    with pytest.raises(InputError, match="no pair"):
+    with pytest.raises(InputError, match="the list of pairs is empty"):
         detect(encoder, pairs=[], settings=planted.SMALL, out=tmp_path / "run")
 
 
