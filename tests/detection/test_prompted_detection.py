@@ -247,7 +247,7 @@ def test_a_precision_that_is_not_there_is_refused(qwen):
     with pytest.raises(InputError, match="not available on cpu"):
         encoder.at(Precision.TF32)
     half = load_prompted(qwen, device="cpu", dtype="bfloat16", **READING)
-    with pytest.raises(InputError, match="computes in bfloat16 already"):
+    with pytest.raises(InputError, match="already computes in bfloat16"):
         half.at(Precision.BFLOAT16)
     with pytest.raises(InputError, match="arithmetic of CUDA"):
         load_prompted(qwen, device="cpu", dtype="tf32", **READING)

@@ -149,7 +149,7 @@ def test_a_precision_that_the_device_lacks_is_an_error(precision, message, tmp_p
 
 def test_weights_that_are_half_as_wide_already_have_no_screening_precision(tmp_path):
     encoder = load_encoder(model_of("bert", tmp_path).to(torch.bfloat16))
-    with pytest.raises(InputError, match="computes in bfloat16 already: leave the precision int8 out"):
+    with pytest.raises(InputError, match="already computes in bfloat16: leave out the precision int8"):
         encoder.at(Precision.INT8)
 
 

@@ -20,9 +20,9 @@ Arithmetic: TypeAlias = Callable[[], AbstractContextManager[object]]
 _ON_CPU = (Precision.BFLOAT16, Precision.INT8)
 _ON_CUDA = (Precision.TF32, Precision.BFLOAT16, Precision.FLOAT16)
 _ON_OTHERS = (Precision.BFLOAT16, Precision.FLOAT16)
-# Names of instructions that multiply int8 numbers without overflow between.
+# Instructions that multiply int8 numbers without intermediate overflow.
 _INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8", "i8mm", "dot")
-# Distance of neighbouring numbers around 1.
+# Machine epsilon.
 ROUNDING = {
     Precision.TF32: 2**-10,
     Precision.BFLOAT16: 2**-7,
@@ -35,7 +35,7 @@ def require_precision(model: torch.nn.Module, precision: Precision, name: str) -
     """Refuse a precision that the model's device does not support.
 
     Raises:
-        InputError: the device or its instructions lack it, or the weights are not float32.
+        InputError: The device does not support it, or the weights are not float32.
     """
     parameter = next(model.parameters())
     kind = parameter.device.type
@@ -47,7 +47,7 @@ def require_precision(model: torch.nn.Module, precision: Precision, name: str) -
         )
     if parameter.dtype != torch.float32:
         found = str(parameter.dtype).removeprefix("torch.")
-        raise InputError(f"{name} computes in {found} already: leave the precision {precision} out")
+        raise InputError(f"{name} already computes in {found}: leave out the precision {precision}")
     if precision is Precision.INT8 and not _multiplies_int8():
         raise InputError(
             "precision int8 needs a processor with VNNI instructions, which this one lacks: "
@@ -64,9 +64,9 @@ def arithmetic(
     """Choose the fastest way to compute in a precision; None is the weights' own.
 
     Args:
-        model: on its device.
-        precision: one that `require_precision` let pass.
-        calibrate: runs the model on inputs of all kinds.
+        model: the model, on its device.
+        precision: a precision that `require_precision` accepts.
+        calibrate: runs the model on the calibration inputs.
         packed_layers: pack linear layers on a CPU; None leaves it to the environment variable
             STICKYTOKEN_PACKED_LAYERS.
 

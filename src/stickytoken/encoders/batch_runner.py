@@ -1,4 +1,4 @@
-"""Contents through a model, in batches of equal length."""
+"""Run contents through a model in batches of equal length."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# On all-MiniLM-L6-v2 and 2 cores, throughput is flat from 2048 tokens a batch on.
+# With all-MiniLM-L6-v2 on 2 cores, throughput is constant from 2048 tokens per batch.
 _CPU_TOKEN_BUDGET = 4096
 _ACCELERATOR_TOKEN_BUDGET = 65536
 _LARGEST_TOKEN_BUDGET = 262144
-# Share of the free memory that a batch may take; the rest is for kernels, and for others.
+# Share of the free memory for a batch; the rest is for kernels and other processes.
 _MEMORY_SHARE = 0.4
 _TRIAL_TEXTS, _TRIAL_LENGTH = 64, 32
 
 
 class BatchRunner:
-    """Sends contents through all modules of a model.
+    """Run contents through all modules of a model.
 
-    On an accelerator, the next batch is made and sent while the one before is computed.
+    On an accelerator, the next batch is prepared and sent while the previous one is computed.
 
     Args:
-        model: on its device.
-        template: what stands around the content.
-        name: how messages call the model.
-        token_budget: tokens of a batch; None chooses by device and its free memory.
+        model: the model, on its device.
+        template: special tokens around the content.
+        name: name of the model in messages.
+        token_budget: tokens per batch; None chooses by device and free memory.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class BatchRunner:
 
     @cached_property
     def token_budget(self) -> int:
-        """Tokens of a batch; smaller after a lack of memory."""
+        """Tokens per batch; reduced after running out of memory."""
         budget = self._given_budget or self._budget_by_device()
         _LOG.info("%s: batches of at most %d tokens on %s", self._name, budget, self._model.device)
         return budget
@@ -64,10 +64,10 @@ class BatchRunner:
         return _CPU_TOKEN_BUDGET if self._model.device.type == "cpu" else _ACCELERATOR_TOKEN_BUDGET
 
     def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32] | None:
-        """Vectors of contents, shape (n, d); None without contents.
+        """Compute the vectors of contents, shape (n, d); None without contents.
 
         Raises:
-            EncodingError: one text alone is too much for the memory.
+            EncodingError: There is not enough memory for a single text.
         """
         lengths = [len(content) + self._template.overhead for content in contents]
         waiting = deque(equal_length_batches(lengths, self.token_budget))
@@ -90,13 +90,13 @@ class BatchRunner:
         return vectors
 
     def launch(self, contents: Sequence[tuple[int, ...]]) -> torch.Tensor:
-        """Start computing contents of one length; shape (n, d), on the model's device."""
+        """Start computing contents of equal length; shape (n, d), on the model's device."""
         found: torch.Tensor = self._model(self.features(contents))["sentence_embedding"].float()
         dimension = self._model.truncate_dim
         return found if dimension is None else found[:, :dimension]
 
     def features(self, contents: Sequence[tuple[int, ...]]) -> dict[str, Any]:
-        """Model input for contents of one length, special tokens added."""
+        """Return the model input for contents of equal length, including special tokens."""
         template, device = self._template, self._model.device
         rows = [[*template.before, *content, *template.after] for content in contents]
         ids = torch.tensor(rows, dtype=torch.long)
@@ -132,12 +132,12 @@ class BatchRunner:
         )
 
     def _budget_by_memory(self) -> int:
-        """As many tokens as the free memory holds, judged by what a small batch takes."""
+        """Estimate how many tokens fit into the free memory from the use of a small batch."""
         device = self._model.device
         longest = self._model.max_seq_length or _TRIAL_LENGTH
         length = min(_TRIAL_LENGTH, longest - self._template.overhead)
         trial = [(0,) * max(1, length)] * _TRIAL_TEXTS
-        self.launch(trial)  # kernels and workspaces that stay
+        self.launch(trial)  # allocates kernels and workspaces that remain
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         self.launch(trial)
@@ -147,11 +147,11 @@ class BatchRunner:
 
 
 def affordable_tokens(free: float, bytes_per_token: float) -> int:
-    """Tokens of a batch that leave room on a device.
+    """Return the tokens per batch that leave enough memory on a device.
 
     Args:
-        free: bytes.
-        bytes_per_token: that the model's intermediate results take.
+        free: free memory in bytes.
+        bytes_per_token: size of the model's intermediate results.
     """
     affordable = int(_MEMORY_SHARE * free / max(1.0, bytes_per_token))
     return max(_CPU_TOKEN_BUDGET, min(affordable, _LARGEST_TOKEN_BUDGET))

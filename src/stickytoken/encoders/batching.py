@@ -8,19 +8,19 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# Kernels like such numbers of tokens, and few different ones.
+# Kernels are fastest with multiples of this, and with few distinct numbers of tokens.
 TOKEN_MULTIPLE = 64
 
 
 def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDArray[np.intp]]:
     """Group inputs of one length into batches of at most ``token_budget`` tokens.
 
-    Longest first, so that a lack of memory shows at once; a batch holds at least one
-    input, in the order given.
+    The longest come first, so that a lack of memory shows at once. A batch has at least one input, and inputs
+    keep their order.
 
     Args:
         lengths: tokens of each input.
-        token_budget: tokens of a batch.
+        token_budget: tokens per batch.
 
     Returns:
         Index arrays that partition ``range(len(lengths))``.
@@ -35,7 +35,7 @@ def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDAr
 
 
 def _rows(length: int, token_budget: int) -> int:
-    """Inputs of a batch: where it can, so many that their tokens are a multiple of `TOKEN_MULTIPLE`."""
+    """Return the inputs per batch; their tokens are a multiple of `TOKEN_MULTIPLE` if possible."""
     rows = max(1, token_budget // max(1, length))
     step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
     return rows - rows % step if rows >= step else rows

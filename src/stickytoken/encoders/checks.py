@@ -1,4 +1,4 @@
-"""Checks of what goes into an encoder and what comes out, with errors that name the text."""
+"""Check the inputs and outputs of an encoder, with errors that name the text."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SHOWN_CHARACTERS = 80
 
 
 def require_list(texts: Sequence[str]) -> None:
-    """Refuse one text in place of a list, which would be read character by character.
+    """Refuse a single text instead of a list, which would be read character by character.
 
     Raises:
-        InputError: shows the text.
+        InputError: ``texts`` is a single text.
     """
     if isinstance(texts, str):
         raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it in a list")
@@ -25,16 +25,16 @@ def require_list(texts: Sequence[str]) -> None:
 def require_usable(
     vectors: NDArray[np.float32], name: str, label: Callable[[int], str], *, allow_zero: bool
 ) -> None:
-    """Refuse vectors that are not finite, and zero ones unless these are allowed.
+    """Refuse vectors that are not finite, and zero vectors unless they are allowed.
 
     Args:
         vectors: shape (n, d).
-        name: of the model.
-        label: names the text of a row.
-        allow_zero: let zero vectors pass.
+        name: name of the model.
+        label: returns the text of a row for messages.
+        allow_zero: accept zero vectors.
 
     Raises:
-        EncodingError: the message names the first such text.
+        EncodingError: A vector is not usable; the message names the first such text.
     """
     finite = np.isfinite(vectors).all(axis=1)
     if not finite.all():
@@ -51,5 +51,5 @@ def require_usable(
 
 
 def shown(text: str) -> str:
-    """A text as messages show it."""
+    """Quote and shorten a text for messages."""
     return repr(text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…")

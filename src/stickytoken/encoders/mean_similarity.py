@@ -1,4 +1,4 @@
-"""The mean cosine over the vocabulary: the value that sticky tokens pull towards."""
+"""Compute the mean cosine over the vocabulary, the value that sticky tokens pull towards."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class MeanSimilarity(NamedTuple):
 
     Attributes:
         value: the mean similarity u.
-        entries: vocabulary entries that it rests on.
-        left_out: entries that tokenize to nothing or to more than the model reads, or whose
-            vector is zero.
+        entries: number of vocabulary entries used.
+        left_out: number of entries that tokenize to nothing or to more than the model reads, or whose vector
+            is zero.
     """
 
     value: float
@@ -38,11 +38,11 @@ def mean_similarity(
 
     Args:
         encoder: the model.
-        progress: called with entries done and entries in all, first with 0 done.
+        progress: called with the entries done and the total, first with 0 done.
         chunk: entries encoded at a time.
 
     Raises:
-        EncodingError: no entry can be encoded.
+        EncodingError: No entry can be encoded.
     """
     strings = list(encoder.tokenizer.entries.values())
     total = np.zeros(encoder.dimension)
@@ -63,7 +63,7 @@ def mean_similarity(
 
 
 def _vectors(encoder: Encoder, strings: Sequence[str]) -> NDArray[np.float32]:
-    """Vectors of the strings that the model reads in full, shape (n, d)."""
+    """Encode the strings that the model reads in full, shape (n, d)."""
     ids = encoder.content_ids(strings)
     usable = [place for place, row in enumerate(ids) if row and encoder.fits(row)]
     if reads_ids(encoder):

@@ -1,4 +1,4 @@
-"""What a model reads around a text, as the user asks for it."""
+"""Prompt options of a model."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Prompting:
-    """A prompt, and how a language model is read through it.
+    """A prompt, and how vectors are read from a prompted language model.
 
     Attributes:
-        prompt: text put in front of every input; None is the model's default prompt. For a language model
+        prompt: text put before every input; None is the model's default prompt. For a language model
             that is not a SentenceTransformer: ``prompteol``, ``cot``, ``ke``, ``metaeol``, ``echo``, or a
             text with ``{sentence}`` in it.
-        prompt_name: name of one of the model's own prompts, in place of ``prompt``.
-        token_prepending: let every token of the sentence see the whole sentence (Fu et al., ACL 2025);
-            with a language model's prompt only, like the rest.
-        start: first layer that token prepending overwrites, from 0; None is the preset's.
-        exit: first later layer that it leaves alone; None is the preset's.
-        layer: layer to read, an index into the embedding and the outputs of all layers; -1 is behind the
+        prompt_name: name of one of the model's own prompts, instead of ``prompt``.
+        token_prepending: let every token of the sentence attend to the whole sentence (Fu et al., ACL 2025).
+            This option and the following ones need a prompted language model.
+        start: first layer of token prepending, from 0; None is the preset's.
+        exit: first later layer without it; None is the preset's.
+        layer: layer to read, an index into the embedding and the outputs of all layers; -1 is after the
             final norm. None is the preset's.
     """
 
@@ -32,7 +32,7 @@ class Prompting:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Options that only a language model with a prompt can meet, where they were given."""
+        """The given options that only a prompted language model supports."""
         values = {"start": self.start, "exit": self.exit, "layer": self.layer}
         found = {key: value for key, value in values.items() if value is not None}
         return found | ({"token_prepending": True} if self.token_prepending else {})

@@ -1,4 +1,4 @@
-"""What every encoder offers, whatever stands behind it."""
+"""The protocols of encoders."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class EncoderIdentity:
     """Everything about an encoder that can change its vectors.
 
     Attributes:
-        weights: sha256 over all parameters and buffers.
-        tokenizer: sha256 over the tokenizer's pipeline and vocabulary.
-        modules: sha256 over the kinds and settings of the modules (pooling, dense, ...).
-        prompt: text put in front of every input.
+        weights: sha256 of all parameters and buffers.
+        tokenizer: sha256 of the tokenizer's pipeline and vocabulary.
+        modules: sha256 of the types and settings of the modules (pooling, dense, ...).
+        prompt: text put before every input.
         dtype: precision of the weights.
-        max_length: longest input in tokens, special tokens included; None is no limit.
-        dimension: components of a vector.
+        max_length: longest input in tokens, including special tokens; None is no limit.
+        dimension: number of components of a vector.
     """
 
     weights: str
@@ -43,8 +43,8 @@ class EncoderIdentity:
 class Encoder(Protocol):
     """Turns texts into vectors.
 
-    This is all that detection with text insertion needs. An object with less, a name and `encode`, becomes
-    an encoder through `stickytoken.load_encoder`.
+    Detection with text insertion needs nothing more. `stickytoken.load_encoder` turns an object that has only
+    `encode` into an encoder.
     """
 
     @property
@@ -59,16 +59,16 @@ class Encoder(Protocol):
 
     @property
     def identity(self) -> EncoderIdentity:
-        """What can change the vectors, computed from the model as it is now.
+        """Everything that can change the vectors, computed from the current model.
 
-        This hashes the weights. Code that needs it several times takes it once; `max_length` and
-        `dimension` are cheap.
+        This hashes the weights, so store the result if you need it repeatedly. `max_length` and `dimension`
+        are cheap.
         """
         ...
 
     @property
     def max_length(self) -> int | None:
-        """Longest input in tokens, special tokens included; None is no limit."""
+        """Longest input in tokens, including special tokens; None is no limit."""
         ...
 
     @property
@@ -81,20 +81,20 @@ class Encoder(Protocol):
         """The tokenizer, for the vocabulary.
 
         Raises:
-            ModelError: the encoder has none.
+            ModelError: The encoder has none.
         """
         ...
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Content ids of each text, the prompt's included: what `encode` sends to the model."""
+        """Return the content ids of each text, including the prompt, as `encode` passes them to the model."""
         ...
 
     def fits(self, ids: Sequence[int]) -> bool:
-        """Whether the model reads these content ids in full and knows all of them."""
+        """Check that the model reads these content ids in full and embeds all of them."""
         ...
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        """Encode texts, the prompt put in front.
+        """Encode texts with the prompt before each.
 
         Args:
             texts: n texts.
@@ -104,8 +104,8 @@ class Encoder(Protocol):
             float32 array of shape (n, d).
 
         Raises:
-            EncodingError: a text is too long, empty after tokenization, or its vector is
-                not finite or zero. The message names the text.
+            EncodingError: A text is too long or has no tokens, or its vector is not finite or zero. The
+                message names the text.
         """
         ...
 
@@ -118,26 +118,26 @@ class IdEncoder(Encoder, Protocol):
         """Return an encoder of the same model with faster, less exact arithmetic; None returns itself.
 
         Raises:
-            InputError: the device or the model does not support this precision.
+            InputError: The device or the model does not support the precision.
         """
         ...
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Content ids of each text by word, the prompt in the head, without special tokens."""
+        """Return the content ids of each text by word, prompt in the head, without special tokens."""
         ...
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Encode lists of content ids; the special tokens of the template are added.
 
         Args:
-            ids: n lists, as `TokenizedText.ids` (the prompt's ids included).
+            ids: n lists like `TokenizedText.ids`, including the prompt.
             allow_zero: return zero vectors instead of raising on them.
 
         Returns:
             float32 array of shape (n, d), equal to `encode` of the text with these ids.
 
         Raises:
-            EncodingError: as `encode`.
+            EncodingError: As for `encode`.
         """
         ...
 
@@ -164,7 +164,7 @@ def require_ids(encoder: Encoder, purpose: str) -> IdEncoder:
         purpose: what needs token ids, the subject of the message.
 
     Raises:
-        ModelError: it reads texts only.
+        ModelError: The encoder reads only texts.
     """
     if reads_ids(encoder):
         return encoder
@@ -179,5 +179,5 @@ def _has(model: object, part: str) -> bool:
     missing: Any = object()
     if inspect.getattr_static(model, part, missing) is not missing:
         return True
-    # What is handed on by __getattr__; a property that is computed was found above.
+    # Members from __getattr__; properties were found above without computing them.
     return hasattr(type(model), "__getattr__") and hasattr(model, part)

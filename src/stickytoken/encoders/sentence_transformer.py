@@ -1,4 +1,4 @@
-"""A SentenceTransformer as an encoder: equal-length batches through all its modules."""
+"""Use a SentenceTransformer as an encoder, in batches of equal length."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _LOG = logging.getLogger(__name__)
 
 
 class SentenceTransformerEncoder(ModelEncoder):
-    """Encodes through a loaded SentenceTransformer, which is left as it was.
+    """Encode with a loaded SentenceTransformer, which is not changed except for ``max_length``.
 
     Args:
         model: the model, on its device.
-        name: how messages call it.
-        prompt: text put in front of every input; None is the model's default prompt.
-        token_budget: tokens of a batch; None chooses by device.
-        max_length: the model's longest input from now on; None leaves it as it is.
+        name: name of the model in messages.
+        prompt: text put before every input; None is the model's default prompt.
+        token_budget: tokens per batch; None chooses by device.
+        max_length: new longest input of the model; None leaves it unchanged.
         reuse: when to compute common beginnings once, if the model allows it; None is never.
-        precision: of matrix products; None is that of the weights.
+        precision: precision of matrix products; None is that of the weights.
         packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS.
 
     Raises:
-        ModelError: the model does not read text, or its tokenizer cannot be used.
-        InputError: a longest input or a precision that the model cannot have.
+        ModelError: The model does not read text, or its tokenizer cannot be used.
+        InputError: The model does not support the longest input or the precision.
     """
 
     _from_weights: ClassVar[tuple[str, ...]] = (*ModelEncoder._from_weights, "_reuse", "_reuse_agrees")
@@ -104,7 +104,7 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @property
     def prompt(self) -> str:
-        """The text put in front of every input."""
+        """The text put before every input."""
         return _default_prompt(self._model) if self._asked_prompt is None else self._asked_prompt
 
     @property
@@ -130,7 +130,7 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @property
     def max_length(self) -> int | None:
-        """Longest input in tokens, special tokens included; None is no limit."""
+        """Longest input in tokens, including special tokens; None is no limit."""
         return self._max_length
 
     @property
@@ -156,7 +156,7 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @cached_property
     def dimension(self) -> int:
-        """Number of components of a vector, read off the vector of one token."""
+        """Number of components of a vector, taken from the vector of one token."""
         with self._computing():
             return int(self._runner.launch([(self.usable_entries()[0],)]).shape[1])
 
@@ -172,17 +172,17 @@ class SentenceTransformerEncoder(ModelEncoder):
         )
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Content ids of each text by word, the prompt in the head, without special tokens."""
+        """Return the content ids of each text by word, prompt in the head, without special tokens."""
         self._follow()
         return self._tokenizer.tokenize(texts, self.prompt)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Content ids of each text, the prompt's included."""
+        """Return the content ids of each text, including the prompt."""
         self._follow()
         return self._tokenizer.encode_many([self.prompt + text for text in texts])
 
     def fits(self, ids: Sequence[int]) -> bool:
-        """Whether the model reads these ids in full, special tokens added, and embeds all of them."""
+        """Check that the model reads these ids and its special tokens in full, and embeds all of them."""
         short = self._max_length is None or len(ids) + self._template.overhead <= self._max_length
         return short and (self._rows is None or max(ids, default=0) < self._rows)
 
@@ -199,7 +199,7 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @cached_property
     def _reuse(self) -> PrefixReuse | None:
-        """Reuse of common beginnings, where the kind of model allows it."""
+        """Reuse of common beginnings, if the model allows it."""
         if self._reuse_limits is None or not reads_last_token(self._model, self._template):
             return None
         tree = tree_model(self._model, self._template)
@@ -209,7 +209,7 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _reuse_agrees(self) -> bool:
         """Whether reuse gives the vectors of the plain path on a few inputs.
 
-        A model can be of a causal kind and yet look both ways.
+        A model of a causal type may still attend in both directions.
         """
         *carrier, other, token = itertools.islice(self.usable_entries(), 5)
         samples = [
@@ -230,13 +230,13 @@ class SentenceTransformerEncoder(ModelEncoder):
         return agree(found, plain, self._rounding)
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
-        arithmetic = self._arithmetic  # outside of its context: calibration runs the model itself
+        arithmetic = self._arithmetic  # before entering the context: calibration runs the model itself
         with self._computing(), arithmetic():
             if self._reuse is not None and (roots := self._reuse.trees(contents)) and self._reuse_agrees:
                 try:
                     return self._reuse.vectors(roots, len(contents))
                 except torch.OutOfMemoryError:
-                    # Keys and values need memory of their own; the plain path can do with less.
+                    # Keys and values take extra memory, which the plain path does not need.
                     self._reuse_limits = None
                     self._reuse = None
                     _LOG.warning("%s: out of memory on %s, continuing without reuse", self.name, self.device)
@@ -247,11 +247,11 @@ class SentenceTransformerEncoder(ModelEncoder):
         return np.empty((0, self.dimension), np.float32) if vectors is None else vectors
 
     def features(self, contents: Sequence[Content]) -> dict[str, Any]:
-        """Model input for contents of one length, special tokens added; for the encoders' own modules."""
+        """Return the model input for contents of equal length, including special tokens."""
         return self._runner.features(contents)
 
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
-        """Raise `EncodingError` where the model does not read these ids in full; ``label`` names the text."""
+        """Raise `EncodingError` if the model cannot read these ids in full; ``label`` returns the text."""
         length = len(content) + self._template.overhead
         if length == 0:
             raise EncodingError(f"{self.name}: the text {label()} has no tokens")

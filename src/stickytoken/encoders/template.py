@@ -1,4 +1,4 @@
-"""The special tokens that a model puts around its input, read off the model itself."""
+"""Find the special tokens that a model puts around its input."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class InputTemplate:
     """How content ids become model input.
 
     Attributes:
-        before: special ids in front of the content.
-        after: special ids behind it.
-        features: further entries that the modules expect, such as ``prompt_length``.
-        token_types: types of the ids before, of every content id, of the ids after; None
-            where the model has no token types.
+        before: special ids before the content.
+        after: special ids after the content.
+        features: further inputs of the modules, such as ``prompt_length``.
+        token_types: types of the ids before, of every content id, and of the ids after; None if the model has
+            no token types.
         flat: one flat id list with offsets (static embeddings) instead of a matrix.
     """
 
@@ -47,16 +47,16 @@ class InputTemplate:
 def read_template(
     model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, name: str
 ) -> InputTemplate:
-    """Find the special tokens by comparing the model's own input with the bare content.
+    """Find the special tokens by comparing the model's own input with the content alone.
 
     Raises:
-        ModelError: the model's input is not its content between constant special tokens.
+        ModelError: The model's input is not its content between constant special tokens.
     """
     longest = model.max_seq_length if model.max_seq_length is not None else math.inf
     sizes = [len(ids) for ids in tokenizer.encode_many([prompt + sample for sample in _SAMPLES])]
     samples = _SAMPLES if max(sizes) + _ROOM <= longest else _SHORT_SAMPLES
     if len(tokenizer.encode_many([prompt])[0]) >= longest:
-        raise ModelError(f"{name}: the prompt is too long, the model reads {longest} tokens in all")
+        raise ModelError(f"{name}: the prompt is too long: the model reads {longest} tokens in total")
     with tokenizer.settings_kept():
         templates = [_template_of(model, tokenizer, prompt, sample, name) for sample in samples]
     if templates[0] != templates[1]:

@@ -134,7 +134,7 @@ class JacobianIntegrator:
             length = float(vector.norm())
             if not np.isfinite(length) or length == 0:
                 raise EncodingError(
-                    f"{self.encoder.name}: the text to explain has a vector that is zero or not finite"
+                    f"{self.encoder.name}: the text to explain has no usable vector (zero or not finite)"
                 )
             directed = float(without.norm()) > _NO_DIRECTION * length
             way = _Way(text, reference, None if directed else length)
