@@ -340,7 +340,7 @@ REFUSED = {
     "above u": ("above", {}, "of 46 carriers from test have a similarity below the .* more varied subjects"),
     "pairs": (2, {"sentences": None, "pairs": [UNRELATED]}, "takes no pairs: pass sentences, or use .* std"),
     "settings of std": (2, {"settings": planted.SMALL, "method": "profile"}, "pass a ProfileSettings$"),
-    "settings for std": (2, {"method": "std"}, "a ProfileSettings, which the method 'std' does not take"),
+    "settings for std": (2, {"method": "std"}, "ProfileSettings, which the method 'std' does not take"),
 }
 
 
