@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from stickytoken.cli.loading import collector_paused
+from stickytoken.cli._loading import collector_paused
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import planted
-from stickytoken.cli import group, interrupts
+from stickytoken.cli import _group as group
+from stickytoken.cli import _interrupts as interrupts
 from stickytoken.errors import ModelError
 
 MAIN = "from stickytoken.cli.main import main; main()"
@@ -86,7 +87,7 @@ stickytoken.encoders.load_encoder = load_encoder
 def test_a_process_that_ignores_the_signal_goes_on_ignoring_it():
     code = """
 import signal
-from stickytoken.cli.interrupts import remember_interrupts
+from stickytoken.cli._interrupts import remember_interrupts
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 remember_interrupts()
 print(signal.getsignal(signal.SIGINT).name)

@@ -7,15 +7,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from stickytoken.cli._command import command as command_of
+from stickytoken.cli._loading import load
 from stickytoken.cli.app import app
-from stickytoken.cli.command import command as command_of
 from stickytoken.cli.commands.detect import detect
 from stickytoken.cli.commands.embed import embed
 from stickytoken.cli.commands.evaluate import evaluate
 from stickytoken.cli.commands.explain import MeasuringOptions as ExplainOptions
 from stickytoken.cli.commands.probe import probe
 from stickytoken.cli.commands.tune import tune
-from stickytoken.cli.loading import load
 from stickytoken.cli.options.impact import MeasuringOptions as ImpactOptions
 from stickytoken.cli.options.impact import TextSide
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions

@@ -13,8 +13,8 @@ import planted
 import profiled
 from hostile import HOSTILE, assert_harmless
 from stickytoken import open_run
+from stickytoken.methods.profile._results import TOKEN_COLUMNS
 from stickytoken.methods.profile.probe import ProfileEvidence
-from stickytoken.methods.profile.results import TOKEN_COLUMNS
 from stickytoken.methods.profile.settings import ProfileSettings
 
 SUMMARY = {

@@ -15,7 +15,7 @@ from prompted_loading import load_prompted
 from stickytoken import load_encoder
 from stickytoken.errors import InputError
 from stickytoken.evaluation import compare, read_similarity, tune
-from stickytoken.evaluation.tasks import cosines
+from stickytoken.evaluation._tasks import cosines
 
 SENTENCES = tiny.sentences(24)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stickytoken.demo.inputs import (
+from stickytoken.demo._inputs import (
     COPIES,
     TEXT_CHARACTERS,
     checked_choices,
@@ -11,7 +11,7 @@ from stickytoken.demo.inputs import (
     checked_text,
     checked_token_id,
 )
-from stickytoken.demo.naming import name_of, named_token
+from stickytoken.demo._naming import name_of, named_token
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 

@@ -11,8 +11,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from stickytoken import load_encoder
-from stickytoken.demo.examples import listed_tokens, other_sentences, spread, worked_example, worst_token
-from stickytoken.demo.exploring import computed_evidence
+from stickytoken.demo._examples import listed_tokens, other_sentences, spread, worked_example, worst_token
+from stickytoken.demo._exploring import computed_evidence
 from stickytoken.demo.run_library import EXAMPLE, find_runs
 from stickytoken.demo.shared_model import SharedModel
 from stickytoken.errors import InputError, RunError

@@ -19,8 +19,8 @@ from stickytoken.detection import detect
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.module import CausalPrompt
 from stickytoken.errors import InputError, RunError
+from stickytoken.measurement.engines._ray_worker import ShardWorker
 from stickytoken.measurement.engines.ray_engine import ray_engine
-from stickytoken.measurement.engines.ray_worker import ShardWorker
 from stickytoken.precision import Precision
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tiny
 from stickytoken import load_encoder
-from stickytoken.encoders.batch_runner import BatchRunner, affordable_tokens
+from stickytoken.encoders._batch_runner import BatchRunner, affordable_tokens
 from stickytoken.encoders.batching import TOKEN_MULTIPLE, equal_length_batches
 from stickytoken.errors import EncodingError
 

@@ -15,7 +15,7 @@ import tiny_decoders
 from prompted_loading import load_prompted
 from stickytoken.errors import InputError
 from stickytoken.evaluation import compare, find_task, read_similarity
-from stickytoken.evaluation.comparison import encodings
+from stickytoken.evaluation._comparison import encodings
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,9 @@ from stickytoken.corpora.corpus import collect_sentences
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import EncodingError, InputError, RunError
 from stickytoken.explanation import ExplainSettings, explain
-from stickytoken.explanation.material import gather
-from stickytoken.explanation.measuring import measure
-from stickytoken.explanation.observing import Surroundings, unit
+from stickytoken.explanation._material import gather
+from stickytoken.explanation._measuring import measure
+from stickytoken.explanation._observing import Surroundings, unit
 from stickytoken.explanation.result import TABLES
 from stickytoken.insertion import Placement
 from stickytoken.inspection import inspector_of
@@ -179,7 +179,7 @@ def test_a_static_model_is_explained_without_attention():
 
 def test_a_model_without_attention_weights_is_explained_otherwise(tmp_path, monkeypatch):
     encoder = load_encoder(architectures.stacked(architectures.bert(tmp_path)))
-    monkeypatch.setattr("stickytoken.inspection.attention._reported", lambda output: [])
+    monkeypatch.setattr("stickytoken.inspection._attention._reported", lambda output: [])
     found = explain(encoder, ["river"], sentences=CORPUS, settings=SMALL)
     assert "attention" not in set(found.measures["area"])
     assert "hidden states" in set(found.measures["area"])

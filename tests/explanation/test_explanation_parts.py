@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics.pairwise import cosine_similarity
 
-from stickytoken.explanation.comparison import compare, distribution_distances
-from stickytoken.explanation.embeddings import EmbeddingMatrix, share_below
-from stickytoken.explanation.observing import distances_to_benign
-from stickytoken.explanation.placing import Part, place_copies
+from stickytoken.explanation._comparison import compare, distribution_distances
+from stickytoken.explanation._embeddings import EmbeddingMatrix, share_below
+from stickytoken.explanation._observing import distances_to_benign
+from stickytoken.explanation._placing import Part, place_copies
+from stickytoken.explanation._verdict import _CALLED, RunVerdict, findings, verdict
 from stickytoken.explanation.record import MEASURES_SCHEMA
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.explanation.tables import AREA_OF, frame, head_rows, measure_rows
-from stickytoken.explanation.verdict import _CALLED, RunVerdict, findings, verdict
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from stickytoken.impacts.compute import TaskOutcomes
-from stickytoken.impacts.conditions import Kind, make_conditions
-from stickytoken.impacts.effects import TaskEffects
+from stickytoken.impacts._compute import TaskOutcomes
+from stickytoken.impacts._conditions import Kind, make_conditions
+from stickytoken.impacts._effects import TaskEffects
 from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.insertion import Token
 

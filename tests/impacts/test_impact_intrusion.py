@@ -10,10 +10,9 @@ import planted
 import tiny
 from stickytoken.errors import InputError
 from stickytoken.impacts import impact
-from stickytoken.impacts.carriers import Treatment
-from stickytoken.impacts.compute import Group
-from stickytoken.impacts.conditions import Condition, Kind
-from stickytoken.impacts.intrusion import (
+from stickytoken.impacts._compute import Group
+from stickytoken.impacts._conditions import Condition, Kind
+from stickytoken.impacts._intrusion import (
     COPIES,
     TOP,
     IntrusionWork,
@@ -21,8 +20,9 @@ from stickytoken.impacts.intrusion import (
     load_search_corpus,
     plan_intrusion,
 )
-from stickytoken.impacts.intrusion_rows import copies_needed, intrusion_summary
-from stickytoken.impacts.vectors import clean_vectors
+from stickytoken.impacts._intrusion_rows import copies_needed, intrusion_summary
+from stickytoken.impacts._vectors import clean_vectors
+from stickytoken.impacts.carriers import Treatment
 from stickytoken.insertion import Token
 from stickytoken.measurement.engines.local import LocalEngine
 

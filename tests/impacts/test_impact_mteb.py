@@ -11,8 +11,8 @@ import impact_files as files
 import planted
 from stickytoken.errors import InputError
 from stickytoken.impacts import ImpactSettings, Side, impact
-from stickytoken.impacts.conditions import Condition, Kind
-from stickytoken.impacts.mteb_encoder import EditingEncoder
+from stickytoken.impacts._conditions import Condition, Kind
+from stickytoken.impacts._mteb_encoder import EditingEncoder
 from stickytoken.insertion import Placement, Token
 from stickytoken.tasks.mteb import PAPER_TASKS, MtebTask, evaluate, find_mteb_task
 

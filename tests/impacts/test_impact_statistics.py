@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
-from stickytoken.impacts.statistics import (
+from stickytoken.impacts._statistics import (
     bootstrap_samples,
     combine,
     compare,

@@ -11,8 +11,8 @@ from inspection_checks import assert_batches_and_order_change_nothing
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
-from stickytoken.inspection.attention import AttentionCapture
-from stickytoken.inspection.module_embedding import backbone_of
+from stickytoken.inspection._attention import AttentionCapture
+from stickytoken.inspection._module_embedding import backbone_of
 
 TEXT = "the river sings near the old bridge"
 COPIES = 4

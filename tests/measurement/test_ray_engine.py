@@ -21,11 +21,11 @@ from stickytoken.encoders import EncoderIdentity
 from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Token
 from stickytoken.measurement.engines import ray_engine as module
+from stickytoken.measurement.engines._ray_cluster import connected, nodes_of
+from stickytoken.measurement.engines._ray_worker import ShardWorker
 from stickytoken.measurement.engines.choice import RayCluster
 from stickytoken.measurement.engines.local import TokenWork
-from stickytoken.measurement.engines.ray_cluster import connected, nodes_of
 from stickytoken.measurement.engines.ray_engine import differing_parts, ray_engine
-from stickytoken.measurement.engines.ray_worker import ShardWorker
 from stickytoken.measurement.stage import Shard
 
 pytestmark = pytest.mark.slow

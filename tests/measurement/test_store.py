@@ -13,9 +13,9 @@ from stickytoken.detection.run_folder import RunFolder
 from stickytoken.detection.schema import SCHEMA_VERSION
 from stickytoken.errors import InputError, RunError
 from stickytoken.hashing import digest
-from stickytoken.methods.profile.results import TOKEN_COLUMNS as PROFILE_COLUMNS
+from stickytoken.methods.profile._results import TOKEN_COLUMNS as PROFILE_COLUMNS
+from stickytoken.methods.std._results import TOKEN_COLUMNS
 from stickytoken.methods.std.record import StdPlanRecord, StdResultRecord
-from stickytoken.methods.std.results import TOKEN_COLUMNS
 
 GOLDEN = Path(__file__).parents[1] / "data" / "run_schema_1"
 GOLDEN_2 = Path(__file__).parents[1] / "data" / "run_schema_2"

@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from stickytoken.methods.profile.results import measurements
+from stickytoken.methods.profile._results import measurements
 
 
 def test_rows_become_arrays_by_ascending_id_with_what_is_missing_kept_missing():

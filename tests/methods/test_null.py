@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from stickytoken.methods.null import Null, Shape
+from stickytoken.methods._null import Null, Shape
 from stickytoken.methods.statistics import Estimates
 
 TOKENS = 20_000

@@ -12,7 +12,7 @@ import profiled
 import tiny
 import tiny_architectures
 from stickytoken import load_encoder
-from stickytoken.encoders.arithmetic import _tf32, require_precision
+from stickytoken.encoders._arithmetic import _tf32, require_precision
 from stickytoken.encoders.cpu.calibration import calibration_inputs
 from stickytoken.encoders.cpu.low_precision import BFloat16Linears, Int8Linears
 from stickytoken.errors import InputError

@@ -15,8 +15,8 @@ import impact_files
 import planted
 import toy_method
 from stickytoken import detect, explain, impact, open_run, report
-from stickytoken.demo.examples import listed_tokens, other_sentences, worked_example
-from stickytoken.demo.exploring import Filters, computed_evidence, filtered, headings, table_rows
+from stickytoken.demo._examples import listed_tokens, other_sentences, worked_example
+from stickytoken.demo._exploring import Filters, computed_evidence, filtered, headings, table_rows
 from stickytoken.demo.run_library import find_runs
 from stickytoken.demo.shared_model import SharedModel
 from stickytoken.detection import probe

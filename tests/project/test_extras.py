@@ -147,8 +147,8 @@ def test_the_web_app_names_its_extra():
 @pytest.mark.parametrize(
     ("package", "module", "extra"),
     [
-        ("gradio", "stickytoken.demo.examples", "demo"),
-        ("plotly", "stickytoken.demo.examples", "report"),
+        ("gradio", "stickytoken.demo._examples", "demo"),
+        ("plotly", "stickytoken.demo._examples", "report"),
         ("jinja2", "stickytoken.reports.facts", "report"),
     ],
 )

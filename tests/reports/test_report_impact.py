@@ -18,6 +18,7 @@ from stickytoken import load_encoder
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.impacts import impact
 from stickytoken.impacts.results import TABLES, impacts_in
+from stickytoken.reports._measured_impacts import impact_facts
 from stickytoken.reports.content import read_content
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.impact_costs import (
@@ -27,7 +28,6 @@ from stickytoken.reports.figures.impact_costs import (
     token_costs,
 )
 from stickytoken.reports.figures.intrusion_curves import describe_intrusion, intrusion_curves
-from stickytoken.reports.measured_impacts import impact_facts
 from stickytoken.visible_text import visible
 
 FIGURES = ["impact-costs", "impact-tokens", "intrusion"]

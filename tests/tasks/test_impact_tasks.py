@@ -24,7 +24,7 @@ import impact_files as files
 from stickytoken.errors import InputError
 from stickytoken.impacts.settings import Side
 from stickytoken.tasks import LAYOUTS, load_task
-from stickytoken.tasks.labels import macro_f1, v_measures
+from stickytoken.tasks._labels import macro_f1, v_measures
 from stickytoken.tasks.pairs import SimilarityTask
 
 BUILDERS = {

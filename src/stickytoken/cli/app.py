@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from stickytoken.cli._group import WRONG_USAGE, CommandGroup
+from stickytoken.cli._help_page import PanelledCommand
 from stickytoken.cli.commands.demo import demo
 from stickytoken.cli.commands.detect import detect
 from stickytoken.cli.commands.embed import embed
@@ -17,8 +19,6 @@ from stickytoken.cli.commands.report import report
 from stickytoken.cli.commands.show import show
 from stickytoken.cli.commands.tokens import tokens
 from stickytoken.cli.commands.tune import tune
-from stickytoken.cli.group import WRONG_USAGE, CommandGroup
-from stickytoken.cli.help_page import PanelledCommand
 
 _PANELS = {
     "Commands": (tokens, detect, show, probe, report, explain, impact, demo),

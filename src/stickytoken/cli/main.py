@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from stickytoken.cli.interrupts import INTERRUPTED, remember_interrupts, was_interrupted
-from stickytoken.cli.pipes import CLOSED_PIPE, is_full, silence_stdout
+from stickytoken.cli._interrupts import INTERRUPTED, remember_interrupts, was_interrupted
+from stickytoken.cli._pipes import CLOSED_PIPE, is_full, silence_stdout
 
 
 def main() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from stickytoken.corpora._hub import PAPER_DATASETS, PAPER_NAME, sentences_from_hub
+from stickytoken.corpora._pair_file import pairs_from_file
 from stickytoken.corpora.corpus import Sentences, bundled_frame, bundled_sentences, given_sentences
 from stickytoken.corpora.files import sentences_from_file
-from stickytoken.corpora.hub import PAPER_DATASETS, PAPER_NAME, sentences_from_hub
-from stickytoken.corpora.pair_file import pairs_from_file
 from stickytoken.errors import InputError
 from stickytoken.validation import file_path, shown
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stickytoken.corpora import Sentences, load_sentences, pairs_from_file
-from stickytoken.corpora.pair_file import checked_pair
+from stickytoken.corpora._pair_file import checked_pair
 from stickytoken.corpora.pairs import SentencePair, pairs_fingerprint
 from stickytoken.errors import InputError
 from stickytoken.validation import file_path, list_of, shown

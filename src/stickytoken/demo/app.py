@@ -9,8 +9,8 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.components import one_line, render
-from stickytoken.demo.inputs import WAITING
+from stickytoken.demo._components import one_line, render
+from stickytoken.demo._inputs import WAITING
 from stickytoken.demo.startup import Startup
 from stickytoken.demo.tabs.compare_tab import compare_tab
 from stickytoken.demo.tabs.explain_tab import explain_tab

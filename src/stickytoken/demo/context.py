@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stickytoken.corpora import Sentences
-from stickytoken.demo.naming import name_of, shown_name
+from stickytoken.demo._naming import name_of, shown_name
 from stickytoken.demo.run_library import RunLibrary
 from stickytoken.demo.shared_model import SharedModel
 from stickytoken.detection.run import Run

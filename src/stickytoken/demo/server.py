@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from starlette.middleware import Middleware
 
+from stickytoken.demo._content_policy import ContentPolicy
+from stickytoken.demo._request_guard import AllowedHosts, RequestGuard
 from stickytoken.demo.app import App
-from stickytoken.demo.content_policy import ContentPolicy
-from stickytoken.demo.request_guard import AllowedHosts, RequestGuard
 from stickytoken.errors import InputError
 
 HOST = "127.0.0.1"

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stickytoken.detection.embedding_map import MAP_SCHEMA, embedding_map
-from stickytoken.detection.evidence_record import EvidenceRecord
+from stickytoken.detection._embedding_map import MAP_SCHEMA, embedding_map
+from stickytoken.detection._evidence_record import EvidenceRecord
 from stickytoken.detection.flagged import flagged_ids
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.insertion import Token

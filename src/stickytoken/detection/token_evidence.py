@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import polars as pl
 
 from stickytoken.corpora import Sentences
-from stickytoken.detection.embedding_map import MAP_SCHEMA
+from stickytoken.detection._embedding_map import MAP_SCHEMA
+from stickytoken.detection._evidence_record import EvidenceRecord
 from stickytoken.detection.evidence import RunEvidence, measured_evidence, ordinary_tokens
-from stickytoken.detection.evidence_record import EvidenceRecord
 from stickytoken.detection.run import Run
 from stickytoken.detection.same_model import require_same_model
 from stickytoken.encoders.protocol import Encoder

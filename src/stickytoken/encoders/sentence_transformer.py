@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.batch_runner import BatchRunner
-from stickytoken.encoders.fingerprint import modules_fingerprint
-from stickytoken.encoders.lengths import maximum_length, set_maximum_length
-from stickytoken.encoders.model_encoder import Content, ModelEncoder
+from stickytoken.encoders._batch_runner import BatchRunner
+from stickytoken.encoders._fingerprint import modules_fingerprint
+from stickytoken.encoders._lengths import maximum_length, set_maximum_length
+from stickytoken.encoders._model_encoder import Content, ModelEncoder
+from stickytoken.encoders._template import InputTemplate, read_template
 from stickytoken.encoders.prefixes.last_token_pooling import reads_last_token, tree_model
 from stickytoken.encoders.prefixes.reuse import REUSE, PrefixReuse, ReuseLimits, agree
 from stickytoken.encoders.protocol import EncoderIdentity
-from stickytoken.encoders.template import InputTemplate, read_template
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.insertion import TokenizedText

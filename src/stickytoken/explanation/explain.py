@@ -20,13 +20,13 @@ from stickytoken.detection.selection import token_ids as named_ids
 from stickytoken.encoders.loading.load import AnyModel, load_encoder
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, ModelError
-from stickytoken.explanation.assembling import Job, assemble
-from stickytoken.explanation.attributing import attribute
-from stickytoken.explanation.embeddings import EmbeddingMatrix
+from stickytoken.explanation._assembling import Job, assemble
+from stickytoken.explanation._attributing import attribute
+from stickytoken.explanation._embeddings import EmbeddingMatrix
+from stickytoken.explanation._material import gather
+from stickytoken.explanation._measuring import Measured, mean_direction, measure
+from stickytoken.explanation._observing import Surroundings, unit
 from stickytoken.explanation.files import ExplanationContent, stored_explanation
-from stickytoken.explanation.material import gather
-from stickytoken.explanation.measuring import Measured, mean_direction, measure
-from stickytoken.explanation.observing import Surroundings, unit
 from stickytoken.explanation.result import Explanation
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.measurement.atomic import require_writable

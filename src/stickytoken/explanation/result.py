@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from stickytoken.errors import InputError
+from stickytoken.explanation._verdict import Finding
 from stickytoken.explanation.files import ExplanationContent, stored_explanation
 from stickytoken.explanation.record import (
     EXPLANATION_SCHEMA_VERSION,
@@ -19,7 +20,6 @@ from stickytoken.explanation.record import (
     ExplanationRecord,
 )
 from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.explanation.verdict import Finding
 from stickytoken.hashing import digest
 from stickytoken.insertion import Placement
 from stickytoken.measurement.environment import package_versions

@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.explanation.attributing import PairMatrix
-from stickytoken.explanation.comparison import Comparison, compare, distribution_distances
-from stickytoken.explanation.placing import Part
+from stickytoken.explanation._attributing import PairMatrix
+from stickytoken.explanation._comparison import Comparison, compare, distribution_distances
+from stickytoken.explanation._placing import Part
 from stickytoken.explanation.record import NUMBERS
 
 Vector = NDArray[np.float64]

@@ -1,6 +1,6 @@
 """Measure what sticky tokens cost in similarity, retrieval, clustering, classification and intrusion."""
 
-from stickytoken.impacts.measure import impact
+from stickytoken.impacts._measure import impact
 from stickytoken.impacts.results import Impact, open_impact
 from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.tasks.protocol import Side

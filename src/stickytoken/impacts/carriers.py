@@ -9,7 +9,7 @@ from functools import partial
 
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
-from stickytoken.impacts.conditions import Condition, gaps, turns
+from stickytoken.impacts._conditions import Condition, gaps, turns
 from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.insertion import (
     Insertion,

@@ -25,8 +25,8 @@ def inspector_of(encoder: IdEncoder, limits: BatchLimits | None = None) -> Inspe
     """
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-    from stickytoken.inspection.modules import ModuleInspector
-    from stickytoken.inspection.prompted import PromptInspector
+    from stickytoken.inspection._modules import ModuleInspector
+    from stickytoken.inspection._prompted import PromptInspector
     from stickytoken.inspection.protocol import BATCH_LIMITS
 
     limits = limits or BATCH_LIMITS

@@ -26,9 +26,9 @@ import torch
 from numpy.typing import NDArray
 
 from stickytoken.errors import EncodingError, ModelError
-from stickytoken.inspection.embedded_text import EmbeddedText
+from stickytoken.inspection._embedded_text import EmbeddedText
+from stickytoken.inspection._quadrature import Rule, rule_along, whole_rule
 from stickytoken.inspection.protocol import Inspector
-from stickytoken.inspection.quadrature import Rule, rule_along, whole_rule
 
 # torch does not annotate its functions.
 _forward_mode: Any = torch.autograd.forward_ad

@@ -15,7 +15,7 @@ from stickytoken.encoders.batching import equal_length_batches
 from stickytoken.encoders.checks import require_usable, shown
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import EncodingError
-from stickytoken.inspection.embedded_text import EmbeddedText
+from stickytoken.inspection._embedded_text import EmbeddedText
 
 _HEADS_IF_UNKNOWN = 32
 

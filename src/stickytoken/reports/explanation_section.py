@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from stickytoken.explanation.files import ExplanationContent
+from stickytoken.reports._escaping import number, plain
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.escaping import number, plain
 from stickytoken.reports.figures.attribution_matrix import (
     attribution_matrix,
     attribution_table,

@@ -7,8 +7,8 @@ from typing import Any
 import polars as pl
 
 from stickytoken.methods.descriptions import Fact
+from stickytoken.reports._measured_impacts import impact_facts, impact_notes
 from stickytoken.reports.content import RunContent, category_counts
-from stickytoken.reports.measured_impacts import impact_facts, impact_notes
 
 
 def headline(content: RunContent) -> str:

@@ -6,6 +6,7 @@ import polars as pl
 
 from stickytoken.detection.run import Run
 from stickytoken.methods.descriptions import Distribution, Scatter
+from stickytoken.reports._measured_impacts import impact_figures
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.figures.composition import (
     breakdowns,
@@ -27,7 +28,6 @@ from stickytoken.reports.figures.symptom_curves import (
     describe_curves,
     symptom_curves,
 )
-from stickytoken.reports.measured_impacts import impact_figures
 
 
 def report_figures(content: RunContent) -> list[ReportFigure]:

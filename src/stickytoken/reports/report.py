@@ -11,20 +11,20 @@ from typing import BinaryIO
 from stickytoken.detection import Run
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement.atomic import write_atomically
-from stickytoken.reports.comparison import compare, comparison_figures
-from stickytoken.reports.comparison_report import (
+from stickytoken.reports._comparison_report import (
     comparison_document,
     comparison_markdown,
     comparison_page,
 )
+from stickytoken.reports._json_report import run_document
+from stickytoken.reports._markdown_report import run_markdown
+from stickytoken.reports._page import run_page
+from stickytoken.reports._pictures import save_figures
+from stickytoken.reports.comparison import compare, comparison_figures
 from stickytoken.reports.content import RunContent, read_content
 from stickytoken.reports.explanation_section import explained_tokens
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.figure import ReportFigure
-from stickytoken.reports.json_report import run_document
-from stickytoken.reports.markdown_report import run_markdown
-from stickytoken.reports.page import run_page
-from stickytoken.reports.pictures import save_figures
 from stickytoken.validation import file_path, shown
 
 REPORT_FILE = "report.html"

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from stickytoken.reports.escaping import finalized, number, plain, spaced
+from stickytoken.reports._escaping import finalized, number, plain, spaced
 
 _OWN = "stickytoken.reports"
 

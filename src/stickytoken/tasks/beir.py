@@ -9,8 +9,8 @@ import polars as pl
 
 from stickytoken.corpora.tables import read_table, text_column
 from stickytoken.errors import InputError
-from stickytoken.tasks.columns import ids, labels, numbers, require_columns
-from stickytoken.tasks.ranking import RetrievalTask
+from stickytoken.tasks._columns import ids, labels, numbers, require_columns
+from stickytoken.tasks._ranking import RetrievalTask
 
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 _PREFERRED = "test"

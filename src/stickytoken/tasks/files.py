@@ -10,12 +10,12 @@ import polars as pl
 
 from stickytoken.corpora.tables import TABLE_SUFFIXES, read_table
 from stickytoken.errors import InputError
+from stickytoken.tasks._columns import filled_texts, labels, numbers, require_columns, text_lists
+from stickytoken.tasks._labels import ClassificationTask, ClusteringTask
+from stickytoken.tasks._ranking import RerankingTask
 from stickytoken.tasks.beir import CORPUS, QUERIES, read_beir
-from stickytoken.tasks.columns import filled_texts, labels, numbers, require_columns, text_lists
-from stickytoken.tasks.labels import ClassificationTask, ClusteringTask
 from stickytoken.tasks.pairs import PairClassificationTask, SimilarityTask
 from stickytoken.tasks.protocol import Task
-from stickytoken.tasks.ranking import RerankingTask
 
 LAYOUTS = (
     "STS: sentence1, sentence2, score",

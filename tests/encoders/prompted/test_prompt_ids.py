@@ -6,8 +6,8 @@ import pytest
 import transformers
 
 import tiny_architectures as architectures
-from stickytoken.encoders.prompted.cleaning import clean_sentence, join_words
-from stickytoken.encoders.prompted.prompt_ids import PromptTokenizer
+from stickytoken.encoders.prompted._cleaning import clean_sentence, join_words
+from stickytoken.encoders.prompted._prompt_ids import PromptTokenizer
 from stickytoken.encoders.prompted.prompts import PLACEHOLDER, find_prompt
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 

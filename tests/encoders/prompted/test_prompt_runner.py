@@ -8,7 +8,7 @@ import tiny
 import tiny_decoders
 from prefix_trees import counted_trees, grid_probes
 from stickytoken.encoders.prefixes.reuse import REUSE, PrefixReuse, ReuseLimits
-from stickytoken.encoders.prompted import runner as prompt_runner
+from stickytoken.encoders.prompted import _runner as prompt_runner
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import find_prompt

@@ -9,10 +9,10 @@ import torch
 
 import tiny
 import tiny_decoders
+from stickytoken.encoders.prompted._runner import PromptRunner
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import find_prompt
-from stickytoken.encoders.prompted.runner import PromptRunner
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 
 SENTENCES = tiny.sentences(6)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stickytoken.encoders.prompted.cleaning import clean_sentence, join_words, reachable_text
+from stickytoken.encoders.prompted._cleaning import clean_sentence, join_words, reachable_text
+from stickytoken.encoders.prompted._presets import preset_for
 from stickytoken.encoders.prompted.model import Reading
-from stickytoken.encoders.prompted.presets import preset_for
 from stickytoken.encoders.prompted.prompts import PLACEHOLDER, PROMPTS, SENTENCE, find_prompt, is_template
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 from stickytoken.errors import InputError

@@ -12,8 +12,8 @@ import tiny
 import tiny_decoders
 from stickytoken.encoders.prefixes.reuse import ReuseLimits
 from stickytoken.encoders.prompted import layer_states
-from stickytoken.encoders.prompted.cleaning import clean_sentence
-from stickytoken.encoders.prompted.decoder import find_decoder
+from stickytoken.encoders.prompted._cleaning import clean_sentence
+from stickytoken.encoders.prompted._decoder import find_decoder
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.layer_states import pooled_states
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, Reading

@@ -17,7 +17,7 @@ from stickytoken.corpora.pairs import SentencePair
 from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Insertion
 from stickytoken.measurement.identity import differences
-from stickytoken.methods.profile.results import TOKEN_COLUMNS, estimate_lifts, estimate_pulls, measurements
+from stickytoken.methods.profile._results import TOKEN_COLUMNS, estimate_lifts, estimate_pulls, measurements
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.statistics import q_values
 

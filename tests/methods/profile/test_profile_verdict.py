@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from stickytoken.methods.null import Null, Shape
+from stickytoken.methods._null import Null, Shape
 from stickytoken.methods.profile.estimates import Measurements, TokenEstimates
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.profile.settings import ProfileSettings

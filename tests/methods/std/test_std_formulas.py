@@ -13,7 +13,7 @@ from sklearn.metrics.pairwise import cosine_distances, euclidean_distances, manh
 
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion, Placement
-from stickytoken.methods.std.distances import Metric, distances
+from stickytoken.methods.std._distances import Metric, distances
 from stickytoken.methods.std.formulas import (
     candidate_threshold,
     falls_on_average,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stickytoken.cli.command import command
-from stickytoken.cli.loading import collector_paused
+from stickytoken.cli._command import command
+from stickytoken.cli._loading import collector_paused
+from stickytoken.cli._run_models import load_for, require_found
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.panels import MODEL, OUTPUT, TEXTS
 from stickytoken.cli.output.console import inform, print_json, print_line, status
-from stickytoken.cli.run_models import load_for, require_found
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:

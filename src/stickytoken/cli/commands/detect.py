@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from stickytoken.cli.command import command
-from stickytoken.cli.loading import load
-from stickytoken.cli.named_tokens import named_token_ids
+from stickytoken.cli._command import command
+from stickytoken.cli._loading import load
+from stickytoken.cli._named_tokens import named_token_ids
 from stickytoken.cli.options.computation import EngineOptions
 from stickytoken.cli.options.method import MethodOptions, method_options
 from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions

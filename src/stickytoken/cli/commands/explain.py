@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stickytoken.cli.command import command
-from stickytoken.cli.named_tokens import token_id
+from stickytoken.cli._command import command
+from stickytoken.cli._named_tokens import token_id
+from stickytoken.cli._run_models import load_for, run_in
 from stickytoken.cli.options.measuring import AnySeed, CopiesInText, IntervalConfidence
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
@@ -18,7 +19,6 @@ from stickytoken.cli.options.texts import Column, Ids, Source, TokenArguments
 from stickytoken.cli.output.console import inform, print_json
 from stickytoken.cli.output.explanation import print_explanation
 from stickytoken.cli.output.progress import progress_bar
-from stickytoken.cli.run_models import load_for, run_in
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from stickytoken.cli.command import command
-from stickytoken.cli.named_tokens import named_token_ids
+from stickytoken.cli._command import command
+from stickytoken.cli._named_tokens import named_token_ids
+from stickytoken.cli._run_models import load_for, run_in
 from stickytoken.cli.options.computation import EngineOptions
 from stickytoken.cli.options.impact import MeasuredOptions, MeasuringOptions
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
@@ -19,7 +20,6 @@ from stickytoken.cli.options.texts import Source
 from stickytoken.cli.output.console import inform
 from stickytoken.cli.output.impact import show_impact
 from stickytoken.cli.output.progress import progress_bar
-from stickytoken.cli.run_models import load_for, run_in
 from stickytoken.errors import InputError
 
 

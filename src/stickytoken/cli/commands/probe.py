@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-from stickytoken.cli.command import command
-from stickytoken.cli.loading import load
-from stickytoken.cli.named_tokens import token_id
+from stickytoken.cli._command import command
+from stickytoken.cli._loading import load
+from stickytoken.cli._named_tokens import token_id
 from stickytoken.cli.options.method import MethodOptions, method_options
 from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions

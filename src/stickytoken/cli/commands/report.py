@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from stickytoken.cli.command import command
+from stickytoken.cli._command import command
 from stickytoken.cli.options.output import VerbosityOptions
 from stickytoken.cli.options.panels import OUTPUT, TEXTS
 from stickytoken.cli.output.console import inform, print_line, status

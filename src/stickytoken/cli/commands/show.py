@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stickytoken.cli.command import command
+from stickytoken.cli._command import command
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.panels import OUTPUT, TEXTS
 from stickytoken.cli.options.texts import InCategory

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from stickytoken.cli.command import command
-from stickytoken.cli.loading import silence_transformers
+from stickytoken.cli._command import command
+from stickytoken.cli._loading import silence_transformers
 from stickytoken.cli.options.model import Model, Revision, TrustRemoteCode
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.panels import OUTPUT

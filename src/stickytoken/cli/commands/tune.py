@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stickytoken.cli.command import command
-from stickytoken.cli.loading import load
+from stickytoken.cli._command import command
+from stickytoken.cli._loading import load
 from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions, Start
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.panels import LANGUAGE_MODELS, TEXTS

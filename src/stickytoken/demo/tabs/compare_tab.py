@@ -6,9 +6,9 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.components import FigureSlot, message, render, show_errors, slot_contents
+from stickytoken.demo._components import FigureSlot, message, render, show_errors, slot_contents
 from stickytoken.demo.run_library import RunLibrary
-from stickytoken.demo.tabs.events import ON_TABLES, on_first_opening
+from stickytoken.demo.tabs._events import ON_TABLES, on_first_opening
 from stickytoken.errors import InputError
 from stickytoken.reports.comparison import (
     agreement_table,

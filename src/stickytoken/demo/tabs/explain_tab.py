@@ -8,9 +8,9 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.components import FigureSlot, count_field, render, show_errors, slot_contents, tables
-from stickytoken.demo.examples import worked_example
-from stickytoken.demo.explaining import (
+from stickytoken.demo._components import FigureSlot, count_field, render, show_errors, slot_contents, tables
+from stickytoken.demo._examples import worked_example
+from stickytoken.demo._explaining import (
     FIGURES,
     chosen_settings,
     explain_on,
@@ -19,10 +19,10 @@ from stickytoken.demo.explaining import (
     neighbours_table,
     pairs_table,
 )
-from stickytoken.demo.inputs import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS
-from stickytoken.demo.naming import named_token
+from stickytoken.demo._inputs import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS
+from stickytoken.demo._naming import named_token
 from stickytoken.demo.startup import Startup
-from stickytoken.demo.tabs.events import ON_MODEL, ON_STARTUP, on_first_opening
+from stickytoken.demo.tabs._events import ON_MODEL, ON_STARTUP, on_first_opening
 from stickytoken.demo.tabs.try_tab import NAMING, PLACES
 from stickytoken.explanation import Explanation
 from stickytoken.insertion import Placement

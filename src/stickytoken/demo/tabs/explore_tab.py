@@ -6,9 +6,9 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.components import FigureSlot, message, render, show_errors, slot_contents
-from stickytoken.demo.examples import worst_token
-from stickytoken.demo.exploring import (
+from stickytoken.demo._components import FigureSlot, message, render, show_errors, slot_contents
+from stickytoken.demo._examples import worst_token
+from stickytoken.demo._exploring import (
     Filters,
     choices,
     computed_evidence,
@@ -19,10 +19,10 @@ from stickytoken.demo.exploring import (
     table_rows,
     tokens_offered,
 )
-from stickytoken.demo.inputs import TABLE_ROWS, checked_choices, checked_token_id
+from stickytoken.demo._inputs import TABLE_ROWS, checked_choices, checked_token_id
 from stickytoken.demo.run_library import RunLibrary
 from stickytoken.demo.startup import Startup
-from stickytoken.demo.tabs.events import ON_MODEL, ON_TABLES, on_first_opening
+from stickytoken.demo.tabs._events import ON_MODEL, ON_TABLES, on_first_opening
 from stickytoken.errors import InputError
 from stickytoken.reports.cards import card_of
 from stickytoken.reports.content import RunContent

@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo.components import (
+from stickytoken.demo._components import (
     FigureSlot,
     count_field,
     message,
@@ -17,14 +17,14 @@ from stickytoken.demo.components import (
     slot_contents,
     tables,
 )
+from stickytoken.demo._examples import listed_tokens, other_sentences, worked_example
+from stickytoken.demo._inputs import COPIES, checked_count, checked_placement, checked_text, checked_token_id
+from stickytoken.demo._naming import named_token
+from stickytoken.demo._trial import Answer, Question, measure_trial, plan_trial
+from stickytoken.demo._trial_figures import describe_answer, pair_heatmap, similarity_curve
 from stickytoken.demo.context import Context
-from stickytoken.demo.examples import listed_tokens, other_sentences, worked_example
-from stickytoken.demo.inputs import COPIES, checked_count, checked_placement, checked_text, checked_token_id
-from stickytoken.demo.naming import named_token
 from stickytoken.demo.startup import Startup
-from stickytoken.demo.tabs.events import ON_MODEL, ON_STARTUP
-from stickytoken.demo.trial import Answer, Question, measure_trial, plan_trial
-from stickytoken.demo.trial_figures import describe_answer, pair_heatmap, similarity_curve
+from stickytoken.demo.tabs._events import ON_MODEL, ON_STARTUP
 from stickytoken.errors import StickyTokenError
 from stickytoken.insertion import Placement
 from stickytoken.reports.figures.figure import DataTable, ReportFigure

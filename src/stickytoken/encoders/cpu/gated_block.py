@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from stickytoken.encoders.cpu.linear_places import LinearPlace
+from stickytoken.encoders.cpu._linear_places import LinearPlace
 from stickytoken.encoders.cpu.packed_linear import (
     PackedForward,
     PackedLinear,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from stickytoken.encoders.cpu.linear_places import LinearPlace
+from stickytoken.encoders.cpu._linear_places import LinearPlace
 from stickytoken.encoders.cpu.packed_linear import (
     SWITCH,
     PackedForward,

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import torch
 
 from stickytoken.encoders.batching import TOKEN_MULTIPLE
-from stickytoken.encoders.cpu.linear_places import LinearPlace, linear_places
+from stickytoken.encoders.cpu._linear_places import LinearPlace, linear_places
 from stickytoken.encoders.model_state import evaluating
 from stickytoken.errors import StickyTokenWarning
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast, overload
 
-from stickytoken.encoders.lengths import require_length
+from stickytoken.encoders._lengths import require_length
+from stickytoken.encoders._text_encoder import TextEncoder, TextModel
+from stickytoken.encoders.loading._weights_dtype import require_running, set_precision
 from stickytoken.encoders.loading.devices import require_cuda, require_device
 from stickytoken.encoders.loading.errors import explained, reported_missing, require_all_weights
 from stickytoken.encoders.loading.resolution import (
@@ -18,7 +20,6 @@ from stickytoken.encoders.loading.resolution import (
 )
 from stickytoken.encoders.loading.spec import EncoderSpec
 from stickytoken.encoders.loading.tokenizers import TOKENIZER_FILES, load_tokenizer
-from stickytoken.encoders.loading.weights_dtype import require_running, set_precision
 from stickytoken.encoders.prompted.loading import (
     encoder_of_module,
     load_causal,
@@ -27,7 +28,6 @@ from stickytoken.encoders.prompted.loading import (
 )
 from stickytoken.encoders.prompting import Prompting
 from stickytoken.encoders.protocol import Encoder, IdEncoder, is_encoder
-from stickytoken.encoders.text_encoder import TextEncoder, TextModel
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.precision import Precision

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stickytoken.encoders._template import InputTemplate
 from stickytoken.encoders.prefixes.reuse import TreeModel, known_kind
-from stickytoken.encoders.template import InputTemplate
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

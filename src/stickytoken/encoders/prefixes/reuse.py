@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.prefixes.tree import Branch, grow, levels, new_tokens
+from stickytoken.encoders.prefixes._tree import Branch, grow, levels, new_tokens
 
 # A model takes one mask, one with a sliding window, or one for each kind of layer.
 _ONE, _WINDOW, _BY_KIND = "one", "window", "by kind"

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.arithmetic import Arithmetic
+from stickytoken.encoders._arithmetic import Arithmetic
+from stickytoken.encoders._fingerprint import config_of
+from stickytoken.encoders._lengths import context_length
+from stickytoken.encoders._model_encoder import Content, ModelEncoder
 from stickytoken.encoders.checks import shown
-from stickytoken.encoders.fingerprint import config_of
-from stickytoken.encoders.lengths import context_length
-from stickytoken.encoders.model_encoder import Content, ModelEncoder
 from stickytoken.encoders.prefixes.reuse import REUSE, ReuseLimits
-from stickytoken.encoders.prompted.decoder import find_decoder
+from stickytoken.encoders.prompted._decoder import find_decoder
+from stickytoken.encoders.prompted._runner import PromptRunner
+from stickytoken.encoders.prompted._vocabulary import PromptVocabulary
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, Reading
-from stickytoken.encoders.prompted.runner import PromptRunner
-from stickytoken.encoders.prompted.vocabulary import PromptVocabulary
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import EncodingError

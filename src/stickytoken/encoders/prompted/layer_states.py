@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stickytoken.encoders.prompted.decoder import Decoder
+from stickytoken.encoders.prompted._decoder import Decoder
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending, plain_states, prepended
 
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from stickytoken.encoders.prompted.cleaning import clean_sentence, join_words
-from stickytoken.encoders.prompted.decoder import Decoder, find_decoder
+from stickytoken.encoders.prompted._cleaning import clean_sentence, join_words
+from stickytoken.encoders.prompted._decoder import Decoder, find_decoder
+from stickytoken.encoders.prompted._prompt_ids import Ids, PromptIds, PromptTokenizer
 from stickytoken.encoders.prompted.layer_states import PromptBatch
-from stickytoken.encoders.prompted.prompt_ids import Ids, PromptIds, PromptTokenizer
 from stickytoken.encoders.prompted.prompts import PLACEHOLDER, Prompt
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer

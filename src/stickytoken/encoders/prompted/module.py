@@ -10,10 +10,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import InputModule
 from sentence_transformers.sentence_transformer.modules import Normalize
 
-from stickytoken.encoders.lengths import context_length
+from stickytoken.encoders._lengths import context_length
+from stickytoken.encoders.prompted._presets import preset_for
 from stickytoken.encoders.prompted.layer_states import pooled_states
 from stickytoken.encoders.prompted.model import PromptedModel, PromptLayout, Reading
-from stickytoken.encoders.prompted.presets import preset_for
 from stickytoken.encoders.prompted.prompts import Prompt, find_prompt
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 from stickytoken.errors import EncodingError, InputError
@@ -198,7 +198,7 @@ def reading_for(
     Raises:
         InputError: start or exit is given without token prepending, or a value is impossible.
     """
-    from stickytoken.encoders.prompted.decoder import find_decoder
+    from stickytoken.encoders.prompted._decoder import find_decoder
 
     chosen = find_prompt(prompt)
     if not token_prepending and (start is not None or exit is not None):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from stickytoken.encoders.tokenizing.word_boundaries import (
+from stickytoken.encoders.tokenizing._word_boundaries import (
     PRINTABLE,
     STOPS,
     Boundaries,

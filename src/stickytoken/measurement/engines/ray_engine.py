@@ -14,9 +14,9 @@ from typing import Any
 from stickytoken.encoders.loading.spec import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import InputError, RunError, StickyTokenError
+from stickytoken.measurement.engines._ray_cluster import Share, connected, divide, nodes_of
+from stickytoken.measurement.engines._ray_worker import ShardWorker, WorkerReport
 from stickytoken.measurement.engines.protocol import ComputedShard, P, S, Work
-from stickytoken.measurement.engines.ray_cluster import Share, connected, divide, nodes_of
-from stickytoken.measurement.engines.ray_worker import ShardWorker, WorkerReport
 from stickytoken.measurement.identity import differences
 
 _LOG = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.errors import InputError
-from stickytoken.methods.null import Null, Shape
+from stickytoken.methods._null import Null, Shape
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.statistics import (
     Estimates,

@@ -17,11 +17,11 @@ from stickytoken.measurement.progress import Progress, ProgressCallback
 from stickytoken.measurement.stage import Shard, Stage
 from stickytoken.methods.evidence_panel import fitting_copies
 from stickytoken.methods.job import Job
+from stickytoken.methods.profile._results import Findings
+from stickytoken.methods.profile._run import compute_profile, plan_profile
 from stickytoken.methods.profile.plan import anchor_panel, round_stage
 from stickytoken.methods.profile.record import ProfilePlanRecord
-from stickytoken.methods.profile.results import Findings
 from stickytoken.methods.profile.rounds import Round, cells
-from stickytoken.methods.profile.run import compute_profile, plan_profile
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.symptoms import SYMPTOM_CARRIERS, SymptomStage
 

@@ -23,7 +23,7 @@ from stickytoken.methods.probes import (
     walk_vocabulary,
     word_count,
 )
-from stickytoken.methods.std.distances import Metric, distances
+from stickytoken.methods.std._distances import Metric, distances
 from stickytoken.methods.std.record import PairRecord, StdPlanRecord
 from stickytoken.methods.std.settings import StdSettings
 from stickytoken.methods.std.stages import PLACEMENTS, PairProbes, ScoringStage, ValidationStage

@@ -9,7 +9,7 @@ from stickytoken.measurement.engines.local import compute_shard
 from stickytoken.measurement.progress import Progress, ProgressCallback
 from stickytoken.measurement.stage import Shard
 from stickytoken.methods.job import Job
-from stickytoken.methods.std.distances import Metric
+from stickytoken.methods.std._distances import Metric
 from stickytoken.methods.std.plan import make_plan, validation_stage
 from stickytoken.methods.std.settings import StdSettings
 from stickytoken.methods.std.stages import PLACEMENTS

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stickytoken.insertion import Placement, Probe, Token
 from stickytoken.methods.probes import ProbeGrid
-from stickytoken.methods.std.distances import Metric, distances
+from stickytoken.methods.std._distances import Metric, distances
 from stickytoken.methods.std.formulas import falls_on_average, sticky_score
 from stickytoken.methods.std.settings import PlacementWeights, StdSettings
 from stickytoken.precision import Precision

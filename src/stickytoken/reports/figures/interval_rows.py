@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import plotly.graph_objects as go
 import polars as pl
 
+from stickytoken.reports.figures._shown_measures import measures_table, shown_measures
 from stickytoken.reports.figures.figure import DataTable
-from stickytoken.reports.figures.shown_measures import measures_table, shown_measures
 from stickytoken.reports.figures.style import CONTROL, STICKY, empty_figure, label, legend_label, new_figure
 
 _NEEDED = ("value", "benign_low", "benign_high")

@@ -1,0 +1,116 @@
+"""Open the run that a command works with, and load its model as it was loaded for the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from stickytoken.cli._loading import load
+from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
+from stickytoken.errors import InputError, ModelError
+
+if TYPE_CHECKING:
+    from stickytoken.detection import Run
+    from stickytoken.detection.schema import LoadingRecord, RunRecord
+    from stickytoken.encoders import Encoder
+
+
+def run_in(source: str, model: str | None) -> Run | None:
+    """Open the run that the source names; None where it names a model.
+
+    Args:
+        source: a run folder or a model.
+        model: what `--model` says.
+
+    Raises:
+        RunError: the run is damaged or not finished.
+        InputError: `--model` is given, and the source is not a run.
+    """
+    from stickytoken.detection.run import is_run, open_run
+
+    if is_run(source):
+        return open_run(source)
+    if model is not None:
+        raise InputError(f"--model needs a run folder, and {source} is not one: leave --model out")
+    return None
+
+
+def load_for(
+    source: str,
+    run: RunRecord | None,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
+    model: str | None = None,
+) -> Encoder:
+    """Load the model that the source names, or the model of a run.
+
+    What the user leaves open is as in the run: precision and revision separately, prompt and token prepending
+    together.
+
+    Args:
+        source: a model where there is no run, else the run folder.
+        run: run.json of the run; None without one.
+        loading: options of loading.
+        prompting: options of prompts.
+        model: the model of the run, if it has moved.
+
+    Raises:
+        ModelError: it cannot be found or used.
+        InputError: an option that it cannot meet.
+    """
+    if run is None:
+        return load(source, loading, prompting)
+    recorded = recorded_loading(run)
+    loading = replace(
+        loading, dtype=loading.dtype or recorded.dtype, revision=loading.revision or recorded.revision
+    )
+    if prompting == PromptingOptions():
+        kept = recorded.model_dump(exclude={"dtype", "revision"})
+        prompting = PromptingOptions(**asdict(prompting) | kept)
+    with _named_by(source):
+        return load(model or run.model.name, loading, prompting)
+
+
+def require_found(
+    source: str, run: RunRecord | None, loading: LoadingOptions, model: str | None = None
+) -> str:
+    """Return the name of the model that `load_for` would load, and refuse early one that does not exist.
+
+    Args:
+        source: a model where there is no run, else the run folder.
+        run: run.json of the run; None without one.
+        loading: options of loading.
+        model: the model of the run, if it has moved.
+
+    Raises:
+        ModelError: it cannot be found.
+        InputError: a revision of a folder.
+    """
+    from stickytoken.encoders.loading.resolution import resolve_model
+
+    if run is None:
+        return resolve_model(source, loading.revision).name
+    with _named_by(source):
+        revision = loading.revision or recorded_loading(run).revision
+        return resolve_model(model or run.model.name, revision).name
+
+
+@contextmanager
+def _named_by(source: str) -> Iterator[None]:
+    """Add to an error that it is about the model of a run."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"the model of {source}: {error} (if it has moved, pass --model)") from error
+
+
+def recorded_loading(run: RunRecord) -> LoadingRecord:
+    """Return how the run's model was loaded; old runs know only their prompt and precision."""
+    from stickytoken.detection.schema import LoadingRecord
+
+    if run.model.loading is not None:
+        return run.model.loading
+    known = run.identity_parts.get("encoder", {})
+    return LoadingRecord(**{name: known[name] for name in ("dtype", "prompt") if name in known})

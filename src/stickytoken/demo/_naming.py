@@ -1,0 +1,56 @@
+"""Names of tokens: which one a visitor means, and what the app calls it. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from stickytoken.demo._inputs import TOKEN_CHARACTERS
+from stickytoken.detection.selection import choose_tokens, find_token
+from stickytoken.errors import InputError
+from stickytoken.insertion import Token
+from stickytoken.visible_text import visible
+from stickytoken.vocabulary.categories import Vocabulary
+
+_ID = re.compile(r"\s*#(\d{1,9})\s*", re.ASCII)
+_DIGITS = re.compile(r"\s*\d+\s*", re.ASCII)
+
+
+def named_token(vocabulary: Vocabulary, name: object) -> Token:
+    """Find the token that a visitor named: ``#`` and an id, a vocabulary string, or its text.
+
+    Raises:
+        InputError: there is none, there are several, or it cannot occur in text.
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise InputError("the token is empty: write it as in the vocabulary, or # and its id")
+    if len(name) > TOKEN_CHARACTERS:
+        raise InputError(f"the token has {len(name):,} characters, and the limit is {TOKEN_CHARACTERS}")
+    by_id = _ID.fullmatch(name)
+    try:
+        token_id = int(by_id.group(1)) if by_id else find_token(vocabulary, name)
+    except InputError as error:
+        if _DIGITS.fullmatch(name):
+            raise InputError(f"{error}; if you mean the id, write #{name.strip()}") from error
+        raise
+    return choose_tokens(vocabulary, [token_id], None, 0)[0]
+
+
+def name_of(vocabulary: Vocabulary, token_id: int) -> str:
+    """Return what a visitor can type to name a token: its vocabulary string if that is enough, else #id."""
+    name = vocabulary.tokens[_place(vocabulary, token_id)]
+    try:
+        found = named_token(vocabulary, name)
+    except InputError:
+        return f"#{token_id}"
+    return name if found.id == token_id and visible(name) == name else f"#{token_id}"
+
+
+def shown_name(vocabulary: Vocabulary, token_id: int) -> str:
+    """Return the vocabulary string with every character visible."""
+    return visible(vocabulary.tokens[_place(vocabulary, token_id)])
+
+
+def _place(vocabulary: Vocabulary, token_id: int) -> int:
+    if token_id not in vocabulary.ids:
+        raise InputError(f"the vocabulary has no token id {token_id}: choose a token from the list")
+    return vocabulary.ids.index(token_id)

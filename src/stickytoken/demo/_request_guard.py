@@ -1,0 +1,121 @@
+"""Turn away requests that this app's own page does not send."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+
+from stickytoken.demo._content_policy import Application, Message, Receive, Send
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_LOG = logging.getLogger(__name__)
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.ASCII)
+_BODY_BYTES = 16_000_000
+_API = "/gradio_api"
+_JOIN = f"{_API}/queue/join"
+# The page sends nothing else; uploads, direct calls and Gradio's own editor stay closed.
+_POSTED = (_JOIN, f"{_API}/cancel", f"{_API}/reset")
+_READING = ("GET", "HEAD", "OPTIONS")
+
+
+class AllowedHosts:
+    """Names under which the app may be addressed.
+
+    A page of another site can make a browser resolve that site's name to this machine and then read the
+    app (DNS rebinding); the request still carries the other name.
+
+    Args:
+        names: host names, without a port.
+    """
+
+    def __init__(self, names: Iterable[str] = LOOPBACK) -> None:
+        self._names = {name.lower() for name in names}
+
+    def add(self, name: str) -> None:
+        """Allow one more name: that of a public address."""
+        self._names.add(name.lower())
+
+    def allow(self, address: str) -> bool:
+        """Whether a ``Host`` header, a name with or without a port, is one of them."""
+        found = _HOST.fullmatch(address.lower())
+        return found is not None and found[1] in self._names
+
+
+class RequestGuard:
+    """ASGI middleware that refuses requests that the app's own page does not send.
+
+    Args:
+        app: the application.
+        hosts: names under which the app may be addressed.
+        body_bytes: largest request body.
+    """
+
+    def __init__(self, app: Application, hosts: AllowedHosts, body_bytes: int = _BODY_BYTES) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._body_bytes = body_bytes
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        refused = self._refusal(scope)
+        if refused is None:
+            try:
+                await self._app(scope, receive, send)
+            except KeyError:
+                # Gradio looks events up by number when they are sent; handlers run later, in its queue.
+                if scope["path"].rstrip("/") != _JOIN:
+                    raise
+                refused = (404, "the page has no such event: reload it")
+        if refused is not None:
+            _LOG.warning("refused a request: %s", refused[1])
+            await _refuse(scope, send, *refused)
+
+    def _refusal(self, scope: Message) -> tuple[int, str] | None:
+        """Return status and reason of a refusal; None if the request is allowed."""
+        headers: dict[bytes, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.lower(), []).append(value.decode("latin-1"))
+        hosts = headers.get(b"host", [])
+        if len(hosts) != 1 or not self._hosts.allow(hosts[0]):
+            return 403, "this app answers on this machine only: open it as localhost or 127.0.0.1"
+        for origin in headers.get(b"origin", []):
+            address = origin.partition("://")[2]
+            if address != hosts[0] and not (self._hosts.allow(address) and not _is_loopback(address)):
+                return 403, "this app answers its own page only"
+        if scope["type"] == "websocket":
+            return 403, "this app has no websockets"
+        return self._body_refusal(scope, headers)
+
+    def _body_refusal(self, scope: Message, headers: dict[bytes, list[str]]) -> tuple[int, str] | None:
+        if scope["method"] in _READING:
+            return None
+        if scope["path"].rstrip("/") not in _POSTED:
+            return 404, "this app has no API: use the command line or the Python package instead"
+        length = headers.get(b"content-length", [""])[0]
+        if not length.isdecimal():
+            return 411, "the length of the request is missing"
+        if int(length) > self._body_bytes:
+            return 413, f"the request has more than {self._body_bytes:,} bytes"
+        return None
+
+
+def _is_loopback(address: str) -> bool:
+    return AllowedHosts().allow(address)
+
+
+async def _refuse(scope: Message, send: Send, status: int, reason: str) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008, "reason": reason})
+        return
+    body = f"{reason}\n".encode()
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

@@ -1,0 +1,260 @@
+"""What encoders of torch models share: following the user's model, lower precisions, checks of inputs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stickytoken.encoders._arithmetic import ROUNDING, Arithmetic, arithmetic, require_precision
+from stickytoken.encoders._fingerprint import weights_fingerprint
+from stickytoken.encoders.checks import require_list, require_usable, shown
+from stickytoken.encoders.cpu.calibration import calibration_inputs, require_agreement
+from stickytoken.encoders.model_state import computing, exclusive
+from stickytoken.encoders.protocol import EncoderIdentity
+from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer, vocabulary_size
+from stickytoken.precision import Precision
+
+if TYPE_CHECKING:
+    from stickytoken.encoders.loading.spec import EncoderSpec
+
+Content = tuple[int, ...]
+
+
+class ModelEncoder(ABC):
+    """An encoder of a torch model that belongs to the user, who may change it at any time.
+
+    The encoder keeps what it has read from the model (tokenizer, special tokens, lengths) and what it has
+    computed from the weights (lower precisions, calibration, trials). Every `encode` compares cheap marks:
+    versions and addresses of the weights, the size of the vocabulary, prompt and longest input. `identity`
+    compares everything, so each run begins with the model as it is.
+
+    Args:
+        network: the module that computes, on its device.
+        name: how messages call the model.
+        precision: of matrix products; None is that of the weights.
+        packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS.
+        shared: arithmetic of another encoder of the same model, so that weights are packed once.
+
+    Raises:
+        InputError: the device or the model does not support the precision.
+    """
+
+    _from_weights: ClassVar[tuple[str, ...]] = ("dimension", "_calibration")
+
+    def __init__(
+        self,
+        network: torch.nn.Module,
+        name: str,
+        precision: Precision | None,
+        packed_layers: bool | None,
+        shared: Arithmetic | None = None,
+    ) -> None:
+        if precision is not None:
+            require_precision(network, precision, name)
+        self.name = name
+        self.spec: EncoderSpec | None = None  # of a model that was loaded by name
+        self._network = network
+        self._precision = precision
+        self._packed_layers = packed_layers
+        self._lower: dict[Precision, Self] = {}
+        self._weights_hash: str | None = None
+        self._weights_marks = self._marks_of_weights()
+        self._read()
+        self._input_marks = self._marks_of_inputs()
+        if shared is not None:
+            vars(self)["_arithmetic"] = shared
+        elif precision is None:
+            with exclusive(network):
+                _ = self._arithmetic  # now, so that a warning comes when the model is loaded
+
+    # What subclasses provide.
+
+    @property
+    @abstractmethod
+    def user_tokenizer(self) -> Any:
+        """The tokenizer of the user's model."""
+
+    @property
+    @abstractmethod
+    def own_tokenizer(self) -> HuggingFaceTokenizer:
+        """The encoder's copy of it."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Precision of the weights."""
+
+    @abstractmethod
+    def _read(self) -> None:
+        """Read the tokenizer, the special tokens and the lengths from the user's model."""
+
+    @abstractmethod
+    def _settings(self) -> tuple[object, ...]:
+        """List settings of the user's model that `_read` depends on; cheap."""
+
+    @abstractmethod
+    def _identity(self, weights: str) -> EncoderIdentity:
+        """Put the identity together."""
+
+    @abstractmethod
+    def _built(self, precision: Precision) -> Self:
+        """Build the same encoder in another precision."""
+
+    @abstractmethod
+    def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
+        """Send distinct contents through the model, shape (n, d)."""
+
+    @abstractmethod
+    def _calibrate(self) -> None:
+        """Run the calibration inputs through the model, every layer on every token."""
+
+    @abstractmethod
+    def _centered(self, exact: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What vectors have in common and a comparison of precisions must not count, shape (1, d)."""
+
+    @abstractmethod
+    def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Content ids of each text; see `Encoder.content_ids`."""
+
+    @abstractmethod
+    def fits(self, ids: Sequence[int]) -> bool:
+        """Whether the model reads these ids in full; see `Encoder.fits`."""
+
+    @abstractmethod
+    def check_input(self, content: Content, label: Callable[[], str]) -> None:
+        """Raise `EncodingError` where the model does not read these ids in full; ``label`` names the text."""
+
+    @abstractmethod
+    def usable_entries(self) -> list[int]:
+        """List the vocabulary entries that the model embeds."""
+
+    # What is the same for all.
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters of the model."""
+        return sum(parameter.numel() for parameter in self._network.parameters())
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """What can change the vectors, computed from the model as it is now."""
+        with exclusive(self._network):
+            weights = weights_fingerprint(self._network)
+            if weights != self._weights_hash:
+                self._forget()
+                self._weights_hash = weights
+            if HuggingFaceTokenizer(self.user_tokenizer).fingerprint != self.own_tokenizer.fingerprint:
+                self._read_again()
+            self._follow()
+            return self._identity(weights)
+
+    def at(self, precision: Precision | None) -> Self:
+        """Return the same encoder in a lower precision; see `IdEncoder.at`."""
+        if precision is None or precision is self._precision:
+            return self
+        with exclusive(self._network):
+            self._follow()
+            if precision not in self._lower:
+                require_precision(self._network, precision, self.name)
+                lower = self._built(precision)
+                exact, found = (each._vectors(self._calibration) for each in (self, lower))
+                center = self._centered(exact)
+                require_agreement(exact - center, found - center, precision, self.name)
+                self._lower[precision] = lower
+            return self._lower[precision]
+
+    def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
+        """Encode texts; see `Encoder.encode`."""
+        require_list(texts)
+        return self._encode(self.content_ids(texts), texts, allow_zero=allow_zero)
+
+    def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
+        """Encode lists of content ids; see `IdEncoder.encode_ids`."""
+        return self._encode(ids, None, allow_zero=allow_zero)
+
+    def _encode(
+        self, ids: Sequence[Sequence[int]], texts: Sequence[str] | None, *, allow_zero: bool
+    ) -> NDArray[np.float32]:
+        # Equal inputs share one row: less work, and exactly equal vectors.
+        rows: dict[Content, int] = {}
+        places = [rows.setdefault(tuple(content), len(rows)) for content in ids]
+        contents = list(rows)
+        first = dict(zip(reversed(places), reversed(range(len(places))), strict=True))
+
+        def label(row: int) -> str:
+            return shown(texts[first[row]] if texts else self.own_tokenizer.decode_many([contents[row]])[0])
+
+        self._follow()
+        for row, content in enumerate(contents):
+            self.check_input(content, lambda row=row: label(row))  # type: ignore[misc]
+        vectors = self._vectors(contents)
+        require_usable(vectors, self.name, label, allow_zero=allow_zero)
+        return self._finished(vectors)[places]
+
+    def _finished(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        return vectors
+
+    @cached_property
+    def _arithmetic(self) -> Arithmetic:
+        return arithmetic(self._network, self._precision, self._calibrate, self._packed_layers)
+
+    @cached_property
+    def _calibration(self) -> list[Content]:
+        inputs = calibration_inputs(self.usable_entries(), sorted(self.own_tokenizer.special_ids))
+        return [content for content in inputs if self.fits(content)]
+
+    @property
+    def _rounding(self) -> float:
+        """Distance of neighbouring numbers around 1 in the arithmetic of the model."""
+        return torch.finfo(self.dtype).eps if self._precision is None else ROUNDING[self._precision]
+
+    @property
+    def _dtype_name(self) -> str:
+        return self._precision or str(self.dtype).removeprefix("torch.")
+
+    def _computing(self) -> Any:
+        """Hold the model for one computation, in the encoder's arithmetic."""
+        return computing(self._network)
+
+    # Changes of the user's model.
+
+    def _follow(self) -> None:
+        """Drop what was made of an earlier state of the model, where cheap marks show a change."""
+        marks = self._marks_of_weights()
+        if marks != self._weights_marks:
+            with exclusive(self._network):
+                self._weights_marks = marks
+                self._forget()
+        if self._marks_of_inputs() != self._input_marks:
+            self._read_again()
+
+    def _read_again(self) -> None:
+        with exclusive(self._network):
+            self._read()
+            self._forget()
+            self._input_marks = self._marks_of_inputs()
+
+    def _forget(self) -> None:
+        """Drop what was computed from the weights; packed layers check their own."""
+        self._lower.clear()
+        for name in self._from_weights:
+            vars(self).pop(name, None)
+        if self._precision is not None:
+            vars(self).pop("_arithmetic", None)  # int8 has ranges from calibration
+
+    def _marks_of_weights(self) -> list[tuple[int, int]]:
+        # Weights that were made in inference mode have no version.
+        return [
+            (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+            for weight in self._network.parameters()
+        ]
+
+    def _marks_of_inputs(self) -> tuple[object, ...]:
+        tokenizer = self.user_tokenizer
+        return (id(tokenizer), vocabulary_size(tokenizer), *self._settings())

@@ -1,0 +1,174 @@
+"""Measure tokens on carriers, in chunks of carriers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.explanation._observing import (
+    Surroundings,
+    attention_received,
+    distances_to_benign,
+    observe,
+    states_of_copies,
+    unit,
+)
+from stickytoken.explanation._placing import PARTS, PlacedCarrier
+from stickytoken.measurement.progress import Progress, ProgressCallback
+
+if TYPE_CHECKING:
+    from stickytoken.inspection.protocol import Inside, Inspector
+
+Vector = NDArray[np.float64]
+
+# Memory for the hidden states of the carriers without copies.
+HELD_BYTES = 2**27
+
+
+@dataclass
+class Measured:
+    """Measurements of tokens on all carriers.
+
+    Attributes:
+        values: measures by token id and name, shape (carriers, layers) or (carriers,).
+        heads: share of attention received, by token id, shape (carriers, layers, heads); empty if the model
+            does not expose its attention.
+        distances: distances by explained token and measure, shape (1 + benign, carriers, layers): first from
+            the token to its benign tokens, then from each benign token to the others.
+    """
+
+    values: dict[int, dict[str, Vector]] = field(default_factory=dict)
+    heads: dict[int, Vector] = field(default_factory=dict)
+    distances: dict[int, dict[str, Vector]] = field(default_factory=dict)
+
+
+def measure(
+    inspector: Inspector,
+    carriers: Sequence[PlacedCarrier],
+    benign: Mapping[int, Sequence[int]],
+    surroundings: Surroundings,
+    progress: ProgressCallback,
+    held_bytes: int = HELD_BYTES,
+) -> Measured:
+    """Measure explained tokens and their benign tokens on every carrier.
+
+    Args:
+        inspector: shows what happens inside the model.
+        carriers: carriers with places for the copies.
+        benign: ids of the benign tokens by explained token.
+        surroundings: what the texts are compared with.
+        progress: called after every token.
+        held_bytes: memory for the hidden states of the carriers without copies. It decides how many carriers
+            are measured at a time, at least one, and changes no number beyond rounding.
+    """
+    tokens = list(dict.fromkeys([*benign, *(k for ids in benign.values() for k in ids)]))
+    parts: list[Measured] = []
+    total, done = len(tokens) * len(carriers), 0
+    size = _carriers_at_a_time(inspector, carriers, held_bytes)
+    progress(Progress("inside", 0, total))
+    for start in range(0, len(carriers), size):
+        some = carriers[start : start + size]
+        before = inspector.look([c.before for c in some], [c.before_labels for c in some], PARTS)
+        part, states = Measured(), {}
+        for token_id in tokens:
+            contents = [carrier.with_copies(token_id) for carrier in some]
+            after = inspector.look(contents, [carrier.labels for carrier in some], PARTS)
+            states[token_id] = _take(part, token_id, before, after, surroundings)
+            done += len(some)
+            progress(Progress("inside", done, total, done, done))
+        for token_id, others in benign.items():
+            part.distances[token_id] = _distances(states, token_id, others)
+        parts.append(part)
+    return _joined(parts)
+
+
+def mean_direction(
+    inspector: Inspector, token_ids: Sequence[int], progress: ProgressCallback
+) -> Vector | None:
+    """Return the direction of the mean pooled unit vector of vocabulary entries.
+
+    Args:
+        inspector: shows what happens inside the model.
+        token_ids: ids of the entries; each is pooled as a text of its own.
+        progress: called at the start and the end.
+
+    Returns:
+        A unit vector, shape (P,); None if the model exposes no pooled vectors.
+    """
+    progress(Progress("mean direction", 0, len(token_ids)))
+    looked = inspector.look([(k,) for k in token_ids], [(0,)] * len(token_ids), PARTS)
+    progress(Progress("mean direction", len(token_ids), len(token_ids), len(token_ids), len(token_ids)))
+    pooled = [each.pooled for each in looked if each.pooled is not None and each.pooled.any()]
+    if not pooled:
+        return None
+    mean = unit(np.stack(pooled)).mean(axis=0)
+    return unit(mean) if mean.any() else None
+
+
+def _carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier], held_bytes: int) -> int:
+    longest = max(carriers, key=lambda carrier: len(carrier.before))
+    hidden = inspector.look([longest.before], [longest.before_labels], PARTS)[0].hidden
+    return len(carriers) if hidden is None else max(1, held_bytes // hidden.nbytes)
+
+
+def _take(
+    part: Measured,
+    token_id: int,
+    before: Sequence[Inside],
+    after: Sequence[Inside],
+    surroundings: Surroundings,
+) -> Vector | None:
+    """Store the measures of a token; return the mean states of its copies, (carriers, layers + 1, D)."""
+    rows = [observe(old, new, surroundings) for old, new in zip(before, after, strict=True)]
+    names = set.intersection(*(set(row) for row in rows))
+    part.values[token_id] = {name: np.stack([row[name] for row in rows]) for name in rows[0] if name in names}
+    received = [attention_received(each) for each in after]
+    if all(each is not None for each in received):
+        part.heads[token_id] = np.stack([each for each in received if each is not None])
+    states = [states_of_copies(each) for each in after]
+    if any(each is None for each in states):
+        return None
+    return np.stack([each for each in states if each is not None])
+
+
+def _distances(
+    states: Mapping[int, Vector | None], token_id: int, others: Sequence[int]
+) -> dict[str, Vector]:
+    own, theirs = states[token_id], [each for k in others if (each := states[k]) is not None]
+    if own is None or len(theirs) < len(others):
+        return {}
+    stacked = np.stack(theirs)
+    rows = [
+        distances_to_benign(own, stacked),
+        *(distances_to_benign(each, np.delete(stacked, place, axis=0)) for place, each in enumerate(stacked)),
+    ]
+    return {
+        name: np.stack([row[column] for row in rows])
+        for column, name in enumerate(("copies_cosine_distance", "copies_euclidean_distance"))
+    }
+
+
+def _joined(parts: Sequence[Measured]) -> Measured:
+    first = parts[0]
+    return Measured(
+        values={
+            token_id: {
+                name: np.concatenate([part.values[token_id][name] for part in parts]) for name in found
+            }
+            for token_id, found in first.values.items()
+        },
+        heads={
+            token_id: np.concatenate([part.heads[token_id] for part in parts]) for token_id in first.heads
+        },
+        distances={
+            token_id: {
+                name: np.concatenate([part.distances[token_id][name] for part in parts], axis=1)
+                for name in found
+            }
+            for token_id, found in first.distances.items()
+        },
+    )

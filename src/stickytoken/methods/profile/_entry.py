@@ -1,0 +1,59 @@
+"""The profile method in the registry: its name and its options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stickytoken.insertion import Insertion
+from stickytoken.methods.entry import SEED, MethodEntry, Option, insertion_option
+from stickytoken.precision import Precision
+
+if TYPE_CHECKING:
+    from stickytoken.methods.protocol import AnyMethod
+
+
+def _load() -> AnyMethod:
+    from stickytoken.methods.profile._method import ProfileMethod
+
+    return ProfileMethod()
+
+
+ENTRY = MethodEntry(
+    name="profile",
+    summary="every token, with an interval",
+    options=(
+        SEED,
+        insertion_option(Insertion.IDS),
+        Option("budget", float, "Texts per available token, on average.", "6"),
+        Option("confidence", float, "Coverage of the intervals.", "0.9", probe=True),
+        Option("fdr", float, "False discovery rate of the verdicts.", "0.05"),
+        Option(
+            "smallest_effect",
+            float,
+            "Smallest lift that matters, in standard deviations of the model's similarities.",
+            "0.5",
+        ),
+        Option(
+            "adaptive",
+            bool,
+            "Spend more texts on the tokens that lift most; --no-adaptive spends the same on every token.",
+            "adaptive",
+        ),
+        Option(
+            "vocabulary_share",
+            float,
+            "Weight of vocabulary entries among the anchors; the rest are sentences.",
+            "0.75",
+            probe=True,
+        ),
+        Option(
+            "screen_precision",
+            Precision,
+            "Precision of the rounds before the last: faster, less exact. CPU: int8, bfloat16. "
+            "GPU: tf32, bfloat16, float16.",
+            "the model's own",
+        ),
+    ),
+    takes_pairs=False,
+    load=_load,
+)

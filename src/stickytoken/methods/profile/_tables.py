@@ -1,0 +1,100 @@
+"""Columns, figures and probe tables of the profile method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stickytoken.methods.descriptions import Column, Distribution, Figure, ProbeTable, Scatter
+from stickytoken.methods.profile._words import ProfileRun
+from stickytoken.methods.profile.probe import ProfileEvidence
+
+_LIFT = Column("lift", "lift", 4)
+_CONTRACTION = Column("contraction", "contraction", 2)
+_INTERVAL = (_LIFT, Column("lift_low", "low", 4), Column("lift_high", "high", 4))
+_SEVERITY = Column("severity", "severity")
+_UNIVERSALITY = Column("universality", "universality", 2)
+_RATE = Column("validation_rate", "validation rate", 2)
+LISTED = (*_INTERVAL, _UNIVERSALITY, _SEVERITY)
+REPORTED = (
+    _SEVERITY,
+    Column("sd", "sd", 2),
+    *_INTERVAL,
+    _UNIVERSALITY,
+    _CONTRACTION,
+    _RATE,
+    Column("q_value", "q value", 4),
+)
+RANKED_BY = _LIFT
+_SHOWN_COPIES = (0, 1, 2, 4, 8, 16, 32)
+
+
+def figures(run: ProfileRun) -> list[Figure]:
+    """Describe the distribution of the lifts, and lift against contraction."""
+    ordinary = run.result.ordinary_lift
+    matters = ordinary + run.settings.number("smallest_effect") * run.plan.similarity_spread
+    return [
+        Distribution(
+            "lift-distribution",
+            "Lifts over the vocabulary",
+            _LIFT,
+            {"ordinary": ordinary, "matters": matters},
+            "How far copies of a token raise the similarity of unrelated texts. The grey bars count all "
+            "tokens; their axis is logarithmic, so that a single token is visible. “Ordinary” is the typical "
+            "token. Beyond “matters” a lift is large enough to be called sticky, if it is also too rare to "
+            "be chance and acts on most texts.",
+        ),
+        Scatter(
+            "lift-contraction",
+            "Lift against contraction",
+            _LIFT,
+            _CONTRACTION,
+            "Lift says how far unrelated texts come together, contraction how much of the difference between "
+            "similarities is gone (0: none, 1: all). Among ordinary tokens the two go against each other: a "
+            "word that is near to many texts lifts and contracts little, noise contracts and does not lift. "
+            "A sticky token lifts far more than others of its contraction; the verdict tests both together.",
+        ),
+    ]
+
+
+def probe_lines(probed: Sequence[ProfileEvidence]) -> list[ProbeTable | str]:
+    """Lay out lifts and symptom curves."""
+    first = probed[0]
+    return [
+        ProbeTable(
+            "Lift: mean rise of the similarity of unrelated texts",
+            ("id", "token", "category", "lift", "low", "high", "universality", "severity", "verdict"),
+            [
+                (
+                    each.token_id,
+                    each.token,
+                    each.category,
+                    each.lift,
+                    each.lift_low,
+                    each.lift_high,
+                    each.universality,
+                    each.severity,
+                    each.verdict,
+                )
+                for each in probed
+            ],
+        ),
+        _curves(probed, "below"),
+        _curves(probed, "above"),
+        f"An ordinary token lifts by {first.ordinary_lift:.4f}. "
+        "Sticky tokens pull both kinds of pairs toward one value; "
+        f"the model's mean similarity is {first.mean_similarity:.4f}.",
+    ]
+
+
+def _curves(evidence: Sequence[ProfileEvidence], side: str) -> ProbeTable | str:
+    curve = evidence[0].curve
+    if not getattr(curve, side):
+        return f"No pair of these texts lies {side} the model's mean similarity."
+    places = [place for place, copies in enumerate(curve.copies) if copies in _SHOWN_COPIES]
+    rows = [(each.token, getattr(each.curve, side)) for each in evidence]
+    rows.append(("(ordinary tokens)", getattr(curve, f"ordinary_{side}")))
+    return ProbeTable(
+        f"Similarity of pairs {side} the mean similarity, by number of copies",
+        ("token", *(str(curve.copies[place]) for place in places)),
+        [(token, *(values[place] for place in places)) for token, values in rows if values],
+    )
