@@ -9,7 +9,7 @@ import pytest
 
 from stickytoken.detection.flagged import flagged_ids
 from stickytoken.detection.run import is_run
-from stickytoken.detection.same_model import model_difference, require_same_model
+from stickytoken.detection.run_model import model_difference, require_same_model
 from stickytoken.errors import RunError
 from stickytoken.measurement.default_folder import default_folder, folder_name
 

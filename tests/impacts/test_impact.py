@@ -344,7 +344,7 @@ def test_a_run_without_sticky_tokens_offers_to_name_some(planted_run, tasks, tmp
             (folder / path.name).write_bytes(path.read_bytes())
     tokens = pl.read_parquet(folder / "tokens.parquet").with_columns(verdict=pl.lit("benign"))
     tokens.write_parquet(folder / "tokens.parquet")
-    said = "found no sticky tokens, so there is nothing to measure: name tokens with --tokens"
+    said = "found no sticky tokens: name the tokens to look at"
     planted.refused("impact", folder, "--task", tasks[0], *short, saying=said)
 
 

@@ -13,7 +13,7 @@ from stickytoken.errors import InputError, ModelError
 
 if TYPE_CHECKING:
     from stickytoken.detection import Run
-    from stickytoken.detection.schema import LoadingRecord, RunRecord
+    from stickytoken.detection.schema import RunRecord
     from stickytoken.encoders import Encoder
 
 
@@ -62,6 +62,8 @@ def load_for(
     """
     if run is None:
         return load(source, loading, prompting)
+    from stickytoken.detection.run_model import recorded_loading
+
     recorded = recorded_loading(run)
     loading = replace(
         loading, dtype=loading.dtype or recorded.dtype, revision=loading.revision or recorded.revision
@@ -88,6 +90,7 @@ def require_found(
         ModelError: it cannot be found.
         InputError: a revision of a folder.
     """
+    from stickytoken.detection.run_model import recorded_loading
     from stickytoken.encoders.loading.resolution import resolve_model
 
     if run is None:
@@ -104,13 +107,3 @@ def _named_by(source: str) -> Iterator[None]:
         yield
     except ModelError as error:
         raise ModelError(f"the model of {source}: {error} (if it has moved, pass --model)") from error
-
-
-def recorded_loading(run: RunRecord) -> LoadingRecord:
-    """Return how the run's model was loaded; old runs know only their prompt and precision."""
-    from stickytoken.detection.schema import LoadingRecord
-
-    if run.model.loading is not None:
-        return run.model.loading
-    known = run.identity_parts.get("encoder", {})
-    return LoadingRecord(**{name: known[name] for name in ("dtype", "prompt") if name in known})

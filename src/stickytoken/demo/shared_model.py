@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from stickytoken.detection.flagged import flagged_tokens
 from stickytoken.detection.run import Run
-from stickytoken.detection.same_model import model_difference
+from stickytoken.detection.run_model import model_difference
 from stickytoken.detection.schema import RunRecord
 from stickytoken.detection.token_evidence import Reopened, reopen
 from stickytoken.encoders.protocol import IdEncoder

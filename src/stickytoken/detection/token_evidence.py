@@ -13,7 +13,7 @@ from stickytoken.detection._embedding_map import MAP_SCHEMA
 from stickytoken.detection._evidence_record import EvidenceRecord
 from stickytoken.detection.evidence import RunEvidence, measured_evidence, ordinary_tokens
 from stickytoken.detection.run import Run
-from stickytoken.detection.same_model import require_same_model
+from stickytoken.detection.run_model import require_same_model
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError, RunError
 from stickytoken.methods.evidence_panel import EvidencePanel

@@ -14,10 +14,10 @@ from stickytoken.corpora.choice import SentenceSource
 from stickytoken.corpora.readability import readable
 from stickytoken.detection.flagged import flagged_tokens
 from stickytoken.detection.run import Run, open_run
-from stickytoken.detection.same_model import require_same_model
+from stickytoken.detection.run_model import encoder_for, worst_tokens
 from stickytoken.detection.selection import TokenSource, choose_tokens
 from stickytoken.detection.selection import token_ids as named_ids
-from stickytoken.encoders.loading.load import AnyModel, load_encoder
+from stickytoken.encoders.loading.load import AnyModel
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, ModelError
 from stickytoken.explanation._assembling import Job, assemble
@@ -36,11 +36,13 @@ from stickytoken.vocabulary.benign import match_benign
 from stickytoken.vocabulary.categories import Vocabulary, categorize
 
 _DIRECTION_KEY = 1
+# Of a run's sticky tokens; each takes most of a minute on two cores.
+_MOST_OF_RUN = 3
 
 
 def explain(
-    encoder: AnyModel,
-    tokens: TokenSource,
+    encoder: AnyModel | None = None,
+    tokens: TokenSource | None = None,
     *,
     run: Run | str | Path | None = None,
     texts: Iterable[str] | str | None = None,
@@ -52,8 +54,10 @@ def explain(
     """Show what a model does with copies of tokens, compared with matched benign tokens.
 
     Args:
-        encoder: the model: anything that `load_encoder` takes, including an encoder.
-        tokens: ids or texts of available tokens, or a file of them.
+        encoder: the model: anything that `load_encoder` takes, including an encoder; None loads the model of
+            the run.
+        tokens: ids or texts of available tokens, or a file of them; None takes the worst sticky tokens of the
+            run, at most three.
         run: a finished run of this model, or its folder. Its flagged tokens are not used as benign tokens,
             and its carriers, anchors and mean similarity are used.
         texts: carriers to use instead of those of the run or the corpus.
@@ -82,10 +86,10 @@ def explain(
     out = None if out is None else file_path("out", out)
     if out is not None:
         require_writable(out)
-    encoder = require_ids(load_encoder(encoder), "explain")
+    if tokens is None:
+        tokens = _worst(run)
+    encoder = require_ids(encoder_for(encoder, run, "explain"), "explain")
     inspector = inspector_of(encoder)
-    if run is not None:
-        require_same_model(run, encoder)
     if corpus is not None:
         corpus = readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = categorize(encoder.tokenizer)
@@ -110,6 +114,12 @@ def explain(
             compute() if place is None else stored_explanation(place, job.parts(token_id), compute)
         )
     return Explanation.of(contents)
+
+
+def _worst(run: Run | None) -> list[int]:
+    if run is None:
+        raise InputError("no tokens are named: pass tokens, or a run whose sticky tokens are explained")
+    return worst_tokens(run, _MOST_OF_RUN)
 
 
 def _token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:

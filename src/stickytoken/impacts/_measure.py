@@ -10,8 +10,9 @@ from typing import Any, cast
 import polars as pl
 
 from stickytoken.detection.run import Run, open_run
+from stickytoken.detection.run_model import encoder_for
 from stickytoken.detection.selection import TokenSource
-from stickytoken.encoders.loading.load import AnyModel, load_encoder
+from stickytoken.encoders.loading.load import AnyModel
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError
 from stickytoken.hashing import digest
@@ -37,7 +38,7 @@ from stickytoken.validation import file_path, list_of, or_default, require_calla
 
 
 def impact(
-    encoder: AnyModel,
+    encoder: AnyModel | None = None,
     tasks: TaskSource | Sequence[TaskSource] = (),
     *,
     run: Run | str | Path | None = None,
@@ -55,7 +56,8 @@ def impact(
     each matched benign token, and with mixtures of either.
 
     Args:
-        encoder: the model: anything that `load_encoder` takes, including an encoder.
+        encoder: the model: anything that `load_encoder` takes, including an encoder; None loads the model of
+            the run.
         tasks: files or folders with a known layout, names of MTEB tasks, or MTEB tasks; one or several.
         run: a finished run of this model, whose sticky tokens are measured.
         tokens: ids or texts of the tokens to measure instead, or a file of them.
@@ -88,7 +90,7 @@ def impact(
     run = None if run is None else open_run(run)
     single = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes")
     chosen: list[TaskSource] = [cast("TaskSource", tasks)] if single else list_of("tasks", "tasks", tasks)
-    reading = require_ids(load_encoder(encoder), "impact")
+    reading = require_ids(encoder_for(encoder, run, "impact"), "impact")
     plan = make_plan(reading, chosen, run, tokens, exclude, intrusion, settings)
     record = ImpactRecord(
         identity=digest(plan.parts),

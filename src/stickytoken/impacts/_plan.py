@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from stickytoken.detection.flagged import flagged_ids
 from stickytoken.detection.run import Run
-from stickytoken.detection.same_model import require_same_model
+from stickytoken.detection.run_model import worst_tokens
 from stickytoken.detection.selection import TokenSource, token_ids
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
@@ -119,12 +119,9 @@ def make_plan(
     Raises:
         InputError: tasks or tokens cannot be used.
         MissingExtraError: a task needs an extra (``mteb`` or ``impact``) that is not installed.
-        RunError: the run belongs to another model.
     """
     if not tasks and intrusion is None:
         raise InputError("there is nothing to measure: pass a task, or documents for an intrusion")
-    if run is not None:
-        require_same_model(run, encoder)
     loaded, notes = _loaded(tasks)
     vocabulary = categorize(encoder.tokenizer)
     sticky = _wanted(vocabulary, run, tokens, settings.sticky)
@@ -153,21 +150,6 @@ def _wanted(vocabulary: Vocabulary, run: Run | None, tokens: TokenSource | None,
             "no tokens to measure: pass the folder of a finished run, or name tokens with --tokens"
         )
     return named_tokens(vocabulary, worst_tokens(run, count))
-
-
-def worst_tokens(run: Run, count: int) -> list[int]:
-    """Return the ids of the sticky tokens of a run, the worst first.
-
-    Raises:
-        InputError: the run has none.
-    """
-    found: list[int] = run.sticky["token_id"].to_list()
-    if not found:
-        raise InputError(
-            f"the run in {run.path} found no sticky tokens, so there is nothing to measure: "
-            "name tokens with --tokens to measure them anyway"
-        )
-    return found[:count]
 
 
 def named_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
