@@ -98,7 +98,9 @@ def or_default(name: str, value: object, default: Value) -> Value:
     if value is None:
         return default
     if not isinstance(value, type(default)):
-        raise InputError(f"{name} is {shown(value)}: pass a {type(default).__name__}, or leave it out")
+        raise InputError(
+            f"{name} is {shown(value)}: pass an object of type {type(default).__name__}, or leave it out"
+        )
     return value
 
 

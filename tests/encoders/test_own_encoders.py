@@ -86,7 +86,7 @@ def test_vectors_that_cannot_be_used_are_refused(found, said):
 @pytest.mark.parametrize("model", [object(), 3, None, {"encode": 1}, torch.nn.Linear(2, 2)])
 def test_an_object_that_encodes_nothing_is_told_what_it_lacks(model):
     with pytest.raises(
-        ModelError, match=rf"a {type(model).__name__} .*lacks the method encode\(texts\)"
+        ModelError, match=rf"type {type(model).__name__} .*lacks the method encode\(texts\)"
     ) as caught:
         load_encoder(model)
     assert "\n" not in str(caught.value)

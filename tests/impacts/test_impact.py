@@ -354,7 +354,7 @@ def test_a_model_without_tokens_is_refused(planted_folder, tasks):
 
 def test_an_unknown_layout_is_one_line_that_lists_the_layouts(planted_folder, tmp_path):
     path = files.lines(tmp_path / "odd.jsonl", [{"a": "b"}])
-    said = "STS: sentence1, sentence2, score;.*as BEIR"
+    said = "STS: sentence1, sentence2, score;.*as in BEIR"
     planted.refused("impact", planted_folder, "--tokens", "!", "--task", path, saying=said)
 
 

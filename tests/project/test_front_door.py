@@ -11,6 +11,7 @@ import pytest
 import planted
 import stickytoken
 import tiny
+import word_bag
 from stickytoken import (
     ExplainSettings,
     StickyTokenError,
@@ -369,6 +370,8 @@ def test_the_version_is_that_of_the_installed_package():
 
 def test_what_is_shown_of_an_object_is_short(encoder, small_run):
     vocabulary = analyze_vocabulary(encoder)
+    own = load_encoder(word_bag.WordBag())
+    assert repr(own) == f"<TextEncoder: {own.name} on cpu>"
     shown = [repr(each) for each in (encoder, small_run, vocabulary, load_sentences())]
     assert shown[0] == "<SentenceTransformerEncoder: " + f"{encoder.name} on cpu>"
     assert shown[1].startswith(f"<Run: {encoder.name}, std, ")

@@ -73,7 +73,15 @@ class ModelEncoder(ABC):
             with exclusive(network):
                 _ = self._arithmetic  # now, so that a warning comes when the model is loaded
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.name} on {self.device}>"
+
     # What subclasses provide.
+
+    @property
+    @abstractmethod
+    def device(self) -> str:
+        """Where the model computes."""
 
     @property
     @abstractmethod

@@ -65,6 +65,9 @@ class TextEncoder:
         self.name = str(getattr(model, "name", None) or type(model).__name__)
         self.device = str(getattr(model, "device", None) or "cpu")
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.name} on {self.device}>"
+
     @property
     def model(self) -> Any:
         """The user's object."""
@@ -201,8 +204,8 @@ def _require_encode(model: Any) -> None:
         raise ModelError(f"{model.__name__} is a class: pass an object of it, {model.__name__}(...)")
     if not callable(getattr(model, "encode", None)):
         raise ModelError(
-            f"a {type(model).__name__} is no encoder, it lacks the method encode(texts): pass the name of a "
-            "model, a SentenceTransformer, or an object whose encode returns one vector per text"
+            f"an object of type {type(model).__name__} is not an encoder: it lacks the method encode(texts). "
+            "Pass the name of a model, a SentenceTransformer, or an object with that method"
         )
 
 

@@ -156,12 +156,13 @@ def reads_ids(encoder: Encoder) -> TypeGuard[IdEncoder]:
     return all(_has(encoder, part) for part in _ID_PARTS)
 
 
-def require_ids(encoder: Encoder, purpose: str) -> IdEncoder:
+def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> IdEncoder:
     """Return an encoder that reads token ids.
 
     Args:
         encoder: any encoder.
         purpose: what needs token ids, the subject of the message.
+        instead: what the caller can do without token ids, if anything.
 
     Raises:
         ModelError: The encoder reads only texts.
@@ -169,9 +170,10 @@ def require_ids(encoder: Encoder, purpose: str) -> IdEncoder:
     if reads_ids(encoder):
         return encoder
     missing = ", ".join(part for part in _ID_PARTS if not _has(encoder, part))
+    advice = "pass a SentenceTransformer or the name of a model"
     raise ModelError(
         f"{purpose} needs token ids, and {encoder.name} encodes texts only (a {type(encoder).__name__} "
-        f"without {missing}): pass a SentenceTransformer or the name of a model"
+        f"without {missing}): {advice if instead is None else f'{instead}, or {advice}'}"
     )
 
 

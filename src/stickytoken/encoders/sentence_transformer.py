@@ -94,9 +94,6 @@ class SentenceTransformerEncoder(ModelEncoder):
             _embedding_rows(self._model),
         )
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.name} on {self.device}>"
-
     @property
     def device(self) -> str:
         """Where the model computes."""

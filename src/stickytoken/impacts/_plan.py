@@ -147,7 +147,7 @@ def _wanted(vocabulary: Vocabulary, run: Run | None, tokens: TokenSource | None,
         return named_tokens(vocabulary, token_ids(vocabulary, tokens))
     if run is None:
         raise InputError(
-            "no tokens to measure: pass the folder of a finished run, or name tokens with --tokens"
+            "no tokens to measure: pass the folder of a finished run, or name the tokens (--tokens)"
         )
     return named_tokens(vocabulary, worst_tokens(run, count))
 

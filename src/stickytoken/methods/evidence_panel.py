@@ -49,7 +49,11 @@ def evidence_panel(
     ids = job.settings.insertion is Insertion.IDS
     longest = max(job.encoder.content_ids(texts), key=len)
     copies = fitting_copies(job.encoder, longest, 1 if ids else _TOKENS_PER_TEXT_COPY, _CURVE_COPIES)
-    carriers = require_ids(job.encoder, "insertion 'ids'").tokenize(texts) if ids else texts
+    carriers = (
+        require_ids(job.encoder, "insertion 'ids'", "set insertion to 'text'").tokenize(texts)
+        if ids
+        else texts
+    )
     symptoms = SymptomStage(tuple(carriers), copies, panel)
     shown = max(count for count in copies if count <= _PAIR_COPIES)
     return EvidencePanel(texts, sentences, EvidenceStage(symptoms, shown, len(sentences)))

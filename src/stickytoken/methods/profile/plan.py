@@ -116,7 +116,11 @@ def round_stage(
     lower = encoder if precision is None else require_ids(encoder, f"screening in {precision}").at(precision)
     return ProfileStage(
         name=step.value,
-        carriers=tuple(require_ids(encoder, "insertion 'ids'").tokenize(texts) if by_ids else texts),
+        carriers=tuple(
+            require_ids(encoder, "insertion 'ids'", "set insertion to 'text'").tokenize(texts)
+            if by_ids
+            else texts
+        ),
         cells=tuple(cells(settings, len(texts))),
         panel=panel.against(unit_vectors(lower.encode(texts)), plan.mean_similarity),
         seed=settings.seed,
@@ -127,7 +131,7 @@ def round_stage(
 
 def _require_capable(encoder: Encoder, settings: ProfileSettings) -> None:
     if settings.insertion is Insertion.IDS:
-        require_ids(encoder, "insertion 'ids'")
+        require_ids(encoder, "insertion 'ids'", "set insertion to 'text'")
     if settings.screen_precision is not None:
         # Built here: it takes seconds, and may be refused.
         require_ids(encoder, f"screening in {settings.screen_precision}").at(settings.screen_precision)

@@ -41,7 +41,7 @@ def make_plan(
         InputError: too few sentences, or too few pairs below u.
     """
     if settings.insertion is Insertion.IDS:  # before the long work, as the next line: it may fail
-        require_ids(encoder, "insertion 'ids'")
+        require_ids(encoder, "insertion 'ids'", "set insertion to 'text'")
     candidates = _candidates(encoder, settings, corpus)
     u = mean_similarity(
         encoder, lambda done, total: progress(Progress("mean similarity", done, total, done, done))
@@ -148,7 +148,7 @@ def _similarity_deviation(encoder: Encoder, pairs: Sequence[SentencePair]) -> fl
 def _carriers(encoder: Encoder, settings: StdSettings, pairs: Sequence[PairRecord]) -> tuple[Carrier, ...]:
     texts = [pair.sentence2 for pair in pairs]
     if settings.insertion is Insertion.IDS:
-        return tuple(require_ids(encoder, "insertion 'ids'").tokenize(texts))
+        return tuple(require_ids(encoder, "insertion 'ids'", "set insertion to 'text'").tokenize(texts))
     return tuple(texts)
 
 
