@@ -311,6 +311,4 @@ def test_an_error_in_a_process_of_its_own_is_one_line_and_status_1(planted_folde
     )
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr == (
-        "error: no file 'absent.txt': to pass sentences themselves, put them into a list\n"
-    )
+    assert done.stderr == "error: no file 'absent.txt' (in Python, pass sentences themselves as a list)\n"

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from stickytoken.cli._interrupts import INTERRUPTED, was_interrupted
+from stickytoken.cli._interrupts import INTERRUPTED, ignore_interrupts, was_interrupted
 from stickytoken.cli._pipes import CLOSED_PIPE, is_full, silence_stdout
 from stickytoken.cli.output.console import print_error
 from stickytoken.errors import StickyTokenError
@@ -67,6 +67,7 @@ class CommandGroup(TyperGroup):
 def _status(error: BaseException, command: str | None) -> int | None:
     """Print the line for an error and return the exit status; None where the error is a defect."""
     if isinstance(error, KeyboardInterrupt) or was_interrupted():
+        ignore_interrupts()
         kept = _KEPT.get(command or "")
         print_error(f"interrupted: {kept}" if kept else "interrupted")
         return INTERRUPTED

@@ -24,6 +24,19 @@ def was_interrupted() -> bool:
     return bool(_received)
 
 
+def ignore_interrupts() -> None:
+    """Ignore Ctrl-C from now on, because the command is ending with the status of the first one.
+
+    Libraries with a signal handler of their own raise KeyboardInterrupt, and Python raises it again later.
+    """
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, _ignore)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    del number, frame
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     _received.append(number)
     signal.default_int_handler(number, frame)

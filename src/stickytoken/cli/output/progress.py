@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
+from stickytoken.cli._interrupts import was_interrupted
 from stickytoken.cli.output.verbosity import Verbosity, current_verbosity
 
 if TYPE_CHECKING:
@@ -35,6 +36,19 @@ def progress_bar(interval: float = _SECONDS_BETWEEN_LINES) -> Iterator[ProgressC
     Args:
         interval: seconds between two lines of one stage.
     """
+    with _shown(interval) as show:
+
+        def report(step: Progress) -> None:
+            # A library may have swallowed the exception of a Ctrl-C.
+            if was_interrupted():
+                raise KeyboardInterrupt
+            show(step)
+
+        yield report
+
+
+@contextmanager
+def _shown(interval: float) -> Iterator[ProgressCallback]:
     console = Console(stderr=True)
     if current_verbosity() is Verbosity.QUIET:
         yield lambda _: None
