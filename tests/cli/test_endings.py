@@ -84,6 +84,43 @@ stickytoken.encoders.load_encoder = load_encoder
     assert "Traceback" not in stderr
 
 
+def test_an_interrupt_that_a_library_swallows_ends_the_command_at_its_next_step(bert_folder, tmp_path):
+    code = f"""
+import os, signal, stickytoken.encoders
+load = stickytoken.encoders.load_encoder
+def load_encoder(model, **options):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        while True: pass
+    except KeyboardInterrupt:
+        return load(model, **options)
+stickytoken.encoders.load_encoder = load_encoder
+{MAIN}
+"""
+    process = started("detect", bert_folder, "--out", tmp_path / "run", code=code)
+    _, stderr = process.communicate()
+    assert process.returncode == 130
+    assert planted.lines_of(stderr)[-1].startswith("interrupted: finished shards are kept; run the same")
+
+
+def test_an_interrupt_that_comes_again_at_the_end_changes_nothing(bert_folder, tmp_path):
+    code = f"""
+import atexit, os, signal, stickytoken.encoders
+def load_encoder(model, **options):
+    atexit.register(os.kill, os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
+    while True: pass
+stickytoken.encoders.load_encoder = load_encoder
+{MAIN}
+"""
+    process = started("detect", bert_folder, "--out", tmp_path / "run", code=code)
+    _, stderr = process.communicate()
+    assert process.returncode == 130
+    assert planted.lines_of(stderr)[-1].startswith("interrupted: finished shards are kept; run the same")
+    assert "Traceback" not in stderr
+    assert "KeyboardInterrupt" not in stderr
+
+
 def test_a_process_that_ignores_the_signal_goes_on_ignoring_it():
     code = """
 import signal

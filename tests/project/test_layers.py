@@ -12,7 +12,6 @@ import pytest
 import stickytoken
 
 PACKAGE = Path(stickytoken.__file__).parent
-ROOT = Path(__file__).resolve().parents[2]
 # Lowest first. A part may import lower parts and itself, and nothing beside or above it.
 LAYERS = [
     {"errors"},
@@ -43,13 +42,6 @@ HEAVY = (
     "jinja2",
     "gradio",
 )
-# Modules that only their own folder imports today, and that are public all the same.
-OPEN_MODULES = {
-    "stickytoken.cli.app",
-    "stickytoken.encoders.prompting",
-    "stickytoken.explanation.settings",
-    "stickytoken.impacts.settings",
-}
 MODULE_LINES = 400
 FUNCTION_LINES = 50
 
@@ -372,52 +364,3 @@ def test_the_checks_of_size_and_care_find_what_they_look_for():
     bare = '"""M."""\nclass A:\n    def b(self): ...\n    def _c(self): ...\ndef d(): ...\ndef _e(): ...\n'
     assert public_names_without_docstring(ast.parse(bare), "m") == ["m:A", "m:A:b", "m:d"]
     assert public_names_without_docstring(ast.parse("x = 1"), "m") == ["m"]
-
-
-# Visibility.
-
-
-def test_a_module_with_an_underscore_is_imported_within_its_folder_only():
-    wrong = []
-    for path in modules():
-        dotted = [PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts]
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if not isinstance(node, ast.ImportFrom) or not node.module:
-                continue
-            for alias in node.names:
-                parts = [*node.module.split("."), alias.name]
-                # A private name of a module is another matter: only folders and files are looked at.
-                private = next(
-                    (k for k, part in enumerate(parts) if part.startswith("_") and part != "__version__"),
-                    None,
-                )
-                if (
-                    private is None
-                    or not PACKAGE.parent.joinpath(*parts[: private + 1]).with_suffix(".py").is_file()
-                ):
-                    continue
-                if dotted[:private] != parts[:private]:
-                    wrong.append(f"{path.relative_to(PACKAGE)}:{node.lineno} imports {'.'.join(parts)}")
-    assert wrong == []
-
-
-def test_a_module_that_only_its_own_folder_imports_has_an_underscore():
-    names = {".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts)) for path in modules()}
-    users = {name: set() for name in names}
-    # What the benchmarks need, and a method that is no part of the package, is public too.
-    outside = [*(ROOT / "benchmarks").glob("*.py"), ROOT / "tests" / "support" / "toy_method.py"]
-    for path in (*modules(), *outside):
-        inside = path.is_relative_to(PACKAGE)
-        importer = ".".join((PACKAGE.name, *path.relative_to(PACKAGE).parts[:-1])) if inside else "outside"
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                for target in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
-                    if target in users:
-                        users[target].add(importer)
-    bare = []
-    for name, importers in users.items():
-        folder, _, last = name.rpartition(".")
-        within = importers and all(each == folder or each.startswith(f"{folder}.") for each in importers)
-        if within and folder != PACKAGE.name and not last.startswith("_") and name not in OPEN_MODULES:
-            bare.append(name)
-    assert bare == []

@@ -175,20 +175,18 @@ def command_line(arguments: list[str], output: Path) -> None:
         importlib.import_module("stickytoken.cli.main").main()
 
 
-def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+def files_of(folder: Path, pattern: str = "*") -> dict[str, tuple[int, bytes]]:
     """Time of change and content of every file below a folder, the lock aside."""
     return {
         path.relative_to(folder).as_posix(): (path.stat().st_mtime_ns, path.read_bytes())
-        for path in sorted(folder.rglob("*"))
+        for path in sorted(folder.rglob(pattern))
         if path.is_file() and path.name != ".lock"
     }
 
 
 def shards_of(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """The committed shards of a run folder, by name."""
-    return {
-        name: found for name, found in files_of(folder).items() if name.endswith(".parquet") and "/" in name
-    }
+    """The committed shards of a run folder, by name, without what another process is writing."""
+    return {name: found for name, found in files_of(folder, "*.parquet").items() if "/" in name}
 
 
 def command(*arguments: object, **environment: str) -> Result:
