@@ -7,7 +7,13 @@ from pathlib import Path
 
 from stickytoken.corpora._hub import PAPER_DATASETS, PAPER_NAME, sentences_from_hub
 from stickytoken.corpora._pair_file import pairs_from_file
-from stickytoken.corpora.corpus import Sentences, bundled_frame, bundled_sentences, given_sentences
+from stickytoken.corpora.corpus import (
+    Sentences,
+    bundled_frame,
+    bundled_sentences,
+    given_sentences,
+    text_kinds_frame,
+)
 from stickytoken.corpora.files import sentences_from_file
 from stickytoken.errors import InputError
 from stickytoken.validation import file_path, shown
@@ -21,6 +27,7 @@ __all__ = [
     "pairs_from_file",
     "sentences_from_file",
     "sentences_from_hub",
+    "text_kinds_frame",
 ]
 
 BUNDLED_NAME = "bundled"

@@ -127,6 +127,18 @@ def bundled_frame() -> pl.DataFrame:
     return pl.read_csv(content, schema={"pair_id": pl.Int64, "topic": pl.String, "sentence": pl.String})
 
 
+def text_kinds_frame() -> pl.DataFrame:
+    """Return texts of ten kinds that are embedded in production, one row per text: kind, text.
+
+    The kinds are news, encyclopedia, science, law, medicine, code, questions, reviews, chat and email,
+    with 40 English texts each: phrases, sentences and short paragraphs on as many subjects as the kind
+    allows, so that the mean vector of a kind stands for the kind and not for a subject. All of them
+    were written for this project: living people, companies and cases in them are made up.
+    """
+    content = files("stickytoken.corpora").joinpath("data/kinds.csv").read_bytes()
+    return pl.read_csv(content, schema={"kind": pl.String, "text": pl.String})
+
+
 def bundled_sentences() -> Sentences:
     """Return the bundled corpus: 840 English sentences on 64 topics, each with a paraphrase."""
     frame = bundled_frame()
