@@ -22,7 +22,7 @@ KINDS = (
     "chat",
     "email",
 )
-PER_KIND = 40
+PER_KIND = 80
 
 
 @pytest.fixture(scope="module")

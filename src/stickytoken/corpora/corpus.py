@@ -131,7 +131,7 @@ def text_kinds_frame() -> pl.DataFrame:
     """Return texts of ten kinds that are embedded in production, one row per text: kind, text.
 
     The kinds are news, encyclopedia, science, law, medicine, code, questions, reviews, chat and email,
-    with 40 English texts each: phrases, sentences and short paragraphs on as many subjects as the kind
+    with 80 English texts each: phrases, sentences and short paragraphs on as many subjects as the kind
     allows, so that the mean vector of a kind stands for the kind and not for a subject. All of them
     were written for this project: living people, companies and cases in them are made up.
     """
