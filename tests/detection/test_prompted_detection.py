@@ -106,7 +106,8 @@ def test_the_command_finds_what_the_function_finds(qwen, corpus_file, method, tm
         "detect", qwen, *OPTIONS, "--sentences", corpus_file, "--sample", 12, "--no-report",
         *("--method", method), *(planted.SMALL_OPTIONS[4:] if method == "std" else ()),
     ]  # fmt: skip
-    found = planted.document(planted.command(*arguments, "--out", tmp_path / "command", "-f", "json"))
+    told = planted.command(*arguments, "--out", tmp_path / "command", "-f", "json")
+    found = planted.document(told)
     record = json.loads((tmp_path / "command" / "run.json").read_text())
     assert "This sentence : <PST>" in record["identity_parts"]["encoder"]["prompt"]
     vocabulary = pl.read_parquet(tmp_path / "command" / "vocabulary.parquet")
@@ -124,6 +125,10 @@ def test_the_command_finds_what_the_function_finds(qwen, corpus_file, method, tm
     )
     assert len(run.tokens) == 12
     assert found["run"] == str(tmp_path / "command")
+    assert (
+        f"layer: {READING['layer']} of {tiny_decoders.LAYERS} (chosen by the user)"
+        in told.stderr.splitlines()
+    )
     assert planted.files_of(tmp_path / "command") == before
     planted.refused(
         "detect", qwen, *OPTIONS[:-1], 2, *arguments[len(OPTIONS) + 2 :], "--out", tmp_path / "command",
@@ -138,6 +143,7 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(qwen, tmp_path):
         "dtype": "float32",
         "revision": None,
         "prompt": record["model"]["loading"]["prompt"],
+        "layer_choice": "chosen by the user",
     } | {name: value for name, value in READING.items() if name != "prompt"}
     task = tmp_path / "sts.jsonl"
     lines = [{"sentence1": text, "sentence2": text[::-1], "score": len(text)} for text in tiny.sentences(12)]

@@ -89,7 +89,7 @@ def _loaded(model, weight, *last):
 
 def _prompted(tmp_path):
     model, tokenizer = tiny_decoders.decoder("qwen2")
-    reading = reading_for(model, "tiny", "prompteol", True, 1, 3, -1)
+    reading, _ = reading_for(model, "tiny", "prompteol", True, 1, 3, -1)
 
     def again():
         return CausalPromptEncoder(model, tokenizer, "tiny", reading)

@@ -239,3 +239,38 @@ def test_tuning_takes_pairs_with_scores_alone(folder, tmp_path):
     planted.refused(
         "tune", folder, "--task", tmp_path / "none.jsonl", "--device", "cpu", saying="no task file"
     )
+
+
+def test_a_plain_prompt_without_a_layer_reads_the_last_one(folder):
+    texts = ["A man repairs a bicycle", "Nobody sleeps"]
+    plain, last = (
+        load_prompted(folder, device="cpu", prompt="prompteol", **options) for options in ({}, {"layer": -1})
+    )
+    np.testing.assert_array_equal(plain.encode(texts), last.encode(texts))
+    assert plain.identity == last.identity
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ((), "layer: 4 of 4 (default: the last layer)"),
+        (("--layer", "2"), "layer: 2 of 4 (chosen by the user)"),
+        (("--token-prepending",), "layer: 3 of 4 (default guess, scaled from Llama 2 7B)"),
+    ],
+)
+def test_embed_tells_which_layer_it_reads_and_who_chose_it(folder, tmp_path, options, line):
+    (tmp_path / "texts.txt").write_text("A man repairs a bicycle\n")
+    where = ("--input", tmp_path / "texts.txt", "--out", tmp_path / "vectors.parquet", "--device", "cpu")
+    found = planted.command("embed", folder, "--prompt", "prompteol", *options, *where)
+    assert line in found.stderr.splitlines()
+    assert line not in found.stdout
+
+
+def test_a_saved_model_tells_that_its_layer_was_saved_with_it(folder, tmp_path):
+    load_prompted(folder, device="cpu", prompt="prompteol", layer=2).sentence_transformer().save(
+        str(tmp_path / "saved")
+    )
+    (tmp_path / "texts.txt").write_text("A man repairs a bicycle\n")
+    where = ("--input", tmp_path / "texts.txt", "--out", tmp_path / "vectors.parquet", "--device", "cpu")
+    found = planted.command("embed", tmp_path / "saved", *where)
+    assert "layer: 2 of 4 (saved with the model)" in found.stderr.splitlines()

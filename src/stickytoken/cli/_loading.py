@@ -35,6 +35,15 @@ def load(model: str, loading: LoadingOptions, prompting: PromptingOptions) -> En
     return encoder
 
 
+def tell_layer(encoder: Encoder) -> None:
+    """Say which layer of a prompted language model is read, and where that choice comes from."""
+    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+
+    if isinstance(encoder, CausalPromptEncoder) and encoder.spec is not None:
+        choice = encoder.spec.layer_choice
+        inform(f"layer: {encoder.prompted.number} of {encoder.layers} ({choice})")
+
+
 def _describe(encoder: Encoder, model: str, loading: LoadingOptions) -> None:
     """Print where the model was found and how it computes."""
     from stickytoken.encoders.loading.resolution import resolve_model

@@ -69,8 +69,7 @@ def load_for(
         loading, dtype=loading.dtype or recorded.dtype, revision=loading.revision or recorded.revision
     )
     if prompting == PromptingOptions():
-        kept = recorded.model_dump(exclude={"dtype", "revision"})
-        prompting = PromptingOptions(**asdict(prompting) | kept)
+        prompting = PromptingOptions(**asdict(prompting) | recorded.prompting())
     with _named_by(source):
         return load(model or run.model.name, loading, prompting)
 

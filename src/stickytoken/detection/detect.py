@@ -151,4 +151,6 @@ def _loading(encoder: Encoder) -> LoadingRecord | None:
     if spec is None:
         return None
     prompting = {name: value for name, value in asdict(spec.prompting).items() if name != "prompt_name"}
-    return LoadingRecord(dtype=spec.dtype, revision=spec.revision, **prompting)
+    return LoadingRecord(
+        dtype=spec.dtype, revision=spec.revision, layer_choice=spec.layer_choice, **prompting
+    )

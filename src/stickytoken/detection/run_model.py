@@ -71,7 +71,7 @@ def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encode
 
 def _of_run(run: Run) -> Encoder:
     recorded = recorded_loading(run.record)
-    prompting = Prompting(**recorded.model_dump(exclude={"dtype", "revision"}))
+    prompting = Prompting(**recorded.prompting())
     try:
         return load_encoder(
             run.record.model.name, prompt=prompting, dtype=recorded.dtype, revision=recorded.revision

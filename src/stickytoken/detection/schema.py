@@ -32,6 +32,13 @@ class LoadingRecord(Record):
     start: int | None = None
     exit: int | None = None
     layer: int | None = None
+    layer_choice: str | None = Field(
+        default=None, description="where the layer comes from; null without a prompt, and in earlier runs"
+    )
+
+    def prompting(self) -> dict[str, Any]:
+        """Return the arguments of `Prompting`."""
+        return self.model_dump(exclude={"dtype", "revision", "layer_choice"})
 
 
 class ModelRecord(Record):

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
+
+
+class LayerChoice(StrEnum):
+    """Where the layer that a prompted language model is read from comes from."""
+
+    GIVEN = "chosen by the user"
+    PUBLISHED = "published preset"
+    SAVED = "saved with the model"
+    LAST = "default: the last layer"
+    SCALED = "default guess, scaled from Llama 2 7B"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +31,8 @@ class Prompting:
         start: first layer of token prepending, from 0; None is the preset's.
         exit: first later layer without it; None is the preset's.
         layer: layer to read, an index into the embedding and the outputs of all layers; -1 is after the
-            final norm. None is the preset's.
+            final norm. None is the published preset's; without one, a plain prompt reads the last layer and
+            token prepending the layer at the same relative depth as for Llama 2 7B.
     """
 
     prompt: str | None = None

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stickytoken.encoders.prompted._cleaning import clean_sentence, join_words, reachable_text
-from stickytoken.encoders.prompted._presets import preset_for
+from stickytoken.encoders.prompted._presets import layer_for, preset_for
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import PLACEHOLDER, PROMPTS, SENTENCE, find_prompt, is_template
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending
+from stickytoken.encoders.prompting import LayerChoice
 from stickytoken.errors import InputError
 
 
@@ -132,3 +133,25 @@ def test_presets_are_the_published_ones_or_their_relative_depth(kind, vocabulary
     found = preset_for(config, layers, PROMPTS[prompt])
     assert (found.start, found.exit, found.layer) == expected
     assert ("scaled" in found.source) is (layers < 28)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "prompt", "given", "prepending", "expected"),
+    [
+        ("llama", 32, "prompteol", None, False, (27, LayerChoice.PUBLISHED)),
+        ("llama", 32, "cot", None, True, (27, LayerChoice.PUBLISHED)),
+        ("llama", 32, "echo", None, False, (-1, LayerChoice.LAST)),
+        ("llama", 32, "Title: {sentence} is about", None, False, (-1, LayerChoice.LAST)),
+        ("llama", 32, "Title: {sentence} is about", None, True, (27, LayerChoice.SCALED)),
+        ("gemma3_text", 18, "prompteol", None, False, (-1, LayerChoice.LAST)),
+        ("gemma3_text", 18, "prompteol", None, True, (15, LayerChoice.SCALED)),
+        ("gemma3_text", 18, "prompteol", 3, False, (3, LayerChoice.GIVEN)),
+        ("llama", 32, "prompteol", -1, True, (-1, LayerChoice.GIVEN)),
+    ],
+)
+def test_a_plain_prompt_reads_the_last_layer_unless_a_preset_is_published(
+    kind, layers, prompt, given, prepending, expected
+):
+    found = find_prompt(prompt)
+    preset = preset_for(SimpleNamespace(model_type=kind, vocab_size=32000), layers, found)
+    assert layer_for(preset, found, given, prepending=prepending) == expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from stickytoken.cli._command import command
-from stickytoken.cli._loading import load
+from stickytoken.cli._loading import load, tell_layer
 from stickytoken.cli._named_tokens import named_token_ids
 from stickytoken.cli.options.computation import EngineOptions
 from stickytoken.cli.options.method import MethodOptions, method_options
@@ -46,6 +46,7 @@ def detect(
     if out is not None:
         require_usable(out, choose_method(None, settings, corpus.pairs is not None).entry.name, settings)
     encoder = load(model, loading, prompting)
+    tell_layer(encoder)
     with progress_bar() as progress:
         run = run_detection(
             encoder,

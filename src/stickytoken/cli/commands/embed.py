@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stickytoken.cli._command import command
-from stickytoken.cli._loading import load
+from stickytoken.cli._loading import load, tell_layer
 from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.panels import OUTPUT, TEXTS
@@ -52,6 +52,7 @@ def embed(
     texts = texts_of_file(source, column)
     require_new_file(out)
     encoder = load(model, loading, prompting)
+    tell_layer(encoder)
     with counted("texts") as progress:
         dimension = embed_file(encoder, texts, out, progress)
     if output_format is Format.JSON:

@@ -111,7 +111,8 @@ Exit: TypeAlias = Annotated[
 Layer: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        help="Layer to read the vector from, counted from 1; -1 is the last. Default: the prompt's preset.",
+        help="Layer to read the vector from, counted from 1; -1 is the last. Default: that of a published "
+        "preset, else the last one for a plain prompt.",
         show_default=False,
         rich_help_panel=LANGUAGE_MODELS,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stickytoken.encoders.prompting import Prompting
+from stickytoken.encoders.prompting import LayerChoice, Prompting
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,7 @@ class EncoderSpec:
         device: device of the model; None before it is loaded.
         prompting: prompt and layers, with names and presets resolved; empty for a saved `CausalPrompt`,
             which has its own.
+        layer_choice: where the layer that is read comes from; None for a model without a prompt.
     """
 
     model: str
@@ -27,3 +28,4 @@ class EncoderSpec:
     max_length: int | None
     token_budget: int | None
     packed_layers: bool | None = None
+    layer_choice: LayerChoice | None = None

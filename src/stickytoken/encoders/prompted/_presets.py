@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from stickytoken.encoders.prompted.prompts import Prompt
+from stickytoken.encoders.prompting import LayerChoice
 
 _LLAMA_3_VOCABULARY = 128_000
+_SCALED = "scaled from Llama 2 7B"
+# Templates that the settings were published for.
+_TEMPLATES = ("prompteol", "cot", "ke", "metaeol")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,5 +60,26 @@ def preset_for(config: Any, layers: int, prompt: Prompt) -> Preset:
         min(1, layers - 1),
         max(2, round(7 * layers / 32)),
         max(1, round(27 * layers / 32)),
-        "scaled from Llama 2 7B",
+        _SCALED,
     )
+
+
+def layer_for(
+    preset: Preset, prompt: Prompt, given: int | None, *, prepending: bool
+) -> tuple[int, LayerChoice]:
+    """Choose the layer to read, and say where the choice comes from.
+
+    Where a setting is published for the model and the template, the plain prompt reads its layer too, so that
+    the two can be compared. Elsewhere a plain prompt reads the last layer.
+
+    Args:
+        preset: the preset of the model.
+        prompt: the prompt.
+        given: the layer that the user chose, if any.
+        prepending: whether token prepending is on.
+    """
+    if given is not None:
+        return given, LayerChoice.GIVEN
+    if preset.source != _SCALED and prompt.name in _TEMPLATES:
+        return preset.layer, LayerChoice.PUBLISHED
+    return (preset.layer, LayerChoice.SCALED) if prepending else (-1, LayerChoice.LAST)

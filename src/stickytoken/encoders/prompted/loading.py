@@ -13,7 +13,7 @@ from stickytoken.encoders.loading.errors import explained, reported_missing, req
 from stickytoken.encoders.loading.resolution import ModelSource, Origin, has_weights
 from stickytoken.encoders.loading.spec import EncoderSpec
 from stickytoken.encoders.prompted.prompts import PROMPTS, find_prompt, is_template
-from stickytoken.encoders.prompting import Prompting
+from stickytoken.encoders.prompting import LayerChoice, Prompting
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.precision import Precision
 
@@ -83,7 +83,7 @@ def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> C
     precision = Precision.TF32 if spec.dtype == Precision.TF32 else None
     if precision:
         require_cuda(model.device.type, source.name)
-    reading = reading_for(
+    reading, choice = reading_for(
         model, source.name, prompt, options.token_prepending, options.start, options.exit, options.layer
     )
     encoder = CausalPromptEncoder(
@@ -97,7 +97,9 @@ def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> C
         precision=precision,
         packed_layers=spec.packed_layers,
     )
-    encoder.spec = replace(spec, device=encoder.device)
+    encoder.spec = replace(
+        spec, device=encoder.device, layer_choice=choice if saved is None else LayerChoice.SAVED
+    )
     if saved is None:
         span = reading.prepending
         encoder.spec = replace(

@@ -11,11 +11,12 @@ from sentence_transformers.base.modules import InputModule
 from sentence_transformers.sentence_transformer.modules import Normalize
 
 from stickytoken.encoders._lengths import context_length
-from stickytoken.encoders.prompted._presets import preset_for
+from stickytoken.encoders.prompted._presets import layer_for, preset_for
 from stickytoken.encoders.prompted.layer_states import pooled_states
 from stickytoken.encoders.prompted.model import PromptedModel, PromptLayout, Reading
 from stickytoken.encoders.prompted.prompts import Prompt, find_prompt
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending
+from stickytoken.encoders.prompting import LayerChoice
 from stickytoken.errors import EncodingError, InputError
 
 
@@ -33,7 +34,7 @@ class CausalPrompt(InputModule):
         token_prepending: use token prepending.
         start: first layer at which the placeholder is overwritten; None is the preset's.
         exit: first later layer at which it is not; None is the preset's.
-        layer: layer to read; None is the preset's.
+        layer: layer to read; None is the published preset's, else the last one for a plain prompt.
 
     Raises:
         ModelError: The model is not decoder-only.
@@ -59,7 +60,7 @@ class CausalPrompt(InputModule):
         self.model = model.base_model if hasattr(model, "base_model") else model
         self.tokenizer = tokenizer
         name = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
-        reading = reading_for(self.model, name, prompt, token_prepending, start, exit, layer)
+        reading, _ = reading_for(self.model, name, prompt, token_prepending, start, exit, layer)
         self._prompted = PromptedModel(self.model, tokenizer, name, reading)
         self.max_seq_length = context_length(
             self._prompted.decoder.model, tokenizer, None, name, taken=self._prompted.length(0)
@@ -190,10 +191,11 @@ def reading_for(
     start: int | None,
     exit: int | None,  # noqa: A002 - the published name
     layer: int | None,
-) -> Reading:
+) -> tuple[Reading, LayerChoice]:
     """Resolve a reading: the given options, and the preset of the model family for the others.
 
-    The preset's layer is the same with and without token prepending, so that the two can be compared.
+    Returns:
+        The reading, and where its layer comes from.
 
     Raises:
         InputError: start or exit is given without token prepending, or a value is impossible.
@@ -214,7 +216,8 @@ def reading_for(
         # The preset's exit may be before a start that is given.
         last = max(preset.exit, first + 1) if exit is None else exit
         prepending = TokenPrepending(first, last)
-    return Reading(chosen, prepending, preset.layer if layer is None else layer)
+    number, choice = layer_for(preset, chosen, layer, prepending=token_prepending)
+    return Reading(chosen, prepending, number), choice
 
 
 def _text(given: Any) -> str:
