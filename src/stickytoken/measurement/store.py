@@ -27,6 +27,7 @@ VOCABULARY_FILE = "vocabulary.parquet"
 TOKENS_FILE = "tokens.parquet"
 _SHARDS = "shards"
 _LOCK = ".lock"
+_SEAL = b"stickytoken sha256"
 # polars panics on some damaged files, which is not one of its own errors.
 _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
@@ -174,12 +175,8 @@ class ResultFolder:
     def write_shard(self, stage: str, index: int, rows: Sequence[Mapping[str, Any]], cost: ShardCost) -> None:
         """Commit one shard; see `write_record` for errors."""
         frame = pl.DataFrame(list(rows), infer_schema_length=None)
-        metadata = {
-            "seconds": f"{cost.seconds:.3f}",
-            "sequences": str(cost.sequences),
-            "sha256": _content_digest(frame),
-        }
-        content = _parquet(frame, metadata)
+        metadata = {"seconds": f"{cost.seconds:.3f}", "sequences": str(cost.sequences)}
+        content = _sealed(_parquet(frame, metadata))
         path = self._shard(stage, index)
         make_folder(path.parent)
         write_atomically(path, lambda stream: _write(stream, content))
@@ -195,17 +192,9 @@ class ResultFolder:
             keys: expected values of the key column, in order.
             key: name of the key column.
         """
-        path = self._shard(stage, index)
-        if not path.is_file():
-            return None
-        try:
-            content = path.read_bytes()
-            frame = pl.read_parquet(content)
-            expected = pl.read_parquet_metadata(content).get("sha256")
-        except (*_DAMAGE, OSError):
-            return None
-        whole = key in frame.columns and frame[key].to_list() == list(keys)
-        return frame if whole and _content_digest(frame) == expected else None
+        frame = _read_shard(self._shard(stage, index))
+        whole = frame is not None and key in frame.columns and frame[key].to_list() == list(keys)
+        return frame if whole else None
 
     def total_cost(self, stages: Mapping[str, int]) -> ShardCost:
         """Sum up the cost of committed shards.
@@ -214,7 +203,7 @@ class ResultFolder:
             stages: number of shards by stage; all of them must be committed.
         """
         paths = [self._shard(stage, index) for stage, size in stages.items() for index in range(size)]
-        costs = [pl.read_parquet_metadata(path.read_bytes()) for path in paths]
+        costs = [pl.read_parquet_metadata(io.BytesIO(path.read_bytes())) for path in paths]
         return ShardCost(
             seconds=sum(float(cost.get("seconds", 0)) for cost in costs),
             sequences=sum(int(cost.get("sequences", 0)) for cost in costs),
@@ -228,11 +217,9 @@ class ResultFolder:
         found: dict[str, set[int]] = {}
         paths = (self.path / _SHARDS).glob("*-*.parquet")
         for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
-            try:
-                ids = pl.read_parquet(path.read_bytes(), columns=["token_id"])["token_id"].to_list()
-            except (*_DAMAGE, OSError):
-                continue  # it will be computed again
-            found.setdefault(path.name.rpartition("-")[0], set()).update(ids)
+            frame = _read_shard(path)
+            if frame is not None and "token_id" in frame.columns:  # a damaged one will be computed again
+                found.setdefault(path.name.rpartition("-")[0], set()).update(frame["token_id"].to_list())
         return {stage: len(ids) for stage, ids in found.items()}
 
     def _shard(self, stage: str, index: int) -> Path:
@@ -250,9 +237,33 @@ def _parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> byt
     return buffer.getvalue()
 
 
-def _content_digest(frame: pl.DataFrame) -> str:
-    """Return the SHA-256 of all values, to detect corruption on disk."""
-    return hashlib.sha256(json.dumps(frame.to_dict(as_series=False)).encode()).hexdigest()
+def _sealed(content: bytes) -> bytes:
+    """Put the SHA-256 of a Parquet file in front of its footer, where readers do not look."""
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    return content[:footer] + _SEAL + hashlib.sha256(content).digest() + content[footer:]
+
+
+def _read_shard(path: Path) -> pl.DataFrame | None:
+    """Read a shard; return None if it is missing or damaged.
+
+    The seal is checked first, because polars ends the process if damaged bytes ask for too much memory.
+    """
+    try:
+        content = path.read_bytes()
+        start = content.rfind(_SEAL)
+        end = start + len(_SEAL) + hashlib.sha256().digest_size
+        if start >= 0:
+            seal = _SEAL + hashlib.sha256(content[:start] + content[end:]).digest()
+            return pl.read_parquet(content) if content[start:end] == seal else None
+        # Earlier versions wrote no seal, but a digest of the values.
+        frame = pl.read_parquet(content)
+        values = json.dumps(frame.to_dict(as_series=False)).encode()
+        whole = (
+            pl.read_parquet_metadata(io.BytesIO(content)).get("sha256") == hashlib.sha256(values).hexdigest()
+        )
+        return frame if whole else None
+    except (*_DAMAGE, OSError):
+        return None
 
 
 def _write(stream: BinaryIO, content: bytes) -> None:
