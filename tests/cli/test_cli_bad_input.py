@@ -247,7 +247,7 @@ def test_a_token_that_cannot_be_probed_is_refused(bert_folder, place, arguments,
 
 
 def test_an_unknown_category_is_refused_with_the_known_ones(bert_folder, planted_run):
-    saying = "'--category': 'odd' is not one of 'ok', 'ok_special', 'meaningless'"
+    saying = "'--category': 'odd' is not a category: use one of OK, OK_SPECIAL, MEANINGLESS, "
     planted.refused("tokens", bert_folder, "--category", "odd", status=2, saying=saying)
     planted.refused("show", planted_run, "--category", "odd", status=2, saying=saying)
 

@@ -65,6 +65,8 @@ def test_runs_that_cannot_be_opened_are_one_line(tmp_path, finished_run):
 
 def test_a_model_that_is_not_there_is_one_line(tmp_path, hub_cache):
     assert "error:" in refused("--port", 0, "--model", tmp_path / "absent", "--folder", tmp_path)
+    for name in ("nope", "no/such-model"):
+        assert f"error: no model {name!r}" in refused("--port", 0, "--model", name, "--folder", tmp_path)
 
 
 @pytest.mark.slow

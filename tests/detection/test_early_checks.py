@@ -68,6 +68,26 @@ def test_the_command_refuses_the_folder_before_it_loads_the_model(small_run, tmp
     planted.refused("detect", NO_MODEL, "--out", small_run.path, saying="holds another run")
 
 
+def test_a_folder_in_the_way_of_an_explanation_or_impact_is_refused_first(small_run, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    wrong = (RunError, "is the folder of a run or another measurement: choose another one, such as .*explain")
+    for out, function, (error, saying) in (
+        (small_run.path, lambda out: explain(NO_MODEL, ["river"], out=out), wrong),
+        (
+            tmp_path,
+            lambda out: impact(NO_MODEL, tokens=[5], intrusion="bundled", out=out),
+            (RunError, "no impact"),
+        ),
+        (small_run.path, lambda out: impact(NO_MODEL, tokens=[5], out=out), (RunError, "no impact")),
+    ):
+        with pytest.raises(error, match=saying):
+            function(out)
+    planted.refused("explain", NO_MODEL, "river", "--out", small_run.path, saying=wrong[1])
+    planted.refused(
+        "impact", NO_MODEL, "--tokens", "river", "--out", tmp_path, saying="holds files but no impact"
+    )
+
+
 def test_a_precision_that_the_model_lacks_is_refused_before_the_vocabulary_is_encoded(encoder, tmp_path):
     events = []
     with pytest.raises(InputError, match="tf32"):

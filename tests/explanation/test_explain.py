@@ -64,6 +64,12 @@ def test_a_planted_token_is_told_from_an_ordinary_one(explained):
     assert "5 matched benign tokens" in garden.verdict
 
 
+def test_what_is_shown_of_an_explanation_is_short(explained):
+    assert (
+        repr(explained) == f"<Explanation: {explained.model}, tokens: {len(explained.tokens)}, carriers: 6>"
+    )
+
+
 def test_tables_have_all_layers_and_heads_and_no_nan(explained, sticky_bert):
     for name in TABLES:
         table = getattr(explained, name)

@@ -238,7 +238,7 @@ def test_a_lift_outside_the_benign_interval_is_a_finding():
     rows = lift_rows(0.1)
     said = verdict("river", 7, rows, findings(rows), 8, RunVerdict("sticky", 96))
     assert said.endswith(
-        "in 1 of 1 measures: rise of similarities with unrelated texts 0.150 (benign 0.050, +5.0 sd)."
+        "in 1 of 1 measures: rise of similarities with unrelated texts 0.150 (benign 0.050, +5.0 SD)."
     )
 
 

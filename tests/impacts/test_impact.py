@@ -106,6 +106,11 @@ def test_clean_scores_are_those_of_the_texts_as_they_are(whole, planted_encoder,
     assert clean == pytest.approx([spearmanr(task.gold, cosines).statistic] * 2, abs=1e-9)
 
 
+def test_what_is_shown_of_a_measurement_is_short(whole):
+    counts = f"tokens: 2, tasks: {len(whole.result.tasks)}"
+    assert repr(whole) == f"<Impact: {whole.record.model}, {counts}, in {whole.path}>"
+
+
 def test_tables_agree_with_each_other(whole):
     scores = whole.scores.group_by("task", "metric", "kind", "token_id").agg(pl.col("score").mean())
     joined = whole.conditions.join(scores, on=["task", "metric", "kind", "token_id"], nulls_equal=True)

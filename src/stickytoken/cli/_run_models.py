@@ -90,13 +90,12 @@ def require_found(
         InputError: a revision of a folder.
     """
     from stickytoken.detection.run_model import recorded_loading
-    from stickytoken.encoders.loading.resolution import resolve_model
+    from stickytoken.encoders.loading.load import require_model
 
     if run is None:
-        return resolve_model(source, loading.revision).name
+        return require_model(source, loading.revision)
     with _named_by(source):
-        revision = loading.revision or recorded_loading(run).revision
-        return resolve_model(model or run.model.name, revision).name
+        return require_model(model or run.model.name, loading.revision or recorded_loading(run).revision)
 
 
 @contextmanager

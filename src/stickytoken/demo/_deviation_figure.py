@@ -27,7 +27,7 @@ def deviation_figure(measures: pl.DataFrame, token: str) -> ReportFigure:
                 mode="markers",
                 marker={"color": STICKY if outside else ORDINARY, "symbol": symbol, "size": 10},
                 name=name,
-                hovertemplate="%{y}: %{x:.1f} sd<extra></extra>",
+                hovertemplate="%{y}: %{x:.1f} SD<extra></extra>",
             )
     figure.add_vline(x=0, line={"color": ORDINARY, "width": 1})
     figure.update_xaxes(title_text="standard deviations of the benign tokens", zeroline=False)
@@ -40,7 +40,7 @@ def deviation_figure(measures: pl.DataFrame, token: str) -> ReportFigure:
         figure,
         f"{count} of {len(rows)} measures of {token} lie outside the interval of the benign tokens."
         + (
-            f" The largest deviation: {_measure_name(rows[-1])}, {rows[-1]['deviations']:+.1f} sd."
+            f" The largest deviation: {_measure_name(rows[-1])}, {rows[-1]['deviations']:+.1f} SD."
             if rows
             else ""
         ),
@@ -48,7 +48,7 @@ def deviation_figure(measures: pl.DataFrame, token: str) -> ReportFigure:
         "little; several far outside, together with a rise of the similarities, mean much.",
         measures_table(measures),
         # The names of the measures leave little room.
-        {"xaxis.title.text": "sd of the<br>benign tokens", "xaxis.nticks": 4, "xaxis.tickangle": 0},
+        {"xaxis.title.text": "SD of the<br>benign tokens", "xaxis.nticks": 4, "xaxis.tickangle": 0},
     )
 
 

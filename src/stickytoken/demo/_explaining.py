@@ -24,7 +24,7 @@ from stickytoken.vocabulary.benign import LEAST_BENIGN
 
 _PAIRS_ATTRIBUTED = 2
 _DIRECTIONS = 256
-_FINDINGS = ("measure", "layer", "begins", "value", "benign mean", "sd")
+_FINDINGS = ("measure", "layer", "begins", "value", "benign mean", "SD")
 
 
 def chosen_settings(

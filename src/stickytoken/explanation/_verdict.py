@@ -140,7 +140,7 @@ def _inconclusive(row: Mapping[str, Any], run: RunVerdict | None) -> str:
 def _said(finding: Finding, last_layer: int | None) -> str:
     notes = [f"benign {finding.benign_mean:.3f}"]
     if finding.deviations is not None:
-        notes.append(f"{finding.deviations:+.1f} sd")
+        notes.append(f"{finding.deviations:+.1f} SD")
     if finding.begins is not None:
         begins = "at the embeddings" if finding.begins == 0 else f"in layer {finding.begins} of {last_layer}"
         notes.append(f"begins {begins}")

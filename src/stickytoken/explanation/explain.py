@@ -26,10 +26,9 @@ from stickytoken.explanation._embeddings import EmbeddingMatrix
 from stickytoken.explanation._material import gather
 from stickytoken.explanation._measuring import Measured, mean_direction, measure
 from stickytoken.explanation._observing import Surroundings, unit
-from stickytoken.explanation.files import ExplanationContent, stored_explanation
+from stickytoken.explanation.files import ExplanationContent, require_place, stored_explanation
 from stickytoken.explanation.result import Explanation
 from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.measurement.atomic import require_writable
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.validation import file_path, list_of, or_default, require_callable
 from stickytoken.vocabulary.benign import match_benign
@@ -85,7 +84,7 @@ def explain(
     corpus = None if sentences is None else load_sentences(sentences)
     out = None if out is None else file_path("out", out)
     if out is not None:
-        require_writable(out)
+        require_place(out)
     if tokens is None:
         tokens = _worst(run)
     encoder = require_ids(encoder_for(encoder, run, "explain"), "explain")

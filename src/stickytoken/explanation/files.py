@@ -15,14 +15,22 @@ from stickytoken.errors import RunError
 from stickytoken.explanation.record import (
     EXPLANATION_FILE,
     EXPLANATION_SCHEMA_VERSION,
+    EXPLANATIONS_FOLDER,
     TABLE_SCHEMAS,
     ExplainedTokenRecord,
     ExplanationRecord,
 )
 from stickytoken.hashing import digest
+from stickytoken.measurement.atomic import require_writable
 from stickytoken.measurement.records import MeasurementRecord
 from stickytoken.measurement.resume import IdentityRecord, Kind, resumed
-from stickytoken.measurement.store import ResultFolder, read_json, repair_advice
+from stickytoken.measurement.store import (
+    IDENTITY_FILE,
+    RUN_FILE,
+    ResultFolder,
+    read_json,
+    repair_advice,
+)
 
 # Schema version of explanations that do not record which model they belong to.
 _WITHOUT_IDENTITY = 1
@@ -79,6 +87,20 @@ def stored_explanation(
             files.write_table(f"{name}.parquet", table)
         held.finish(content.record)
     return content
+
+
+def require_place(folder: Path) -> None:
+    """Refuse a folder that cannot take explanations, without creating it.
+
+    Raises:
+        RunError: it cannot be written, or is the folder of a run or another measurement.
+    """
+    require_writable(folder)
+    if any((folder / name).exists() for name in (RUN_FILE, IDENTITY_FILE)):
+        raise RunError(
+            f"{folder} is the folder of a run or another measurement: choose another one, such as "
+            f"{folder / EXPLANATIONS_FOLDER}"
+        )
 
 
 def _continued(folder: ResultFolder) -> ExplanationRecord | None:

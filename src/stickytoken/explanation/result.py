@@ -89,6 +89,9 @@ class Explanation:
     pooling: str | None
     parts: Mapping[int, dict[str, Any]]
 
+    def __repr__(self) -> str:
+        return f"<Explanation: {self.model}, tokens: {len(self.tokens)}, carriers: {self.carriers}>"
+
     def of_token(self, token_id: int) -> dict[str, pl.DataFrame]:
         """Return all tables of one token, by name."""
         return {name: getattr(self, name).filter(token_id=token_id) for name in TABLES}

@@ -24,9 +24,8 @@ from stickytoken.impacts._markdown import impact_markdown
 from stickytoken.impacts._mteb_work import run_mteb
 from stickytoken.impacts._plan import ImpactPlan, TaskSource, make_plan
 from stickytoken.impacts.record import ImpactRecord, ImpactResultRecord, TaskRecord
-from stickytoken.impacts.results import IMPACT, IMPACTS, TABLES, Impact, open_impact
+from stickytoken.impacts.results import IMPACT, IMPACTS, TABLES, Impact, open_impact, require_place
 from stickytoken.impacts.settings import ImpactSettings
-from stickytoken.measurement.atomic import require_writable
 from stickytoken.measurement.default_folder import default_folder, folder_name
 from stickytoken.measurement.engines.choice import EngineChoice, chosen_engine
 from stickytoken.measurement.environment import hardware, now, package_versions
@@ -85,7 +84,7 @@ def impact(
     require_callable("progress", progress)
     out = None if out is None else file_path("out", out)
     if out is not None:
-        require_writable(out)
+        require_place(out)
     intrusion = None if intrusion is None else file_path("intrusion", intrusion)
     run = None if run is None else open_run(run)
     single = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes")

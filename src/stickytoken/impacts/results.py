@@ -9,7 +9,8 @@ import polars as pl
 
 from stickytoken.errors import RunError
 from stickytoken.impacts.record import IMPACT_SCHEMA_VERSION, ImpactRecord
-from stickytoken.measurement.resume import Kind
+from stickytoken.measurement.atomic import require_writable
+from stickytoken.measurement.resume import Kind, require_vacant
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.validation import file_path
 
@@ -88,6 +89,11 @@ class Impact:
         self.record = record
         self.result = record.result
         self._folder = folder
+
+    def __repr__(self) -> str:
+        tokens = sum(token.kind != "benign" for token in self.record.tokens)
+        counts = f"tokens: {tokens}, tasks: {len(self.result.tasks)}"
+        return f"<Impact: {self.record.model}, {counts}, in {self.path}>"
 
     @property
     def effects(self) -> pl.DataFrame:
@@ -176,6 +182,16 @@ def open_impact(path: str | Path) -> Impact:
         RunError: the folder holds no impact measurement, is damaged or is not finished.
     """
     return Impact(file_path("the impact", path))
+
+
+def require_place(folder: Path) -> None:
+    """Refuse a folder that cannot take an impact measurement, without creating it.
+
+    Raises:
+        RunError: it cannot be written, or holds something else.
+    """
+    require_writable(folder)
+    require_vacant(ResultFolder(folder), IMPACTS)
 
 
 def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from stickytoken.errors import RunError
 from stickytoken.measurement.identity import differences
@@ -93,8 +93,7 @@ def resumed(folder: ResultFolder, kind: Kind[R], record: R) -> Iterator[Resumed[
         RunError: the folder holds other files, another measurement or a damaged record, is in use by another
             process, or cannot be written.
     """
-    if folder.holds_other_files(kind.file) or _claimed(folder, kind) not in (None, kind.name):
-        raise RunError(f"{folder.path} holds files but no {kind.name}: choose an empty or a new folder")
+    require_vacant(folder, kind)
     with folder.locked():
         earlier = kind.read(folder) if (folder.path / kind.file).is_file() else None
         if earlier is not None:
@@ -105,6 +104,16 @@ def resumed(folder: ResultFolder, kind: Kind[R], record: R) -> Iterator[Resumed[
                 _require_same(folder, kind, claim, record)
         finished = earlier is not None and kind.finished(earlier, folder)
         yield Resumed(folder, earlier or record, finished, kind)
+
+
+def require_vacant(folder: ResultFolder, kind: Kind[Any]) -> None:
+    """Refuse a folder that holds something other than a measurement of this kind.
+
+    Raises:
+        RunError: it does, or it cannot be read.
+    """
+    if folder.holds_other_files(kind.file) or _claimed(folder, kind) not in (None, kind.name):
+        raise RunError(f"{folder.path} holds files but no {kind.name}: choose an empty or a new folder")
 
 
 def _claimed(folder: ResultFolder, kind: Kind[R]) -> str | None:

@@ -113,7 +113,7 @@ def summary_table(comparison: Comparison) -> DataTable:
         "tokens",
         "sticky",
         "severity",
-        "highest sd",
+        "highest SD",
         "u",
         "texts",
         "seconds",
@@ -163,13 +163,13 @@ def comparison_figures(comparison: Comparison) -> list[ReportFigure]:
             "How strong the strongest tokens are",
             compared_distributions(samples, names),
             " ".join(
-                f"{name}: {share:.2%} of {size:,} tokens beyond 0.5 sd."
+                f"{name}: {share:.2%} of {size:,} tokens beyond 0.5 SD."
                 for name, size, _, share, _ in tail_rows
             )
             or "No run has a lift for all of its tokens.",
             "The share of tokens whose lift exceeds the value on the axis. A line that reaches further "
             "right has worse tokens; a higher line has more of them.",
-            DataTable(("run", "tokens", "beyond 0.2 sd", "beyond 0.5 sd", "beyond 0.8 sd"), tail_rows),
+            DataTable(("run", "tokens", "beyond 0.2 SD", "beyond 0.5 SD", "beyond 0.8 SD"), tail_rows),
             narrow_axis(),
         ),
     ]

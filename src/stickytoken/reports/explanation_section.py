@@ -223,7 +223,7 @@ def _finding_lines(found: ExplanationContent) -> list[str]:
     for each in found.token.findings:
         line = f"{each.called}: {number(each.value, 3)}, benign {number(each.benign_mean, 3)}"
         if each.deviations is not None:
-            line += f", {number(each.deviations, 1)} sd"
+            line += f", {number(each.deviations, 1)} SD"
         if each.begins is not None:
             line += f", begins in layer {each.begins}"
         lines.append(line)

@@ -111,11 +111,11 @@ def explain(
     """
     from stickytoken.explanation import ExplainSettings
     from stickytoken.explanation import explain as run_explain
+    from stickytoken.explanation.files import require_place
     from stickytoken.explanation.record import EXPLANATIONS_FOLDER
-    from stickytoken.measurement.atomic import require_writable
 
     if out is not None:
-        require_writable(out)
+        require_place(out)
     settings = ExplainSettings(**asdict(measuring))
     numbers = [token_id(token) for token in tokens] if ids else []
     _require_text(text)

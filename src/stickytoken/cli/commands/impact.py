@@ -51,7 +51,10 @@ def impact(
     """
     from stickytoken.impacts import ImpactSettings, Side
     from stickytoken.impacts import impact as measure
+    from stickytoken.impacts.results import require_place
 
+    if out is not None:
+        require_place(out)  # before the model is loaded
     settings = ImpactSettings(**asdict(measuring) | {"side": Side(measuring.side.value)})
     engine = computing.choice
     tasks = [*(measured.task or ()), *(_paper_tasks() if measured.preset else ())]

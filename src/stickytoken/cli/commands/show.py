@@ -88,7 +88,7 @@ def show(
     if verdict:
         rows = rows.filter(verdict=verdict)
     if category:
-        rows = rows.filter(category=category.value)
+        rows = rows.filter(category=category)
     if contains:
         rows = rows.filter(pl.col("decoded").str.contains(contains, literal=True))
     if validated:

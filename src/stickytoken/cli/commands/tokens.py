@@ -47,7 +47,7 @@ def tokens(
         tokenizer = load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)
         vocabulary = analyze_vocabulary(tokenizer)
     counts, size, available = vocabulary.counts(), len(vocabulary), len(vocabulary.available)
-    entries = vocabulary.frame().filter(category=category.value).head(limit).to_dicts() if category else []
+    entries = vocabulary.frame().filter(category=category).head(limit).to_dicts() if category else []
     if output_format is Format.JSON:
         document = {"model": model, "vocab_size": size, "available": available, "categories": counts}
         print_json(document | ({"entries": entries} if category else {}))
@@ -57,5 +57,5 @@ def tokens(
     print_line(f"{available:,} of {size:,} tokens can appear in text.")
     if category:
         columns = ("token_id", "token", "decoded")
-        title = f"First {len(entries):,} of {counts[category.value]:,} {category.value} tokens"
+        title = f"First {len(entries):,} of {counts[category]:,} {category} tokens"
         print_table(title, ("id", *columns[1:]), [[entry[column] for column in columns] for entry in entries])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -21,16 +20,13 @@ _NAMED_TOKENS = (
 )
 
 
-class Category(StrEnum):
-    """Categories of vocabulary entries."""
+def _category(name: str) -> str:
+    """Parse the name of a category, in any case."""
+    from stickytoken.vocabulary.categories import Category
 
-    OK = "OK"
-    OK_SPECIAL = "OK_SPECIAL"
-    MEANINGLESS = "MEANINGLESS"
-    UNREACHABLE_SPECIAL = "UNREACHABLE_SPECIAL"
-    UNDECODEABLE = "UNDECODEABLE"
-    UNREACHABLE_SINGLE_TOKEN = "UNREACHABLE_SINGLE_TOKEN"
-    UNREACHABLE_MULTI_TOKEN = "UNREACHABLE_MULTI_TOKEN"
+    if name.upper() not in list(Category):
+        raise typer.BadParameter(f"{name!r} is not a category: use one of {', '.join(Category)}")
+    return name.upper()
 
 
 Source: TypeAlias = Annotated[
@@ -87,10 +83,10 @@ ImpactTokens: TypeAlias = Annotated[
     ),
 ]
 InCategory: TypeAlias = Annotated[
-    Category | None,
+    str | None,
     typer.Option(
         "--category",
-        case_sensitive=False,
+        parser=_category,
         metavar="CATEGORY",
         help="List tokens of one category, such as OK or UNDECODEABLE.",
         show_default=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast, overload
@@ -16,6 +17,7 @@ from stickytoken.encoders.loading.resolution import (
     ModelSource,
     Origin,
     has_weights,
+    hub_repositories,
     resolve_model,
 )
 from stickytoken.encoders.loading.spec import EncoderSpec
@@ -207,6 +209,29 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
         require_running(encoder, weights)
     encoder.spec = replace(spec, device=encoder.device, prompting=Prompting(encoder.prompt))
     return encoder
+
+
+def require_model(name: str, revision: str | None = None) -> str:
+    """Return the name of a model, and refuse one that does not exist without loading it.
+
+    Raises:
+        ModelError: The model cannot be found or reached.
+        InputError: A revision is given for a folder.
+    """
+    from transformers.utils.hub import cached_file
+
+    source = resolve_model(name, revision)
+    if source.origin is Origin.HUB:
+        places = [
+            (place, file) for place in hub_repositories(name) for file in ("modules.json", "config.json")
+        ]
+        for place, file in places[:-1]:
+            with suppress(OSError):  # raised if the file does not exist or cannot be reached
+                cached_file(place, file, revision=revision)
+                return name
+        with explained(source, "model"):
+            cached_file(*places[-1], revision=revision)
+    return name
 
 
 def load_from_spec(spec: EncoderSpec, device: str) -> IdEncoder:

@@ -17,7 +17,7 @@ _RATE = Column("validation_rate", "validation rate", 2)
 LISTED = (*_INTERVAL, _UNIVERSALITY, _SEVERITY)
 REPORTED = (
     _SEVERITY,
-    Column("sd", "sd", 2),
+    Column("sd", "SD", 2),
     *_INTERVAL,
     _UNIVERSALITY,
     _CONTRACTION,

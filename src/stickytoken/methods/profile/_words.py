@@ -14,9 +14,9 @@ _GRADES = ("severe", "serious", "mild", "negligible")
 GLOSSARY = {
     "interval": "The values that the lift may have, given that only some texts were tried; at the confidence "
     "that the settings name. The text, not the pair, is the unit of sampling.",
-    "sd": "The lift beyond an ordinary token's, in standard deviations of the model's own similarities, so "
+    "SD": "The lift beyond an ordinary token's, in standard deviations of the model's own similarities, so "
     "that models can be compared.",
-    "severity": "By sd: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from 0.8 severe (Cohen's "
+    "severity": "By SD: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from 0.8 severe (Cohen's "
     "small, medium and large effects). At 0.8 an unrelated text looks as similar as one that beats four in "
     "five of the unrelated ones.",
     "verdict": "Sticky: a lift that matters, too rare to be chance, on most texts. Topical: such a lift on "

@@ -17,7 +17,7 @@ _NARROW_LETTERS = 18
 _NAME_BEGIN, _NAME_END = 12, 18
 _MOST_TOKENS = 30
 _UNIT = "lift beyond an ordinary token's, in standard deviations of similarity"
-_NARROW_UNIT = "lift beyond ordinary,<br>in sd of similarity"
+_NARROW_UNIT = "lift beyond ordinary,<br>in SD of similarity"
 _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "triangle-down")
 
 
@@ -54,7 +54,7 @@ def compared_tokens(tokens: Sequence[ComparedToken], names: Sequence[str]) -> go
             y=[row for row, _ in rows],
             mode="markers",
             customdata=[[texts[row], label(each.verdicts[place] or "not judged")] for row, each in rows],
-            hovertemplate="%{customdata[0]}: %{x:.2f} sd, "
+            hovertemplate="%{customdata[0]}: %{x:.2f} SD, "
             f"%{{customdata[1]}}<extra>{label(name)}</extra>",
             marker={
                 "color": SERIES[place % len(SERIES)],
@@ -134,7 +134,7 @@ def compared_table(tokens: Sequence[ComparedToken], names: Sequence[str]) -> Dat
     """Return a table with one row per token and two columns per run."""
     columns = ["token"]
     for name in names:
-        columns += [f"{name}: sd", f"{name}: verdict"]
+        columns += [f"{name}: SD", f"{name}: verdict"]
     rows = []
     for each in tokens:
         row: list[str | float | None] = [each.token]

@@ -41,9 +41,9 @@ def head_map(heads: pl.DataFrame) -> go.Figure:
         text=[["●" if cell and cell["outside"] else "" for cell in row] for row in cells],
         texttemplate="%{text}",
         textfont={"size": 9, "color": "#1d2430"},
-        hovertemplate="layer %{y}, head %{x}: %{z:.1f} sd<br>share %{customdata[0]:.3f}, benign "
+        hovertemplate="layer %{y}, head %{x}: %{z:.1f} SD<br>share %{customdata[0]:.3f}, benign "
         "%{customdata[1]:.3f}<br>Wasserstein distance %{customdata[2]:.3f}<extra></extra>",
-        **diverging(_STRONGEST, "sd from benign"),
+        **diverging(_STRONGEST, "SD from benign"),
     )
     figure.update_xaxes(title_text="head", dtick=1 if width <= 16 else 4, showgrid=False)
     figure.update_yaxes(title_text="layer", autorange="reversed", dtick=1 if len(layers) <= 12 else 4)
