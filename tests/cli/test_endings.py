@@ -199,7 +199,10 @@ def test_a_run_whose_output_nobody_reads_still_gets_its_report(bert_folder, sent
         (["show"], r"Missing argument 'run' \(see stickytoken show --help\)"),
         (["show", "r", "--limit", "0"], r"--limit.*\(see stickytoken show --help\)"),
         (["show", "r", "--limit", "many"], r"--limit"),
-        (["show", "r", "--category", "odd"], r"--category': 'odd' is not one of 'ok'"),
+        (
+            ["show", "r", "--category", "odd"],
+            r"--category': 'odd' is not a category: use one of OK, OK_SPECIAL",
+        ),
         (["show", "r", "--colour"], r"No such option: --colour"),
         (["tokens", "m", "-q", "-v"], r"use one of --quiet and --verbose"),
         (["detect", "m", "--method", "guess"], r"--method"),

@@ -123,7 +123,8 @@ def test_commands_options_and_values_are_completed():
     assert completions("stickytoken", "de") == ["detect", "demo"]
     assert completions("stickytoken", "explain", "--conf") == ["--confidence"]
     assert completions("stickytoken", "detect", "m", "--method", "p") == ["profile"]
-    assert completions("stickytoken", "show", "r", "--category", "ok") == ["OK", "OK_SPECIAL"]
+    assert completions("stickytoken", "show", "r", "--category", "OK") == ["OK", "OK_SPECIAL"]
+    assert completions("stickytoken", "show", "r", "--category", "ok") == ["ok", "ok_special"]
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")

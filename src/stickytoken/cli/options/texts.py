@@ -20,12 +20,21 @@ _NAMED_TOKENS = (
 )
 
 
-def _category(name: str) -> str:
-    """Parse the name of a category, in any case."""
+def _categories() -> list[str]:
     from stickytoken.vocabulary.categories import Category
 
-    if name.upper() not in list(Category):
-        raise typer.BadParameter(f"{name!r} is not a category: use one of {', '.join(Category)}")
+    return [category.value for category in Category]
+
+
+def _completed(incomplete: str) -> list[str]:
+    """List the categories in the case in which the user began one; typer offers those that fit."""
+    return [name.lower() if incomplete.islower() else name for name in _categories()]
+
+
+def _category(name: str) -> str:
+    """Parse the name of a category, in any case."""
+    if name.upper() not in _categories():
+        raise typer.BadParameter(f"{name!r} is not a category: use one of {', '.join(_categories())}")
     return name.upper()
 
 
@@ -87,6 +96,7 @@ InCategory: TypeAlias = Annotated[
     typer.Option(
         "--category",
         parser=_category,
+        autocompletion=_completed,
         metavar="CATEGORY",
         help="List tokens of one category, such as OK or UNDECODEABLE.",
         show_default=False,
