@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
 import planted
@@ -74,6 +75,52 @@ def test_explanations_that_are_killed_again_and_again_end_with_the_same_bytes(be
     found = explained_tokens(folder)
     assert {name: found[name] for name in seen} == seen
     assert_same(folder, whole)
+
+
+def test_an_interrupt_loses_only_the_text_that_is_being_attributed(encoder, tmp_path, monkeypatch):
+    from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
+
+    whole = again(encoder, tmp_path / "whole", ["river"])
+    texts, attribute = [], JacobianIntegrator.contributions
+
+    def counted(self, content, *arguments):
+        texts.append(tuple(content))
+        if len(texts) == 4:
+            raise KeyboardInterrupt
+        return attribute(self, content, *arguments)
+
+    monkeypatch.setattr(JacobianIntegrator, "contributions", counted)
+    with pytest.raises(KeyboardInterrupt):
+        again(encoder, tmp_path / "out", ["river"])
+    (folder,) = (tmp_path / "out").iterdir()
+    # What is known by then can be read.
+    measures = pl.read_parquet(folder / "measures.parquet")
+    assert "attention" in set(measures["area"])
+    assert "attribution" not in set(measures["area"])
+    assert not (folder / "explanation.json").exists()
+    events = []
+    found = again(encoder, tmp_path / "out", ["river"], progress=events.append)
+    lost = texts.pop(3)
+    assert texts[3] == lost
+    # One text of the token and of each of three benign ones, and both texts of the pair.
+    assert len(texts) == 1 + SETTINGS.attribution_benign + 2
+    assert "inside" not in {event.stage for event in events}
+    assert found.document() == whole.document()
+    for name in TABLES:
+        assert getattr(found, name).equals(getattr(whole, name)), name
+    assert not (folder / "shards").exists()
+
+
+def test_progress_of_attribution_counts_parts_of_texts(encoder):
+    events = []
+    found = again(encoder, None, ["river"], progress=events.append)
+    steps = [event for event in events if event.stage == "attribution"]
+    rows, columns = found.attribution["row"].max(), found.attribution["column"].max()  # without references
+    assert steps[-1].total == 2 * (1 + SETTINGS.attribution_benign) + rows + columns
+    assert [event.done for event in steps] == [0, 2, 2 + rows + columns, *(
+        2 + rows + columns + 2 * more for more in (1, 2, 3)
+    )]  # fmt: skip
+    assert all(event.done == event.computed for event in steps)
 
 
 @pytest.mark.parametrize("moment", ["identity.json", "heads.parquet", "explanation.json"])

@@ -1,5 +1,7 @@
 """The pure parts of an explanation, against scipy, simulation and plain loops."""
 
+import tracemalloc
+
 import numpy as np
 import polars as pl
 import pytest
@@ -8,15 +10,18 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics.pairwise import cosine_similarity
 
-from stickytoken.explanation._comparison import compare, distribution_distances
+from stickytoken.explanation import _embeddings
+from stickytoken.explanation._comparison import UNBOUNDED, Bounds, compare, distribution_distances
 from stickytoken.explanation._embeddings import EmbeddingMatrix, share_below
 from stickytoken.explanation._observing import distances_to_benign
 from stickytoken.explanation._placing import Part, place_copies
 from stickytoken.explanation._verdict import _CALLED, RunVerdict, findings, verdict
 from stickytoken.explanation.record import MEASURES_SCHEMA
 from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.explanation.tables import AREA_OF, frame, head_rows, measure_rows
+from stickytoken.explanation.tables import AREA_OF, BOUNDS, frame, head_rows, measure_rows
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
+
+SHARE = Bounds(0, 1)
 
 
 def generator(seed=0):
@@ -47,7 +52,7 @@ def test_skewed_shares_leave_their_interval_as_often_as_said():
     for _ in range(2000):
         means = 1 / (1 + np.exp(4 - random.normal(size=(17, 6))))
         for shares in left:
-            found = compare(means[:1], means[1:, None], 0.95, 6, shares=shares)
+            found = compare(means[:1], means[1:, None], 0.95, 6, SHARE if shares else UNBOUNDED)
             left[shares] += bool(found.outside.any())
     assert 0.03 < left[True] / 2000 < 0.06
     assert left[False] / 2000 > 0.08
@@ -58,8 +63,8 @@ def test_a_share_and_what_it_leaves_are_compared_alike(seed):
     random = generator(seed)
     values, benign = random.random((6, 2)), random.random((5, 6, 2))
     one, other = (
-        compare(values, benign, 0.95, 2, shares=True),
-        compare(1 - values, 1 - benign, 0.95, 2, shares=True),
+        compare(values, benign, 0.95, 2, SHARE),
+        compare(1 - values, 1 - benign, 0.95, 2, SHARE),
     )
     np.testing.assert_allclose(other.deviations, -one.deviations, atol=1e-9)
     np.testing.assert_allclose(other.benign_high, 1 - one.benign_low, atol=1e-9)
@@ -69,9 +74,53 @@ def test_a_share_and_what_it_leaves_are_compared_alike(seed):
 
 def test_shares_of_nothing_and_of_all_are_compared_too():
     benign = np.zeros((4, 3, 1))
-    assert not compare(np.zeros((3, 1)), benign, 0.95, 1, shares=True).outside[0]
-    assert compare(np.ones((3, 1)), benign, 0.95, 1, shares=True).outside[0]
-    assert not compare(np.ones((3, 1)), benign + 1, 0.95, 1, shares=True).outside[0]
+    assert not compare(np.zeros((3, 1)), benign, 0.95, 1, SHARE).outside[0]
+    assert compare(np.ones((3, 1)), benign, 0.95, 1, SHARE).outside[0]
+    assert not compare(np.ones((3, 1)), benign + 1, 0.95, 1, SHARE).outside[0]
+
+
+@given(st.integers(0, 10**6), st.sampled_from(sorted(BOUNDS)), st.sampled_from([3, 4, 8]))
+def test_intervals_never_leave_the_range_of_a_measure(seed, name, tokens):
+    random, bounds = generator(seed), BOUNDS[name]
+    high = bounds.high if np.isfinite(bounds.high) else 1.0
+    values, benign = (
+        random.uniform(bounds.low, high, (6, 2)),
+        random.uniform(bounds.low, high, (tokens, 6, 2)),
+    )
+    values[:, 1] = high  # all at a bound
+    found = compare(values, benign, 0.95, 19, bounds)
+    for ends in (
+        (found.low, found.value, found.high),
+        (found.benign_low, found.benign_mean, found.benign_high),
+    ):
+        assert (np.diff([np.full(2, bounds.low), *ends, np.full(2, bounds.high)], axis=0) >= -1e-12).all()
+
+
+def test_intervals_of_cosines_are_those_of_fishers_z():
+    random = generator()
+    values, means = np.tanh(random.normal(1, 0.1, (30, 1))), np.tanh(random.normal(1, 0.4, 9))
+    found = compare(values, means[:, None, None], 0.9, 1, Bounds(-1, 1))
+    z = np.arctanh(means)
+    reach = stats.t.ppf(0.95, 8) * z.std(ddof=1) * np.sqrt(1 + 1 / 9)
+    np.testing.assert_allclose(found.benign_low, np.tanh(z.mean() - reach))
+    np.testing.assert_allclose(found.benign_high, np.tanh(z.mean() + reach))
+    # For so small a spread, the delta method is the interval of the z values.
+    low, high = stats.t.interval(0.9, 29, np.arctanh(values).mean(), stats.sem(np.arctanh(values)))
+    np.testing.assert_allclose([found.low[0], found.high[0]], np.tanh([low, high]).ravel(), atol=5e-3)
+
+
+def test_the_interval_of_a_skewed_mean_covers_it_as_often_as_said():
+    random, covered = generator(), 0
+    for _ in range(2000):
+        found = compare(random.beta(2, 8, (50, 1)), np.zeros((3, 1, 1)), 0.9, 1, SHARE)
+        covered += bool(found.low[0] <= 0.2 <= found.high[0])
+    assert 0.87 < covered / 2000 < 0.93
+
+
+def test_distances_that_are_rounding_errors_are_no_difference():
+    noise = generator().uniform(1e-9, 4e-8, (5, 6, 1))
+    found = compare(np.full((6, 1), 4e-7), noise, 0.9, 1, BOUNDS["carrier_cosine_drift"])
+    assert not found.outside[0]
 
 
 def test_one_text_has_no_interval():
@@ -181,6 +230,32 @@ def test_the_geometry_of_the_vocabulary(matrix):
     assert share_below(np.array([3.0, 1.0, 2.0]), 2, [0, 1, 9]) == 0.5
 
 
+def test_a_large_matrix_is_measured_a_few_rows_at_a_time(monkeypatch):
+    rows = generator().normal(size=(50, 6)).astype(np.float32)
+    names = {k: f"<unused{k}>" if k < 9 else f"word{k}" for k in range(44)}
+    whole = EmbeddingMatrix(rows, names)
+    expected = whole.measures(), whole.neighbours(20, 5), whole.geometry()
+    monkeypatch.setattr(_embeddings, "_ROWS", 7)
+    parts = EmbeddingMatrix(rows, names)
+    for name, column in expected[0].items():
+        np.testing.assert_allclose(parts.measures()[name], column, rtol=1e-12)
+    assert dict(parts.neighbours(20, 5)) == pytest.approx(dict(expected[1]))
+    assert parts.geometry() == pytest.approx(expected[2])
+
+
+def test_a_large_matrix_is_never_copied_as_a_whole():
+    rows = generator().normal(size=(60_000, 64)).astype(np.float32)
+    matrix = EmbeddingMatrix(rows, {k: str(k) for k in range(len(rows))})
+    tracemalloc.start()
+    try:
+        matrix.measures()
+        matrix.neighbours(20, 5)
+        matrix.geometry()
+        assert tracemalloc.get_traced_memory()[1] < rows.nbytes
+    finally:
+        tracemalloc.stop()
+
+
 # Distances, tables, words.
 
 
@@ -251,6 +326,18 @@ def test_a_token_inside_all_benign_intervals_is_not_called_equal_to_benign_token
         f"'river' (7): none of {1 + len(lift)} measures lies outside the interval of 8 matched benign tokens"
     )
     assert said.startswith(f"{inside}; over 20 texts, the rise" if lift else f"{inside}.")
+
+
+@pytest.mark.parametrize(("benign", "few"), [(4, True), (7, True), (8, False)])
+def test_too_few_benign_tokens_allow_no_conclusion(benign, few):
+    rows = [*rows_with(0.0), *lift_rows(0.0)]
+    said = verdict("[CLS]", 101, rows, [], benign)
+    assert said.startswith(f"'[CLS]' (101): {benign} matched benign tokens are too few to say") is few
+    assert ("none of" in said) is not few
+    if few:
+        assert said.endswith(
+            "the rise of similarities with unrelated texts is 0.050 (mean of the benign tokens 0.050)."
+        )
 
 
 def test_missing_numbers_are_null_in_tables():

@@ -38,7 +38,7 @@ from stickytoken.vocabulary.benign import BenignMatch
 from stickytoken.vocabulary.categories import Vocabulary
 
 # Increase it when the same inputs give different numbers than before.
-_IDENTITY_VERSION = 1
+_IDENTITY_VERSION = 2
 
 if TYPE_CHECKING:
     from stickytoken.inspection.protocol import Inspector

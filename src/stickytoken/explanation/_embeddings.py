@@ -7,8 +7,10 @@ were hardly trained are short and lie close to the rows of entries that never oc
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +19,17 @@ Vector = NDArray[np.float64]
 
 # Usual names of reserved vocabulary entries.
 _RESERVED = re.compile(r"unused|reserved|extra_id|extra_token|madeupword|placeholder", re.IGNORECASE)
+# Rows that are copied at a time.
+_ROWS = 4096
 _BRACKETED = re.compile(r"[<\[].+[>\]]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EmbeddingMatrix:
     """The rows of the token embeddings.
+
+    A large vocabulary's matrix is most of a small model, so it is never copied as a whole: everything is
+    computed from a few thousand rows at a time.
 
     Attributes:
         rows: shape (entries, D).
@@ -34,6 +41,10 @@ class EmbeddingMatrix:
 
     def unused(self) -> list[int]:
         """Return rows that no text uses: beyond the vocabulary, or with the name of a reserved entry."""
+        return self._unused
+
+    @cached_property
+    def _unused(self) -> list[int]:
         return [
             row
             for row in range(len(self.rows))
@@ -48,29 +59,35 @@ class EmbeddingMatrix:
             Measures by name, shape (entries,); NaN for the cosine of a row of zeros. Those that need unused
             rows are absent if there are none.
         """
-        rows = self.rows.astype(np.float64)
-        norms = np.linalg.norm(rows, axis=1)
-        found = {"embedding_norm": norms}
-        means = {"mean": rows.mean(axis=0)}
+        return self._measures
+
+    @cached_property
+    def _measures(self) -> dict[str, Vector]:
+        means = {"mean": self._mean(np.arange(len(self.rows)))}
         if unused := self.unused():
-            means["unused"] = rows[unused].mean(axis=0)
-        for name, mean in means.items():
-            found[f"embedding_distance_to_{name}"] = np.linalg.norm(rows - mean, axis=1)
-            lengths = norms * np.linalg.norm(mean)
-            found[f"embedding_cosine_to_{name}"] = np.divide(
-                rows @ mean, lengths, out=np.full_like(norms, np.nan), where=lengths > 0
-            )
-        return found
+            means["unused"] = self._mean(np.array(unused))
+        found: dict[str, list[Vector]] = {}
+        for rows in self._parts(np.arange(len(self.rows))):
+            norms = np.linalg.norm(rows, axis=1)
+            found.setdefault("embedding_norm", []).append(norms)
+            for name, mean in means.items():
+                distances = np.linalg.norm(rows - mean, axis=1)
+                lengths = norms * np.linalg.norm(mean)
+                cosines = np.divide(rows @ mean, lengths, out=np.full_like(norms, np.nan), where=lengths > 0)
+                found.setdefault(f"embedding_distance_to_{name}", []).append(distances)
+                found.setdefault(f"embedding_cosine_to_{name}", []).append(cosines)
+        return {name: np.concatenate(parts) for name, parts in found.items()}
 
     def neighbours(self, token_id: int, count: int) -> list[tuple[int, float]]:
         """Return the nearest vocabulary entries by cosine, nearest first."""
-        norms = np.linalg.norm(self.rows, axis=1)
+        norms = self.measures()["embedding_norm"].astype(np.float32)
         if norms[token_id] == 0:
             return []
-        known = [k for k in self.names if k < len(self.rows) and k != token_id and norms[k] > 0]
-        cosines = self.rows[known] @ self.rows[token_id] / (norms[known] * norms[token_id])
+        known = np.array([k for k in self._known if k != token_id and norms[k] > 0])
+        products = np.concatenate([rows @ self.rows[token_id] for rows in self._parts(known, np.float32)])
+        cosines = products / (norms[known] * norms[token_id])
         order = np.argsort(-cosines, kind="stable")[:count]
-        return [(known[k], float(cosines[k])) for k in order]
+        return [(int(known[k]), float(cosines[k])) for k in order]
 
     def geometry(self) -> dict[str, float | int]:
         """Summarise the geometry of the vocabulary.
@@ -78,20 +95,45 @@ class EmbeddingMatrix:
         ``mean_cosine`` is the mean cosine over all pairs of rows, 0 if they point evenly in all directions
         (isotropy). ``first_component_share`` is the share of the variance along the widest direction.
         """
-        rows = self.rows[[k for k in self.names if k < len(self.rows)]].astype(np.float64)
-        norms = np.linalg.norm(rows, axis=1)
-        units = rows[norms > 0] / norms[norms > 0, None]
-        mean = units.mean(axis=0)
-        spread = np.linalg.eigvalsh(np.cov(rows.T))
+        return self._geometry
+
+    @cached_property
+    def _geometry(self) -> dict[str, float | int]:
+        known = np.array(self._known)
+        norms = self.measures()["embedding_norm"][known]
+        centre, width = self._mean(known), self.rows.shape[1]
+        units, products = np.zeros(width), np.zeros((width, width))
+        for rows in self._parts(known):
+            lengths = np.linalg.norm(rows, axis=1)
+            units += (rows[lengths > 0] / lengths[lengths > 0, None]).sum(axis=0)
+            centred = rows - centre
+            products += centred.T @ centred
+        mean = units / (norms > 0).sum()
+        spread = np.linalg.eigvalsh(products)
         return {
-            "entries": len(rows),
-            "dimensions": rows.shape[1],
+            "entries": len(known),
+            "dimensions": width,
             "unused": len(self.unused()),
             "mean_norm": float(norms.mean()),
             "norm_spread": float(norms.std()),
             "mean_cosine": float(mean @ mean),
             "first_component_share": float(spread[-1] / spread.sum()) if spread.sum() > 0 else 0.0,
         }
+
+    @cached_property
+    def _known(self) -> list[int]:
+        """Rows of vocabulary entries."""
+        return [k for k in self.names if k < len(self.rows)]
+
+    def _mean(self, places: NDArray[np.intp]) -> Vector:
+        """Return the mean of some rows, shape (D,)."""
+        found: Vector = np.sum([part.sum(axis=0) for part in self._parts(places)], axis=0) / len(places)
+        return found
+
+    def _parts(self, places: NDArray[np.intp], dtype: type[np.floating[Any]] = np.float64) -> Iterator[Any]:
+        """Yield some rows, a few thousand at a time, as copies of another precision."""
+        for start in range(0, len(places), _ROWS):
+            yield self.rows[places[start : start + _ROWS]].astype(dtype)
 
 
 def share_below(values: Vector, token_id: int, available: Sequence[int]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ Vector = NDArray[np.float64]
 
 # Memory for the hidden states of the carriers without copies.
 HELD_BYTES = 2**27
+# Vocabulary entries that are pooled at a time.
+_ENTRIES = 64
 
 
 @dataclass
@@ -44,6 +46,31 @@ class Measured:
     values: dict[int, dict[str, Vector]] = field(default_factory=dict)
     heads: dict[int, Vector] = field(default_factory=dict)
     distances: dict[int, dict[str, Vector]] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """Return JSON values, from which `of` makes the same measurements."""
+        return {
+            "values": {k: _as_lists(found) for k, found in self.values.items()},
+            "heads": _as_lists(self.heads),
+            "distances": {k: _as_lists(found) for k, found in self.distances.items()},
+        }
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> Measured:
+        """Read what `document` returned."""
+        return cls(
+            values={int(k): _as_arrays(found) for k, found in document["values"].items()},
+            heads={int(k): heads for k, heads in _as_arrays(document["heads"]).items()},
+            distances={int(k): _as_arrays(found) for k, found in document["distances"].items()},
+        )
+
+
+def _as_lists(arrays: Mapping[Any, Vector]) -> dict[Any, Any]:
+    return {name: array.tolist() for name, array in arrays.items()}
+
+
+def _as_arrays(lists: Mapping[str, Any]) -> dict[str, Vector]:
+    return {name: np.array(values, dtype=np.float64) for name, values in lists.items()}
 
 
 def measure(
@@ -94,15 +121,20 @@ def mean_direction(
     Args:
         inspector: shows what happens inside the model.
         token_ids: ids of the entries; each is pooled as a text of its own.
-        progress: called at the start and the end.
+        progress: called after some entries.
 
     Returns:
         A unit vector, shape (P,); None if the model exposes no pooled vectors.
     """
-    progress(Progress("mean direction", 0, len(token_ids)))
-    looked = inspector.look([(k,) for k in token_ids], [(0,)] * len(token_ids), PARTS)
-    progress(Progress("mean direction", len(token_ids), len(token_ids), len(token_ids), len(token_ids)))
-    pooled = [each.pooled for each in looked if each.pooled is not None and each.pooled.any()]
+    total, pooled = len(token_ids), []
+    progress(Progress("mean direction", 0, total))
+    for start in range(0, total, _ENTRIES):
+        some = token_ids[start : start + _ENTRIES]
+        # Hidden states of all entries at once would need more memory than many a model.
+        looked = inspector.look([(k,) for k in some], [(0,)] * len(some), PARTS)
+        pooled += [each.pooled for each in looked if each.pooled is not None and each.pooled.any()]
+        done = start + len(some)
+        progress(Progress("mean direction", done, total, done, done))
     if not pooled:
         return None
     mean = unit(np.stack(pooled)).mean(axis=0)

@@ -32,6 +32,9 @@ _CALLED = {
     "attributed_to_copies": "contribution of the copies to similarities with unrelated texts",
     "attributed_to_carrier": "contribution of the carrier to similarities with unrelated texts",
 }
+# With fewer benign tokens, an interval is so wide that a token inside it may still differ by several standard
+# deviations in any measure.
+ENOUGH_BENIGN = 8
 # The effect comes first, then its possible causes in the order of the model.
 _ORDER = ("similarity", "embedding", "attention", "hidden states", "pooling", "attribution")
 
@@ -112,6 +115,8 @@ def verdict(
     strongest: dict[str, Finding] = {}
     for each in found:
         strongest.setdefault(each.area, each)
+    if not found and benign < ENOUGH_BENIGN:
+        return _too_few(who, rows, benign)
     parts = [_said(strongest[area], last_layer) for area in _ORDER if area in strongest]
     if "similarity" not in strongest:
         known = [row for row in rows if row["measure"] == _LIFT and row["outside"] is not None]
@@ -120,6 +125,19 @@ def verdict(
         parts.insert(0, f"{who}: none of {measures} measures lies outside the interval of {against}")
         return "; ".join(parts) + "."
     return f"{who} differs from {against} in {len(found)} of {measures} measures: {'; '.join(parts)}."
+
+
+def _too_few(who: str, rows: Sequence[dict[str, Any]], benign: int) -> str:
+    """Say that so few benign tokens allow no conclusion, and what was measured."""
+    lift = next((row for row in rows if row["measure"] == _LIFT and row["value"] is not None), None)
+    measured = ""
+    if lift is not None:
+        value, theirs = lift["value"], lift["benign_mean"]
+        measured = f"; the {_CALLED[_LIFT]} is {value:.3f} (mean of the benign tokens {theirs:.3f})"
+    return (
+        f"{who}: {benign} matched benign tokens are too few to say whether it differs "
+        f"({ENOUGH_BENIGN} are needed){measured}."
+    )
 
 
 def _inconclusive(row: Mapping[str, Any], run: RunVerdict | None) -> str:

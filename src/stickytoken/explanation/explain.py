@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,18 +22,27 @@ from stickytoken.encoders.loading.load import AnyModel
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError, ModelError
 from stickytoken.explanation._assembling import Job, assemble
-from stickytoken.explanation._attributing import attribute
+from stickytoken.explanation._attributing import AttributedTexts, attribute
+from stickytoken.explanation._checkpoints import Checkpoints
 from stickytoken.explanation._embeddings import EmbeddingMatrix
 from stickytoken.explanation._material import gather
 from stickytoken.explanation._measuring import Measured, mean_direction, measure
 from stickytoken.explanation._observing import Surroundings, unit
-from stickytoken.explanation.files import ExplanationContent, require_place, stored_explanation
+from stickytoken.explanation.files import (
+    ExplanationContent,
+    require_place,
+    stored_explanation,
+    write_tables,
+)
 from stickytoken.explanation.result import Explanation
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.validation import file_path, list_of, or_default, require_callable
 from stickytoken.vocabulary.benign import match_benign
 from stickytoken.vocabulary.categories import Vocabulary, categorize
+
+if TYPE_CHECKING:
+    from stickytoken.inspection.protocol import Inspector
 
 _DIRECTION_KEY = 1
 # Of a run's sticky tokens; each takes most of a minute on two cores.
@@ -104,14 +114,15 @@ def explain(
     material = gather(encoder, settings, run, chosen, corpus)
     job = Job(inspector, vocabulary, settings, material, matches, run, encoder.identity)
     surroundings = cache(partial(_surroundings, job, progress))
+    matrix = cache(partial(_matrix, inspector))
     contents = []
     for token_id, match in matches.items():
         own = replace(job, matches={token_id: match})
-        compute = partial(_explained, own, token_id, surroundings, progress)
-        place = None if out is None else out / str(token_id)
-        contents.append(
-            compute() if place is None else stored_explanation(place, job.parts(token_id), compute)
-        )
+        compute = partial(_explained, own, token_id, surroundings, matrix, progress)
+        if out is None:
+            contents.append(compute(Checkpoints()))
+        else:
+            contents.append(stored_explanation(out / str(token_id), job.parts(token_id), compute))
     return Explanation.of(contents)
 
 
@@ -131,36 +142,42 @@ def _token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
 
 
 def _explained(
-    job: Job, token_id: int, shared: Callable[[], Surroundings], progress: ProgressCallback
+    job: Job,
+    token_id: int,
+    shared: Callable[[], Surroundings],
+    shared_matrix: Callable[[], EmbeddingMatrix | None],
+    progress: ProgressCallback,
+    checkpoints: Checkpoints,
 ) -> ExplanationContent:
     surroundings, names = shared(), job.inspector.encoder.tokenizer.entries
-    measured = measure(job.inspector, job.material.carriers, job.benign, surroundings, progress)
-    notes = _notes(job, measured)
+    measured = checkpoints.measured(token_id)
+    if measured is None:
+        measured = measure(job.inspector, job.material.carriers, job.benign, surroundings, progress)
+        checkpoints.commit_measured(token_id, measured)
+    matrix, notes = shared_matrix(), _notes(job, measured)
     attributed = None
     if job.settings.attribution:
+        if checkpoints.folder is not None:
+            write_tables(checkpoints.folder, assemble(job, measured, None, matrix, notes).content(token_id))
+        texts = AttributedTexts(job.material.carriers, job.material.anchors, surroundings)
         try:
-            attributed = attribute(
-                job.inspector,
-                job.material.carriers,
-                job.material.anchors,
-                job.benign,
-                surroundings,
-                job.settings,
-                progress,
-            )
+            attributed = attribute(job.inspector, texts, job.benign, job.settings, progress, checkpoints)
             notes.append(
                 f"the attributions of {names[token_id]!r} are off by at most {attributed.error:.2g} of a "
                 f"unit vector ({job.settings.steps} points per integral, more where it changes sharply)"
             )
         except ModelError as error:
             notes.append(f"attribution was not possible: {error}")
-    rows = job.inspector.embedding_matrix()
-    matrix = None if rows is None else EmbeddingMatrix(rows, names)
     if matrix is None:
         notes.append(
             f"the embedding matrix was not measured: {job.inspector.encoder.name} does not expose it"
         )
     return assemble(job, measured, attributed, matrix, notes).content(token_id)
+
+
+def _matrix(inspector: Inspector) -> EmbeddingMatrix | None:
+    rows = inspector.embedding_matrix()
+    return None if rows is None else EmbeddingMatrix(rows, inspector.encoder.tokenizer.entries)
 
 
 def _surroundings(job: Job, progress: ProgressCallback) -> Surroundings:

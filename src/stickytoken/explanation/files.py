@@ -12,6 +12,7 @@ import polars as pl
 from pydantic import ValidationError
 
 from stickytoken.errors import RunError
+from stickytoken.explanation._checkpoints import Checkpoints
 from stickytoken.explanation.record import (
     EXPLANATION_FILE,
     EXPLANATION_SCHEMA_VERSION,
@@ -63,7 +64,7 @@ class StoredExplanation(ExplanationContent):
 
 
 def stored_explanation(
-    folder: Path, parts: dict[str, Any], compute: Callable[[], ExplanationContent]
+    folder: Path, parts: dict[str, Any], compute: Callable[[Checkpoints], ExplanationContent]
 ) -> ExplanationContent:
     """Return the explanation that a folder holds, or compute and commit it.
 
@@ -71,7 +72,8 @@ def stored_explanation(
         folder: folder of the token; new, empty, or with the same explanation. An explanation that an earlier
             version wrote without an identity is replaced.
         parts: identity of the explanation.
-        compute: called if the folder does not hold the whole explanation.
+        compute: called if the folder does not hold the whole explanation, with what an interrupted call has
+            committed of it.
 
     Raises:
         RunError: the folder holds something else, is in use by another process, or cannot be written.
@@ -80,12 +82,13 @@ def stored_explanation(
     claim = IdentityRecord(kind=_KIND.name, identity=digest(parts), identity_parts=parts)
     with resumed(files, _KIND, claim) as held:
         if held.finished:
+            files.remove_shards()  # an earlier call may have been killed before it came to that
             return read_explanation(folder)
         held.begin()
-        content = compute()
-        for name, table in content.tables.items():
-            files.write_table(f"{name}.parquet", table)
+        content = compute(Checkpoints(files))
+        write_tables(files, content)
         held.finish(content.record)
+        files.remove_shards()
     return content
 
 
@@ -101,6 +104,12 @@ def require_place(folder: Path) -> None:
             f"{folder} is the folder of a run or another measurement: choose another one, such as "
             f"{folder / EXPLANATIONS_FOLDER}"
         )
+
+
+def write_tables(files: ResultFolder, content: ExplanationContent) -> None:
+    """Write the tables of one token, which count once explanation.json is there."""
+    for name, table in content.tables.items():
+        files.write_table(f"{name}.parquet", table)
 
 
 def _continued(folder: ResultFolder) -> ExplanationRecord | None:

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from stickytoken.errors import InputError
+from stickytoken.explanation._checkpoints import Checkpoints
 from stickytoken.explanation._verdict import Finding
 from stickytoken.explanation.files import ExplanationContent, stored_explanation
 from stickytoken.explanation.record import (
@@ -150,9 +151,13 @@ class Explanation:
         written = []
         for each in self.tokens:
             place = Path(folder).expanduser() / str(each.token_id)
-            stored_explanation(place, self.parts[each.token_id], partial(self.content, each.token_id))
+            stored_explanation(place, self.parts[each.token_id], partial(self._whole, each.token_id))
             written.append(place)
         return written
+
+    def _whole(self, token_id: int, checkpoints: Checkpoints) -> ExplanationContent:
+        del checkpoints  # everything is computed
+        return self.content(token_id)
 
     @classmethod
     def of(cls, contents: Sequence[ExplanationContent]) -> Explanation:

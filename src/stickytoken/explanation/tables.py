@@ -11,7 +11,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.explanation._attributing import PairMatrix
-from stickytoken.explanation._comparison import Comparison, compare, distribution_distances
+from stickytoken.explanation._comparison import (
+    UNBOUNDED,
+    Bounds,
+    Comparison,
+    compare,
+    distribution_distances,
+)
 from stickytoken.explanation._placing import Part
 from stickytoken.explanation.record import NUMBERS
 
@@ -39,8 +45,24 @@ AREAS = {
     "similarity": ("lift_sentences",),
 }
 AREA_OF = {measure: area for area, measures in AREAS.items() for measure in measures}
-# Measures between 0 and 1.
-SHARES = ("attention_received", "attention_from_others", "pooling_norm_share")
+_SHARE, _COSINE, _COSINE_DISTANCE, _LENGTH = Bounds(0, 1), Bounds(-1, 1), Bounds(0, 2), Bounds(0)
+# Measures that are not listed have no bounds.
+BOUNDS = {
+    "attention_received": _SHARE,
+    "attention_from_others": _SHARE,
+    "pooling_norm_share": _SHARE,
+    "vector_toward_mean": _COSINE,
+    "embedding_cosine_to_mean": _COSINE,
+    "embedding_cosine_to_unused": _COSINE,
+    "copies_cosine_distance": _COSINE_DISTANCE,
+    "carrier_cosine_drift": _COSINE_DISTANCE,
+    "copies_euclidean_distance": _LENGTH,
+    "copies_norm": _LENGTH,
+    "carrier_euclidean_drift": _LENGTH,
+    "embedding_norm": _LENGTH,
+    "embedding_distance_to_mean": _LENGTH,
+    "embedding_distance_to_unused": _LENGTH,
+}
 # Layer 0 is the embedding layer, which has no attention.
 _FIRST_LAYER = {"attention_received": 1, "attention_from_others": 1}
 
@@ -68,7 +90,7 @@ def measure_rows(
     others = benign if layered else benign[:, :, None]
     area = AREA_OF[name]
     family = columns.shape[1] if layered else len(AREAS[area])
-    found = compare(columns, others, confidence, family, shares=name in SHARES)
+    found = compare(columns, others, confidence, family, BOUNDS.get(name, UNBOUNDED))
     first = _FIRST_LAYER.get(name, 0)
     return [
         {
@@ -94,8 +116,8 @@ def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str
     """
     _, layers, count = heads.shape
     flat = heads.reshape(len(heads), -1)
-    by_head = compare(flat, _flat(benign), confidence, layers * count, shares=True)
-    by_layer = compare(heads.mean(axis=2), benign.mean(axis=3), confidence, layers, shares=True)
+    by_head = compare(flat, _flat(benign), confidence, layers * count, _SHARE)
+    by_layer = compare(heads.mean(axis=2), benign.mean(axis=3), confidence, layers, _SHARE)
     rows = []
     for layer in range(layers):
         whole = _distances(heads[:, layer].mean(axis=1), benign[:, :, layer].mean(axis=2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -208,6 +209,10 @@ class ResultFolder:
             seconds=sum(float(cost.get("seconds", 0)) for cost in costs),
             sequences=sum(int(cost.get("sequences", 0)) for cost in costs),
         )
+
+    def remove_shards(self) -> None:
+        """Delete all shards, once what was made of them is committed."""
+        shutil.rmtree(self.path / _SHARDS, ignore_errors=True)
 
     def committed(self) -> dict[str, int]:
         """Count the tokens in committed shards by stage, in order of the first commit.
