@@ -15,8 +15,10 @@ from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.encoders import Encoder
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading
-from stickytoken.encoders.prompted.prompts import find_prompt
+from stickytoken.encoders.prompted.prompts import PROMPTS, find_prompt
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending
+from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.tokenizing.word_cache import WordCache
 from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenWarning
 from stickytoken.insertion import Placement, Token, copies_as_ids
 
@@ -264,3 +266,32 @@ def test_half_precision_is_close(folder, encoder, dtype, least):
     cosines = (found * exact).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(exact, axis=1)
     assert cosines.min() > least
     assert half.identity.dtype == dtype
+
+
+def test_rereading_copies_the_tokenizer_once_and_proves_its_word_boundaries_once(monkeypatch):
+    model, tokenizer = tiny_decoders.decoder("gemma2")
+    encoder = CausalPromptEncoder(model, tokenizer, "tiny", Reading(PROMPTS["prompteol"], None, -1))
+    plain = encoder.encode(["the river sings"])
+    made, proved = [], []
+    make, prove = HuggingFaceTokenizer.__init__, WordCache.of
+    monkeypatch.setattr(
+        HuggingFaceTokenizer, "__init__", lambda own, given: (made.append(given), make(own, given))[1]
+    )
+    monkeypatch.setattr(WordCache, "of", lambda backend: (proved.append(backend), prove(backend))[1])
+    for stop in (2, 3, 4):
+        found = encoder.reread(Reading(PROMPTS["cot"], TokenPrepending(1, stop), -1))
+        found.encode(["the river sings"])
+        np.testing.assert_array_equal(found.reread(encoder.reading).encode(["the river sings"]), plain)
+    assert len(made) == 1  # with the placeholder
+    assert len(proved) <= 1
+
+
+def test_a_reread_encoder_follows_a_tokenizer_that_has_changed():
+    model, tokenizer = tiny_decoders.decoder("qwen2")
+    reading = Reading(PROMPTS["prompteol"], TokenPrepending(1, 3), -1)
+    encoder = CausalPromptEncoder(model, tokenizer, "tiny", reading)
+    before = encoder.tokenize(["the riverbird sings"])
+    tokenizer.add_tokens(["riverbird"])
+    fresh = CausalPromptEncoder(model, tokenizer, "tiny", reading)
+    for own in (encoder.reread(reading), encoder):
+        assert own.tokenize(["the riverbird sings"]) == fresh.tokenize(["the riverbird sings"]) != before

@@ -20,6 +20,7 @@ from stickytoken.encoders.checks import shown
 from stickytoken.encoders.prefixes.reuse import REUSE, ReuseLimits
 from stickytoken.encoders.prompted._decoder import find_decoder
 from stickytoken.encoders.prompted._runner import PromptRunner
+from stickytoken.encoders.prompted._tokenizers import PromptTokenizers
 from stickytoken.encoders.prompted._vocabulary import PromptVocabulary
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, Reading
 from stickytoken.encoders.protocol import EncoderIdentity
@@ -47,6 +48,7 @@ class CausalPromptEncoder(ModelEncoder):
         precision: precision of matrix products; None is that of the weights.
         packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS.
         shared: arithmetic of another encoder of the same model, to pack the weights only once.
+        tokenizers: copies of the tokenizer that another encoder of the same model made.
 
     Raises:
         ModelError: The model is not a decoder-only language model.
@@ -68,6 +70,7 @@ class CausalPromptEncoder(ModelEncoder):
         precision: Precision | None = None,
         packed_layers: bool | None = None,
         shared: Arithmetic | None = None,
+        tokenizers: PromptTokenizers | None = None,
     ) -> None:
         self.normalizes = normalize
         self.reading = reading
@@ -77,11 +80,16 @@ class CausalPromptEncoder(ModelEncoder):
         self._asked_length = max_length
         self._reuse_limits = reuse
         self._decoder = find_decoder(model, name)
+        self._tokenizers = tokenizers
         super().__init__(self._decoder.model, name, precision, packed_layers, shared)
 
     def _read(self) -> None:
-        self._prompted = PromptedModel(self._decoder, self._user_tokenizer, self.name, self.reading)
-        self._copied_tokenizer = HuggingFaceTokenizer(self._user_tokenizer)
+        if self._tokenizers is None:
+            self._tokenizers = PromptTokenizers(self._user_tokenizer, self.name)
+        self._prompted = PromptedModel(
+            self._decoder, self._user_tokenizer, self.name, self.reading, self._tokenizers
+        )
+        self._copied_tokenizer = self._tokenizers.plain.tokenizer
         self._entries = PromptVocabulary(self._copied_tokenizer, quoted=self.reading.prompt.quoted)
         self._max_length = context_length(
             self._network,
@@ -103,6 +111,10 @@ class CausalPromptEncoder(ModelEncoder):
 
     def _settings(self) -> tuple[object, ...]:
         return (getattr(self._user_tokenizer, "model_max_length", None), self._prompted.decoder.rows)
+
+    def _read_again(self) -> None:
+        self._tokenizers = None  # the user's tokenizer may have changed
+        super()._read_again()
 
     def _forget(self) -> None:
         super()._forget()
@@ -186,7 +198,8 @@ class CausalPromptEncoder(ModelEncoder):
         )
 
     def reread(self, reading: Reading) -> CausalPromptEncoder:
-        """Return an encoder of the same model with another reading."""
+        """Return an encoder of the same model with another reading, without copying the tokenizer again."""
+        self._follow()
         return self._like(reading, self._precision, self._arithmetic if self._precision is None else None)
 
     def _built(self, precision: Precision) -> CausalPromptEncoder:
@@ -207,6 +220,7 @@ class CausalPromptEncoder(ModelEncoder):
             precision=precision,
             packed_layers=self._packed_layers,
             shared=shared,
+            tokenizers=self._tokenizers,
         )
 
     def sentence_transformer(self) -> SentenceTransformer:

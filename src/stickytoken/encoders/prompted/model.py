@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,11 +13,11 @@ import torch
 from stickytoken.encoders.prompted._cleaning import clean_sentence, join_words
 from stickytoken.encoders.prompted._decoder import Decoder, find_decoder
 from stickytoken.encoders.prompted._prompt_ids import Ids, PromptIds, PromptTokenizer
+from stickytoken.encoders.prompted._tokenizers import PromptTokenizers
 from stickytoken.encoders.prompted.layer_states import PromptBatch
-from stickytoken.encoders.prompted.prompts import PLACEHOLDER, Prompt
+from stickytoken.encoders.prompted.prompts import Prompt
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
-from stickytoken.errors import InputError, ModelError
+from stickytoken.errors import InputError
 
 _PLACEHOLDER_SEED = 0
 # Rows of the embedding sampled for the norm of the placeholder's vector.
@@ -62,31 +61,33 @@ class PromptedModel:
         tokenizer: its transformers tokenizer.
         name: name of the model in messages.
         reading: prompt, token prepending and layer.
+        tokenizers: copies of the tokenizer that another reading of the model made; None makes them.
 
     Raises:
         ModelError: The model is not decoder-only, or its tokenizer cannot be used.
         InputError: The layer does not exist.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, name: str, reading: Reading) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        name: str,
+        reading: Reading,
+        tokenizers: PromptTokenizers | None = None,
+    ) -> None:
         self.decoder = model if isinstance(model, Decoder) else find_decoder(model, name)
         self.reading = reading
         self.number = self.decoder.layer_number(reading.layer)
-        if not hasattr(tokenizer, "add_tokens") or not hasattr(tokenizer, "convert_ids_to_tokens"):
-            raise ModelError(
-                f"the tokenizer of {name} is a {type(tokenizer).__name__}: pass a transformers tokenizer"
-            )
+        tokenizers = PromptTokenizers(tokenizer, name) if tokenizers is None else tokenizers
         prepending = reading.prepending
         if prepending is not None:
             prepending.require_layers(len(self.decoder.layers), name)
-        own = copy.deepcopy(tokenizer)
-        if prepending is not None:
-            own.add_tokens([PLACEHOLDER])
-        adapted = HuggingFaceTokenizer(own)
-        self.padding_id: int | None = getattr(own, "pad_token_id", None)
-        self.placeholder_id = own.convert_tokens_to_ids(PLACEHOLDER) if prepending is not None else None
+        own = tokenizers.plain if prepending is None else tokenizers.prepending
+        self.padding_id = own.padding_id
+        self.placeholder_id = own.placeholder_id
         self._texts = PromptTokenizer(
-            adapted, _special_ids(own, adapted), reading.prompt, prepending=prepending is not None
+            own.tokenizer, own.special, reading.prompt, prepending=prepending is not None
         )
         # If the matrix has a row for the placeholder, that row is its vector, as in the published code.
         self._outside = self.placeholder_id is not None and self.placeholder_id >= self.decoder.rows
@@ -218,13 +219,3 @@ class PromptLayout(NamedTuple):
     mask: torch.Tensor
     positions: torch.Tensor
     slots: torch.Tensor
-
-
-def _special_ids(tokenizer: Any, adapted: HuggingFaceTokenizer) -> Ids:
-    """Find the special tokens before every text; those after it are left out."""
-    bare = adapted.encode_many(["a b"])[0]
-    whole = list(tokenizer("a b")["input_ids"])
-    for start in range(len(whole) - len(bare) + 1):
-        if whole[start : start + len(bare)] == bare:
-            return tuple(whole[:start])
-    raise ModelError(f"the special tokens of a {type(tokenizer).__name__} change the text between them")
