@@ -46,14 +46,13 @@ class Source:
 
 def unpacked(archive: Path, folder: Path) -> Path:
     """Unpack a zip file of a SentenceTransformer."""
+    place = archive.with_suffix(".unpacked")
     with zipfile.ZipFile(archive) as packed:
-        packed.extractall(folder)
-    found = sorted(folder.rglob("modules.json"), key=lambda path: len(path.parts))
+        packed.extractall(place)
+    found = sorted(place.rglob("modules.json"), key=lambda path: len(path.parts))
     if not found:
         raise SystemExit(f"{archive.name} holds no SentenceTransformer: it has no modules.json")
-    if found[0].parent != folder:
-        for path in list(found[0].parent.iterdir()):
-            shutil.move(path, folder / path.name)
+    found[0].parent.rename(folder)
     return folder / "model.safetensors"
 
 

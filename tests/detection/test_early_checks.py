@@ -41,6 +41,31 @@ def test_a_locked_folder_is_refused_before_the_model_is_loaded(tmp_path):
         detect(NO_MODEL, settings=planted.SMALL, out=tmp_path / "run")
 
 
+def test_a_locked_folder_of_an_impact_or_explanation_is_refused_before_the_model_is_loaded(
+    small_run, tmp_path
+):
+    token_id, token = small_run.tokens.select("token_id", "token").row(0)
+    calls = {
+        tmp_path / "impact": lambda: impact(NO_MODEL, tokens=["river"], out=tmp_path / "impact"),
+        tmp_path / "ids" / "60": lambda: explain(NO_MODEL, [7, 60], out=tmp_path / "ids"),
+        tmp_path / "names" / str(token_id): lambda: explain(
+            NO_MODEL, [token], run=small_run, out=tmp_path / "names"
+        ),
+    }
+    commands = (
+        ("impact", NO_MODEL, "--tokens", "river", "--out", tmp_path / "impact"),
+        ("explain", NO_MODEL, "60", "--ids", "--out", tmp_path / "ids"),
+        ("explain", small_run.path, token, "--model", NO_MODEL, "--out", tmp_path / "names"),
+    )
+    for (folder, call), command in zip(calls.items(), commands, strict=True):
+        with planted.held(folder):
+            with pytest.raises(RunError, match="written by another process"):
+                call()
+            planted.refused(*command, saying="written by another process")
+        with pytest.raises(ModelError):
+            call()
+
+
 @pytest.mark.parametrize("function", ["detect", "explain", "impact"])
 def test_a_file_in_the_way_is_refused_before_the_model_is_loaded(tmp_path, function):
     (tmp_path / "file").write_text("mine")

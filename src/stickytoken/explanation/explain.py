@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache, partial
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ from stickytoken.explanation.files import (
 from stickytoken.explanation.result import Explanation
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.validation import file_path, list_of, or_default, require_callable
 from stickytoken.vocabulary.benign import match_benign
 from stickytoken.vocabulary.categories import Vocabulary, categorize
@@ -95,6 +97,7 @@ def explain(
     out = None if out is None else file_path("out", out)
     if out is not None:
         require_place(out)
+        require_unlocked(out, tokens, run)
     if tokens is None:
         tokens = _worst(run)
     encoder = require_ids(encoder_for(encoder, run, "explain"), "explain")
@@ -124,6 +127,28 @@ def explain(
         else:
             contents.append(stored_explanation(out / str(token_id), job.parts(token_id), compute))
     return Explanation.of(contents)
+
+
+def require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None) -> None:
+    """Refuse tokens whose explanation another process is writing, as far as they are known without the model.
+
+    Args:
+        folder: folder with one folder per token.
+        tokens: tokens as for `explain`; their names are looked up in the run.
+        run: a finished run of the model, if any.
+
+    Raises:
+        RunError: another process holds the lock of a token's folder.
+    """
+    if tokens is None:
+        named: list[object] = list(_worst(run))
+    else:
+        named = list(tokens) if isinstance(tokens, (list, tuple)) else [tokens]  # an iterator is not used up
+    ids = {} if run is None else dict(run.tokens.select("token", "token_id").iter_rows())
+    known = [ids.get(each) if isinstance(each, str) else each for each in named]
+    for token_id in known:
+        if isinstance(token_id, Integral):
+            ResultFolder(folder / str(token_id)).require_unlocked()
 
 
 def _worst(run: Run | None) -> list[int]:

@@ -188,10 +188,12 @@ def require_place(folder: Path) -> None:
     """Refuse a folder that cannot take an impact measurement, without creating it.
 
     Raises:
-        RunError: it cannot be written, or holds something else.
+        RunError: it cannot be written, holds something else, or is being written by another process.
     """
     require_writable(folder)
-    require_vacant(ResultFolder(folder), IMPACTS)
+    files = ResultFolder(folder)
+    require_vacant(files, IMPACTS)
+    files.require_unlocked()
 
 
 def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:

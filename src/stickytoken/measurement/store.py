@@ -80,6 +80,16 @@ class ResultFolder:
         finally:
             lock.release()
 
+    def require_unlocked(self) -> None:
+        """Refuse a folder that another process is writing, without creating it.
+
+        Raises:
+            RunError: another process holds the lock.
+        """
+        if self._looked_at((self.path / _LOCK).is_file):
+            with self.locked():
+                pass
+
     def exists(self) -> bool:
         """Return whether the path exists."""
         return self._looked_at(self.path.exists)

@@ -111,6 +111,7 @@ def explain(
     """
     from stickytoken.explanation import ExplainSettings
     from stickytoken.explanation import explain as run_explain
+    from stickytoken.explanation.explain import require_unlocked
     from stickytoken.explanation.files import require_place
     from stickytoken.explanation.record import EXPLANATIONS_FOLDER
 
@@ -121,9 +122,11 @@ def explain(
     _require_text(text)
     corpus = _corpus(sentences, column)
     run = run_in(source, model)
-    encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
     # An explanation of a model alone is only printed.
     place = out or (run.path / EXPLANATIONS_FOLDER if run is not None else None)
+    if place is not None:
+        require_unlocked(place, numbers or tokens, run)
+    encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
     with progress_bar() as progress:
         found = run_explain(
             encoder,
