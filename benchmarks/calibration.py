@@ -1,10 +1,11 @@
 """Do the profile method's intervals and error rates hold? Simulated vocabularies with known truth.
 
-python benchmarks/calibration.py            # a few minutes
-python benchmarks/calibration.py --quick    # seconds
+python benchmarks/calibration.py            # some minutes
+python benchmarks/calibration.py --quick    # fewer and smaller vocabularies
 
-Effects, noise and the covariate have the sizes that were measured on all-MiniLM-L6-v2. The code
-that selects, estimates and judges is the package's own; only the measurements are drawn.
+Effects and noise have the sizes that were measured on all-MiniLM-L6-v2. Lifts are drawn as sums of effect
+and noise in several shapes, or computed from simulated contractions and pulls on simulated anchors. The
+code that chooses carriers and tokens, estimates and judges is the package's own.
 """
 
 from __future__ import annotations
@@ -18,22 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checks import Check, show, write
-from stickytoken.methods.profile.estimates import Measurements, TokenEstimates, estimate
-from stickytoken.methods.profile.pull import pulls
-from stickytoken.methods.profile.rounds import LATE_REFERENCE, Round, advancing, probes_in, tokens_in
-from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.methods.profile.verdict import find_outliers
+from pulled import pulled_vocabulary
+from simulated import SETTINGS, Simulated, Vector, judged
+from stickytoken.methods.profile.estimates import Lifts
+from stickytoken.methods.profile.rounds import screening_carriers
 
-Vector = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Vector]
 
 # Standard deviations on all-MiniLM-L6-v2: of ordinary lifts, of one probe around its token's
 # effect, of the probes' common effects; spread of the similarities; growth of the effects from
-# the last round to the first; residual of the token alone around its effect.
-ORDINARY, PROBE, COMMON, SIMILARITIES, GROWTH, ALONE = 0.011, 0.0153, 0.004, 0.076, 1.25, 0.009
-# The same of contraction: of ordinary tokens, of one probe; correlation with the lift.
-CONTRACTION, PROBE_CONTRACTION, CORRELATION = 0.065, 0.12, -0.3
-SETTINGS = ProfileSettings()
+# the last round to the first.
+ORDINARY, PROBE, COMMON, SIMILARITIES, GROWTH = 0.0067, 0.0065, 0.0064, 0.079, 1.03
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,6 @@ class Shape:
         ordinary: draws standardised effects of ordinary tokens.
         sticky: share of sticky tokens.
         lift: draws lifts of sticky tokens, above the typical token's.
-        contraction: draws contractions of sticky tokens, above the typical token's.
         noise: draws standardised noise.
     """
 
@@ -54,7 +49,6 @@ class Shape:
     sticky: float
     lift: Draw
     noise: Draw
-    contraction: Draw
 
 
 def normal(generator: np.random.Generator, size: int) -> Vector:
@@ -77,59 +71,21 @@ def right_skewed(generator: np.random.Generator, size: int) -> Vector:
     return -left_skewed(generator, size)
 
 
-def correlated(generator: np.random.Generator, values: Vector, correlation: float) -> Vector:
-    """Standard values that go with the given ones."""
-    return np.asarray(correlation * values + np.sqrt(1 - correlation**2) * generator.normal(size=len(values)))
-
-
 def between(low: float, high: float) -> Draw:
     return lambda generator, size: generator.uniform(low, high, size)
 
 
-FLAT = between(0.1, 0.4)
 SHAPES = (
-    Shape("normal, no sticky tokens", normal, 0.0, between(0.05, 0.1), normal, FLAT),
-    Shape("normal, few sticky tokens", normal, 0.001, between(0.05, 0.1), normal, FLAT),
-    Shape("normal, many sticky tokens", normal, 0.01, between(0.05, 0.1), normal, FLAT),
-    Shape("normal, weak sticky tokens", normal, 0.005, between(0.03, 0.07), normal, FLAT),
-    Shape("normal, heavy-tailed noise", normal, 0.002, between(0.05, 0.1), student, FLAT),
-    Shape("skewed to the left", left_skewed, 0.002, between(0.05, 0.1), normal, FLAT),
-    Shape("skewed to the right", right_skewed, 0.002, between(0.05, 0.1), normal, FLAT),
-    Shape("Student t, 5 degrees of freedom", student, 0.002, between(0.05, 0.1), normal, FLAT),
-    Shape("Laplace", laplace, 0.002, between(0.05, 0.1), normal, FLAT),
+    Shape("normal, no sticky tokens", normal, 0.0, between(0.05, 0.1), normal),
+    Shape("normal, few sticky tokens", normal, 0.001, between(0.05, 0.1), normal),
+    Shape("normal, many sticky tokens", normal, 0.01, between(0.05, 0.1), normal),
+    Shape("normal, weak sticky tokens", normal, 0.005, between(0.03, 0.07), normal),
+    Shape("normal, heavy-tailed noise", normal, 0.002, between(0.05, 0.1), student),
+    Shape("skewed to the left", left_skewed, 0.002, between(0.05, 0.1), normal),
+    Shape("skewed to the right", right_skewed, 0.002, between(0.05, 0.1), normal),
+    Shape("Student t, 5 degrees of freedom", student, 0.002, between(0.05, 0.1), normal),
+    Shape("Laplace", laplace, 0.002, between(0.05, 0.1), normal),
 )
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """One vocabulary: truth and what the method made of it.
-
-    Attributes:
-        effects: true effects relative to the typical token.
-        is_sticky: drawn as sticky.
-        found: flagged.
-        tokens: the estimates.
-        confirmed: measured in the last round because of earlier rounds.
-        smallest: the smallest effect that matters.
-    """
-
-    effects: Vector
-    is_sticky: NDArray[np.bool_]
-    found: NDArray[np.bool_]
-    tokens: TokenEstimates
-    confirmed: NDArray[np.bool_]
-    smallest: float
-
-    @property
-    def covered(self) -> NDArray[np.bool_]:
-        """Whether the interval holds the truth."""
-        lift = self.tokens.lift
-        return (lift.low <= self.effects) & (self.effects <= lift.high)
-
-    @property
-    def too_small(self) -> NDArray[np.bool_]:
-        """Tokens whose true effect does not exceed the smallest one that matters."""
-        return self.effects <= np.median(self.effects) + self.smallest
 
 
 def simulate(shape: Shape, size: int, seed: int) -> Simulated:
@@ -138,80 +94,29 @@ def simulate(shape: Shape, size: int, seed: int) -> Simulated:
     is_sticky = generator.random(size) < shape.sticky
     effects = ORDINARY * shape.ordinary(generator, size)
     effects[is_sticky] = shape.lift(generator, int(is_sticky.sum()))
-    contraction = CONTRACTION * correlated(generator, effects / ORDINARY, CORRELATION)
-    contraction[is_sticky] = shape.contraction(generator, int(is_sticky.sum()))
     effects -= effects.mean()
-    alone = effects + ALONE * generator.normal(size=size)
-    ids = np.arange(size)
-    late = np.sort(generator.permutation(size)[:LATE_REFERENCE])
-    rounds: dict[Round, Measurements] = {}
-    confirmed = np.zeros(size, dtype=bool)
-    for step, count in tokens_in(SETTINGS, size).items():
-        chosen = ids
-        if step is not Round.SCREEN:
-            before = list(rounds.values())[-1].ids
-            found, pull = judge(rounds, ids, late)
-            chosen = advancing(before, found.tested.value[before], pull.tested.value[before], count)
-            if step is Round.CONFIRM:
-                confirmed[chosen] = True
-            chosen = np.union1d(chosen, late)
-        growth = GROWTH if step is Round.SCREEN else 1.0
-        rounds[step] = measure(
-            generator,
-            shape,
-            chosen,
-            (growth * effects, growth * contraction, alone),
-            growth,
-            probes_in(SETTINGS)[step],
-        )
-    tokens, pull = judge(rounds, ids, late)
-    smallest = SETTINGS.smallest_effect * SIMILARITIES
-    return Simulated(
-        effects,
-        is_sticky,
-        find_outliers(tokens, pull, size, smallest, SETTINGS).found,
-        tokens,
-        confirmed,
-        smallest,
-    )
+
+    def first() -> Vector:
+        return measure(generator, shape, effects, GROWTH, screening_carriers(SETTINGS))
+
+    def last(ids: NDArray[np.int64]) -> Vector:
+        return measure(generator, shape, effects[ids], 1.0, SETTINGS.confirming_texts)
+
+    return judged(generator, effects, is_sticky, Lifts(np.arange(size), first()), last, SIMILARITIES)
 
 
 def measure(
-    generator: np.random.Generator,
-    shape: Shape,
-    ids: NDArray[np.int64],
-    truth: tuple[Vector, Vector, Vector],
-    growth: float,
-    probes: int,
-) -> Measurements:
-    """Measurements of one round: effect, the probe's common effect, noise."""
-    effects, contraction, alone = (values[ids] for values in truth)
-
-    def measured(values: Vector, noise: float) -> Vector:
-        drawn = shape.noise(generator, len(ids) * probes).reshape(len(ids), probes)
-        common = COMMON / PROBE * noise * generator.normal(size=probes)
-        return np.asarray(values[:, None] + common + growth * noise * drawn)
-
-    lifts, slopes = measured(effects, PROBE), 1 - measured(contraction, PROBE_CONTRACTION)
-    nothing, rest = np.zeros((len(ids), 1)), np.zeros(len(ids))
-    return Measurements(ids, lifts, lifts, nothing, rest, slopes, rest, alone)
+    generator: np.random.Generator, shape: Shape, effects: Vector, growth: float, probes: int
+) -> Vector:
+    """Lifts of one round: effect, the probe's common effect, noise."""
+    noise = growth * PROBE * shape.noise(generator, len(effects) * probes).reshape(len(effects), probes)
+    return np.asarray(growth * effects[:, None] + COMMON * generator.normal(size=probes) + noise)
 
 
-def judge(
-    rounds: dict[Round, Measurements], ids: NDArray[np.int64], late: NDArray[np.int64]
-) -> tuple[TokenEstimates, TokenEstimates]:
-    """Estimates of the lift and of the pull."""
-    parts = {step: measured.lifts for step, measured in rounds.items()}
-    tokens = estimate(rounds, parts, ids, late, SETTINGS.confidence)
-    pull = estimate(rounds, pulls(rounds, ids), ids, late, SETTINGS.confidence, tokens.null.shape)
-    return tokens, pull
-
-
-def summary(shape: Shape, size: int, repeats: int) -> list[Check]:
+def summary(name: str, runs: list[Simulated]) -> list[Check]:
     """False discoveries, coverage and bias over repeated vocabularies."""
-    runs = [simulate(shape, size, seed) for seed in range(repeats)]
     false = [float((run.found & run.too_small).sum()) / max(1, int(run.found.sum())) for run in runs]
-    mislabelled = [float((run.found & ~run.is_sticky).sum()) / max(1, int(run.found.sum())) for run in runs]
+    drawn = [float((run.found & ~run.is_sticky).sum()) / max(1, int(run.found.sum())) for run in runs]
     missed = [float((run.is_sticky & ~run.found).sum()) for run in runs]
     sticky = sum(int(run.is_sticky.sum()) for run in runs)
     covered = np.concatenate([run.covered for run in runs])
@@ -221,14 +126,14 @@ def summary(shape: Shape, size: int, repeats: int) -> list[Check]:
         "power": 1 - sum(missed) / sticky if sticky else None,
         "flagged": float(np.mean([run.found.sum() for run in runs])),
         "bias_of_selected": float(errors.mean()),
-        "vocabularies": repeats,
+        "vocabularies": len(runs),
     }
     power = f"; power {detail['power']:.2f}" if sticky else ""
     return [
-        false_discoveries(f"{shape.name}: flagged, effect too small", false, ""),
-        false_discoveries(f"{shape.name}: flagged, drawn as ordinary", mislabelled, power, **detail),
-        coverage(f"{shape.name}: intervals of all tokens", covered),
-        coverage(f"{shape.name}: intervals of selected tokens", selected, f"; bias {errors.mean():+.5f}"),
+        false_discoveries(f"{name}: flagged, effect negligible", false, ""),
+        false_discoveries(f"{name}: flagged, drawn as ordinary", drawn, power, **detail),
+        coverage(f"{name}: intervals of all tokens", covered),
+        coverage(f"{name}: intervals of selected tokens", selected, f"; bias {errors.mean():+.5f}"),
     ]
 
 
@@ -252,7 +157,13 @@ def main() -> None:
     parser.add_argument("--name", default="calibration", help="name of the result file")
     arguments = parser.parse_args()
     size, repeats = (6_000, 20) if arguments.quick else (20_000, 40)
-    checks = [check for shape in SHAPES for check in summary(shape, size, repeats)]
+    checks = [
+        check
+        for shape in SHAPES
+        for check in summary(shape.name, [simulate(shape, size, seed) for seed in range(repeats)])
+    ]
+    for share, name in ((0.0, "pulls, no sticky tokens"), (0.002, "pulls, few sticky tokens")):
+        checks += summary(name, [pulled_vocabulary(size // 8, share, seed) for seed in range(repeats)])
     write(checks, arguments.name, "cpu", tokens=size, vocabularies=repeats)
     show(checks, arguments.name)
     if not all(check.passed for check in checks):

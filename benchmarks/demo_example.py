@@ -3,7 +3,8 @@
 stickytoken detect all-MiniLM-L6-v2 --out RUN    # today's identity, default settings
 python benchmarks/demo_example.py RUN
 
-All that a reader of the run needs, the same values packed tighter; shards and report stay behind.
+All that a reader of the run needs, the same values packed tighter. Shards, report and effects.parquet stay
+behind; the last is large, and only `stickytoken judge` needs it.
 """
 
 from __future__ import annotations

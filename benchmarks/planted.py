@@ -24,16 +24,16 @@ from published import PUBLISHED
 from reliability import paper_sentences
 from stickytoken.cli.output.progress import progress_bar
 from stickytoken.corpora import Sentences, load_sentences
+from stickytoken.corpora.corpus import open_ended
 from stickytoken.detection import Run, detect
 from stickytoken.encoders import IdEncoder, analyze_vocabulary, load_encoder
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.insertion import Placement
 from stickytoken.measurement.engines.local import compute_shard
 from stickytoken.measurement.stage import Shard
-from stickytoken.methods.profile.plan import anchor_panel
+from stickytoken.methods.profile.anchors import anchor_panel
 from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Cell, Round
-from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.stage import ProfileStage
 from stickytoken.methods.statistics import mean_with_interval
 
@@ -123,12 +123,12 @@ def fresh_lower_bounds(
         return {}
     plan = run.plan_of(ProfilePlanRecord)
     vocabulary = analyze_vocabulary(encoder).available
-    used = {text for texts in plan.carriers.values() for text in texts}
-    used |= {anchor.text for anchor in plan.sentence_anchors}
-    texts = sorted((text for text in fresh.texts if text not in used), key=len)[:FRESH_CARRIERS]
+    used = {*plan.carriers, *(anchor.text for anchor in plan.anchors)}
+    unlike = {open_ended(text): text for text in fresh.texts if text not in used}
+    texts = sorted((text for text in unlike if text not in used), key=len)[:FRESH_CARRIERS]
     vectors = encoder.encode(texts)
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    panel = anchor_panel(encoder, ProfileSettings(), plan, vocabulary)
+    panel = anchor_panel(encoder, plan, vocabulary, beside=False)
     tokens = {token.id: token for token in vocabulary}
     ids = [*token_ids, *(k for k in plan.late_reference if k not in token_ids)]
     lifts = []
@@ -136,6 +136,7 @@ def fresh_lower_bounds(
         stage = ProfileStage(
             Round.CONFIRM.value,
             tuple(encoder.tokenize(texts)),
+            tuple(range(len(texts))),
             (Cell(placement, COPIES),) * len(texts),
             panel.against(units, plan.mean_similarity),
             seed=2,

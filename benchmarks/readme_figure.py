@@ -1,7 +1,7 @@
 """Draw the picture of the README from a finished run: who stands out, and what copies of it do.
 
-stickytoken detect all-MiniLM-L6-v2 --out RUN
-python benchmarks/readme_figure.py RUN    # a minute on 2 CPU cores
+stickytoken detect PLANTED --out RUN      # a model with planted rows: the real ones have no sticky tokens
+python benchmarks/readme_figure.py RUN --title "planted all-MiniLM-L6-v2"    # a minute
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from matplotlib.ticker import MultipleLocator
 
 from stickytoken.cli.output.progress import progress_bar
 from stickytoken.detection import Run, open_run, probe
-from stickytoken.encoders import load_encoder
+from stickytoken.detection.run_model import encoder_for
 from stickytoken.methods.profile.probe import ProfileEvidence
 from stickytoken.methods.profile.settings import ProfileSettings
 
@@ -28,10 +28,12 @@ _STICKY, _ORDINARY = "#b3391f", "#3d6b99"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a profile run with a sticky token")
-    run = open_run(parser.parse_args().run)
+    parser.add_argument("--title", help="name of the model in the picture; default: as in the run")
+    arguments = parser.parse_args()
+    run = open_run(arguments.run)
     if run.sticky.is_empty():
         raise SystemExit(f"the run in {run.path} found no sticky token: there is nothing to draw")
-    encoder = load_encoder(run.record.model.name)
+    encoder = encoder_for(None, run, "the picture")
     with progress_bar() as progress:
         (evidence,) = probe(
             encoder,
@@ -43,18 +45,18 @@ def main() -> None:
         raise TypeError(evidence)
     mpl.rcParams["svg.hashsalt"] = "stickytoken"  # the same picture for the same numbers
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.6), layout="constrained")
-    draw_lifts(left, run)
+    draw_lifts(left, run, arguments.title or run.model_name)
     draw_curve(right, evidence)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(PICTURE, metadata={"Date": None})
 
 
-def draw_lifts(axes: Axes, run: Run) -> None:
-    """Lifts of the whole vocabulary, the sticky tokens marked."""
+def draw_lifts(axes: Axes, run: Run, title: str) -> None:
+    """Lifts of the whole vocabulary, the worst sticky token marked."""
     lifts = run.tokens["lift"].to_numpy()
     axes.hist(lifts, bins=np.linspace(lifts.min(), lifts.max(), 90).tolist(), color=_ORDINARY, log=True)
-    for row in run.sticky.head(5).to_dicts():
+    for row in run.sticky.head(1).to_dicts():
         axes.annotate(
             row["token"],
             (row["lift"], 1),
@@ -67,7 +69,7 @@ def draw_lifts(axes: Axes, run: Run) -> None:
     axes.xaxis.set_major_locator(MultipleLocator(0.05))
     axes.set_xlabel("lift: mean rise of the similarity of unrelated texts")
     axes.set_ylabel("tokens")
-    axes.set_title(f"{run.record.model.name}: all {len(lifts):,} tokens", fontsize=10)
+    axes.set_title(f"{title}: all {len(lifts):,} tokens", fontsize=10)
 
 
 def draw_curve(axes: Axes, evidence: ProfileEvidence) -> None:
@@ -85,7 +87,8 @@ def draw_curve(axes: Axes, evidence: ProfileEvidence) -> None:
     )
     axes.set_xlabel("copies of the token in one of two texts")
     axes.set_ylabel("mean cosine similarity")
-    axes.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.07))
+    axes.set_ylim(top=1.45 * axes.get_ylim()[1])  # room for the legend
+    axes.legend(frameon=False, fontsize=8, loc="upper right")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 python benchmarks/reliability.py            # about 15 minutes on 2 CPU cores
 python benchmarks/reliability.py --quick    # a few minutes, on few tokens
 
-Two runs share no carrier and no anchor: each gets one half of the bundled sentences (a sentence
-and its paraphrase stay together) and draws its own vocabulary entries.
+Two runs share no carrier, and no anchor that the lift is measured on: each gets one half of the bundled
+sentences as a corpus of its own (a sentence and its paraphrase stay together).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def fixed_budget(encoder: Encoder, out: Path, tokens: list[int], budget: int, ba
         f"at least {bar}",
         f"{found:.3f}",
         found >= bar,
-        {"on_sentences_alone": rank_agreement(runs, "lift_sentences")},
+        {"contraction": rank_agreement(runs, "contraction")},
     )
 
 
@@ -123,13 +123,12 @@ def other_corpus(encoder: Encoder, out: Path, tokens: list[int], folder: Path) -
     corpora = (halves()[0], paper_sentences(folder))
     runs = two_runs(encoder, out, "corpora", corpora, settings=settings, tokens=tokens)
     found = rank_agreement(runs, "lift")
-    alone = rank_agreement(runs, "lift_sentences")
     return Check(
         f"profile, 20 texts a token, {len(tokens):,} tokens: bundled against the paper's sentences",
         "Spearman at least 0.85",
-        f"{found:.3f} (on sentences alone {alone:.3f})",
+        f"{found:.3f}",
         found >= 0.85,
-        {"on_sentences_alone": alone},
+        {"contraction": rank_agreement(runs, "contraction")},
     )
 
 

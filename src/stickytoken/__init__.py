@@ -20,7 +20,7 @@ from stickytoken.errors import (
 
 if TYPE_CHECKING:
     from stickytoken.corpora import load_sentences
-    from stickytoken.detection import Run, detect, open_run, probe
+    from stickytoken.detection import Run, detect, judge, open_run, probe
     from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer
     from stickytoken.explanation import ExplainSettings, explain
     from stickytoken.impacts import ImpactSettings, impact, open_impact
@@ -49,6 +49,7 @@ __all__ = [
     "detect",
     "explain",
     "impact",
+    "judge",
     "load_encoder",
     "load_sentences",
     "load_tokenizer",
@@ -69,6 +70,7 @@ _HOMES = {
     "detect": "stickytoken.detection",
     "explain": "stickytoken.explanation",
     "impact": "stickytoken.impacts",
+    "judge": "stickytoken.detection",
     "load_encoder": "stickytoken.encoders",
     "load_sentences": "stickytoken.corpora",
     "load_tokenizer": "stickytoken.encoders",

@@ -25,6 +25,7 @@ def test_the_commands_are_those_of_the_design():
     assert list(COMMANDS) == [
         "tokens",
         "detect",
+        "judge",
         "show",
         "probe",
         "report",
@@ -42,7 +43,7 @@ def test_the_commands_are_those_of_the_design():
         re.findall(r"^│ (\w+) ", part.partition(" Commands ")[2] or part, re.MULTILINE)
         for part in (main, others)
     ]
-    assert listed == [list(COMMANDS)[:8], list(COMMANDS)[8:]]
+    assert listed == [list(COMMANDS)[:9], list(COMMANDS)[9:]]
 
 
 def example_of(name):

@@ -122,7 +122,7 @@ def test_an_option_that_several_methods_have_shows_the_default_of_each():
     helps = {option.name: option.help for option in shown.params if getattr(option, "help", None)}
     assert helps["insertion"].endswith(" Default: ids (profile), text (std).")
     assert helps["seed"].endswith(" Default: 42.")
-    assert helps["budget"].endswith(" Default: 6 (profile).")
+    assert helps["budget"].endswith(" Default: 4 (profile).")
     assert helps["method"].endswith(" Default: profile, or std with --pairs.")
     assert not any(
         text.startswith(("profile: ", "std: ")) for name, text in helps.items() if name != "method"

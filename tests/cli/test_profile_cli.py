@@ -11,6 +11,7 @@ import pytest
 
 import planted
 import profiled
+import tiny
 from hostile import HOSTILE, assert_harmless
 from stickytoken import open_run
 from stickytoken.methods.profile._results import TOKEN_COLUMNS
@@ -19,7 +20,7 @@ from stickytoken.methods.profile.settings import ProfileSettings
 
 SUMMARY = {
     "run", "method", "model", "available", "looked_at", "candidates", "sticky", "topical", "ordinary_lift",
-    "ordinary_spread", "empirical_null", "texts_per_token", "sequences", "seconds",
+    "ordinary_spread", "empirical_null", "screening_carriers", "texts_per_token", "sequences", "seconds",
 }  # fmt: skip
 
 
@@ -36,9 +37,10 @@ def place(tmp_path_factory):
     constant.save(str(folder / "constant"))
     for name, texts in {
         "sentences.txt": profiled.sentences(200),
-        "146.txt": profiled.sentences(146),
+        "90.txt": profiled.sentences(90),
         "equal.txt": ["baba kora."] * 300,
         "chosen.txt": ["!", "river", "stone"],
+        "small.txt": tiny.sentences(120),
     }.items():
         (folder / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
     pairs = "sentence1,sentence2,similarity\nthe bird.,a song.,-0.5\na river.,the stone.,-0.4\n"
@@ -96,7 +98,7 @@ def test_detect_says_first_whether_there_is_a_problem(place, run, options, tmp_p
     assert f"{found.result.texts_per_token:g} texts per token" in shown.stdout
     assert "its tokens too alike, to tell what is ordinary" in shown.stderr
     ordinary = planted.command("detect", place / "ordinary", *options, "--out", tmp_path / "run")
-    assert ordinary.stdout.startswith(f"{place / 'ordinary'} has no sticky tokens among those looked at.\n")
+    assert f"{place / 'ordinary'} has no sticky tokens; the one that lifts texts most, " in ordinary.stdout
 
 
 def test_progress_goes_to_stderr_round_by_round(place, options, tmp_path):
@@ -105,7 +107,7 @@ def test_progress_goes_to_stderr_round_by_round(place, options, tmp_path):
     )
     assert result.exit_code == 0
     stages = [line.split(":")[0] for line in planted.lines_of(result.stderr) if not line.startswith("note:")]
-    assert stages == ["mean similarity", "screen", "refine", "confirm", "evidence", "report"]
+    assert stages == ["mean similarity", "pilot", "screen", "confirm", "evidence", "report"]
     assert f"a selection of 9 of {profiled.AVAILABLE} available tokens; random tokens" in result.stdout
     assert "texts a token" not in result.stdout
 
@@ -124,7 +126,7 @@ def test_detect_names_its_folder_after_the_method(place, options, tmp_path, monk
 def test_the_options_of_detect_reach_the_run(place, options, tmp_path):
     given = (
         "--method profile --seed 9 --insertion text --budget 8 --confidence 0.8 --fdr 0.1 "
-        "--smallest-effect 0.3 --no-adaptive --vocabulary-share 0.5 --sample 12"
+        "--smallest-effect 0.3 --no-adaptive --sample 12"
     ).split()
     result = planted.command("detect", place / "planted", *options, *given, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.stderr
@@ -132,7 +134,7 @@ def test_the_options_of_detect_reach_the_run(place, options, tmp_path):
     settings = run.record.settings
     assert (settings["seed"], settings["insertion"], settings["budget"]) == (9, "text", 8)
     assert (settings["confidence"], settings["fdr"], settings["smallest_effect"]) == (0.8, 0.1, 0.3)
-    assert (settings["adaptive"], settings["vocabulary_share"]) == (False, 0.5)
+    assert settings["adaptive"] is False
     assert set(run.tokens["texts"]) == {8}
     assert len(run.tokens) == 12
     defaults = planted.command(
@@ -142,8 +144,9 @@ def test_the_options_of_detect_reach_the_run(place, options, tmp_path):
     assert open_run(tmp_path / "other").record.settings == json.loads(json.dumps(asdict(ProfileSettings())))
 
 
-def test_a_small_vocabulary_is_noted(place, options, tmp_path):
-    result = planted.command("detect", place / "small", *options, "--out", tmp_path / "run")
+def test_a_small_vocabulary_is_noted(place, tmp_path):
+    corpus = ("--sentences", place / "small.txt", "--device", "cpu")
+    result = planted.command("detect", place / "small", *corpus, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.stderr
     (note,) = [line for line in planted.lines_of(result.stderr) if line.startswith("note:")]
     assert (
@@ -160,10 +163,11 @@ def test_sticky_tokens_of_a_negligible_size_are_counted_as_such(run, tmp_path):
     """They exist where the smallest effect that matters was set to nothing."""
     folder = Path(shutil.copytree(run, tmp_path / "run"))
     table = pl.read_parquet(folder / "tokens.parquet")
-    sticky = table["token"].is_in(["!", "river", "stone"])
-    table.with_columns(verdict=pl.when(sticky).then(pl.lit("sticky")).otherwise("verdict")).write_parquet(
-        folder / "tokens.parquet"
-    )
+    sticky = table["token"].is_in(["river", "stone"])
+    table.with_columns(
+        verdict=pl.when(sticky).then(pl.lit("sticky")).otherwise("verdict"),
+        severity=pl.when(sticky).then(pl.lit("negligible")).otherwise("severity"),
+    ).write_parquet(folder / "tokens.parquet")
     assert (
         "has 3 sticky tokens (1 severe, 2 negligible); the worst, '!',"
         in planted.command("show", folder).stdout
@@ -176,14 +180,13 @@ USAGE = {
     "--budget 1": "budget is 1.0: it must be a finite number of texts per available token, at least 3",
     "--budget nan": "budget is nan: it must be a finite number of texts per available token, at least 3",
     "--budget inf": "budget is inf: it must be a finite number of texts per available token, at least 3",
-    "--budget 1e9": "has 200 sentences that .* reads whole; .* are needed: use more sentences, or a smaller",
+    "--budget 1e9": "only 200 sentences of .* leave room for the copies, .* are needed: use more or shorter",
     "--fdr 0": "fdr is 0.0: it must lie between 0 and 1",
     "--fdr 1": "fdr is 1.0: it must lie between 0 and 1",
     "--fdr 2": "fdr is 2.0: it must lie between 0 and 1",
     "--confidence 0": "confidence is 0.0: it must lie between 0 and 1",
     "--confidence 1": "confidence is 1.0: it must lie between 0 and 1",
     "--smallest-effect -1": "smallest_effect is -1.0: it must be a finite number of at least 0",
-    "--vocabulary-share 1": "vocabulary_share is 1.0: it must be from 0 to below 1",
     "--sample 336": "sample is 336: it must be between 1 and 335",
     "--copies 3": "--copies is not an option of the method profile: leave it out, or use std",
     "--scoring-pairs 3": "--scoring-pairs is not an option of the method profile: leave it out, or use std",
@@ -202,7 +205,7 @@ def test_an_option_that_cannot_be_met_is_refused(place, options, tmp_path, given
     planted.refused("detect", place / "planted", *options, *given.split(), *out, saying=USAGE[given])
 
 
-@pytest.mark.parametrize("given", ["--confidence 1", "--vocabulary-share 1", "--copies 3", "--pair-count 9"])
+@pytest.mark.parametrize("given", ["--confidence 1", "--copies 3", "--pair-count 9"])
 def test_an_option_that_a_probe_cannot_meet_is_refused(place, options, given):
     planted.refused("probe", place / "planted", "!", *options, *given.split(), saying=USAGE[given])
 
@@ -212,10 +215,10 @@ def test_an_option_that_a_probe_cannot_meet_is_refused(place, options, given):
     [
         (
             "planted",
-            "146.txt",
-            "has 146 sentences that .* 107 carriers and at least 40 anchors are needed",
+            "90.txt",
+            "leaves 39 sentences to compare with: 51 carriers and at least 40 other sentences",
         ),
-        ("planted", "equal.txt", "has 1 sentences that .* are needed: use more sentences$"),
+        ("planted", "equal.txt", "only 1 sentences of .* are needed: use more or shorter sentences$"),
         (
             "constant",
             "sentences.txt",
@@ -275,7 +278,11 @@ def topical_run(run, tmp_path_factory):
     folder = Path(shutil.copytree(run, tmp_path_factory.mktemp("topical") / "run"))
     table = pl.read_parquet(folder / "tokens.parquet")
     topical = table["token"].is_in(["river", "stone"])
-    changed = table.with_columns(verdict=pl.when(topical).then(pl.lit("topical")).otherwise("verdict"))
+    changed = table.with_columns(
+        verdict=pl.when(topical).then(pl.lit("topical")).otherwise("verdict"),
+        severity=pl.when(topical).then(pl.lit("mild")).otherwise("severity"),
+        kind=pl.when(topical).then(pl.lit("law")).otherwise("kind"),
+    )
     changed.write_parquet(folder / "tokens.parquet")
     return folder
 
@@ -289,9 +296,10 @@ def test_show_lists_what_its_filters_choose(topical_run, arguments):
     table = planted.command("show", topical_run, *arguments.split())
     assert table.exit_code == 0
     assert re.search(rf"^{len(wanted)} of \d+ tokens *$", table.stdout, re.MULTILINE)
-    header = next(line for line in table.stdout.splitlines() if "severity" in line)
+    header = next(line for line in table.stdout.splitlines() if "universality" in line)
+    with_values = [name for name in ("kind", "severity") if wanted[name].null_count() < len(wanted)]
     assert re.split(" {2,}", header.strip()) == [
-        "id", "token", "lift", "low", "high", "universality", "severity", "verdict",
+        "id", "token", "lift", "low", "high", "universality", *with_values, "verdict",
     ]  # fmt: skip
 
 

@@ -33,8 +33,8 @@ def test_without_filters_the_table_is_the_run_flagged_ones_first(content):
     [
         Filters(text="BA"),
         Filters(verdicts=("sticky",)),
-        Filters(kinds=("symbol",)),
-        Filters(scripts=("Latin",), kinds=("whole word",)),
+        Filters(entries=("symbol",)),
+        Filters(scripts=("Latin",), entries=("whole word",)),
         Filters(text="a", verdicts=("benign", "topical")),
     ],
 )
@@ -45,7 +45,7 @@ def test_filters_keep_what_passes_all_of_them(content, filters):
         for row in content.tokens.to_dicts()
         if filters.text.lower() in row["token"].lower()
         and row["verdict"] in (filters.verdicts or (row["verdict"],))
-        and row["kind"] in (filters.kinds or (row["kind"],))
+        and row["entry"] in (filters.entries or (row["entry"],))
         and row["script"] in (filters.scripts or (row["script"],))
     }
     assert set(kept["token_id"]) == wanted
@@ -116,6 +116,20 @@ def test_a_token_that_no_text_holds_has_no_evidence(planted_profile, content):
 def test_only_flagged_tokens_have_a_severity_in_the_table(content):
     places = {name: exploring.headings(content).index(name) for name in ("verdict", "severity")}
     rows = exploring.table_rows(content, filtered(content, Filters()))
-    graded = {row[places["verdict"]] for row in rows if row[places["severity"]] is not None}
-    assert graded == {"sticky"}
-    assert len(content.tokens["severity"].drop_nulls()) > len(content.flagged)
+    graded = [row[places["verdict"]] for row in rows if row[places["severity"]] != exploring.NO_TEXT]
+    assert "sticky" in graded
+    assert graded == content.flagged["verdict"].to_list()
+
+
+def test_a_topical_token_names_its_kind_of_text_beside_the_kind_of_entry(content):
+    token_id = content.tokens.filter(verdict="benign")["token_id"][0]
+    own = pl.col("token_id") == token_id
+    changed = content.tokens.with_columns(
+        verdict=pl.when(own).then(pl.lit("topical")).otherwise("verdict"),
+        kind=pl.when(own).then(pl.lit("law")).otherwise("kind"),
+    )
+    named = replace(content, tokens=changed)
+    row = exploring.table_rows(named, changed.filter(own))[0]
+    shown = dict(zip(exploring.headings(named), row, strict=True))
+    assert (shown["verdict"], shown["kind"]) == ("topical", "law")
+    assert shown["entry"] in exploring.choices(named, "entry")

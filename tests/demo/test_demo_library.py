@@ -16,6 +16,7 @@ from stickytoken.demo._exploring import computed_evidence
 from stickytoken.demo.run_library import EXAMPLE, find_runs
 from stickytoken.demo.shared_model import SharedModel
 from stickytoken.errors import InputError, RunError
+from stickytoken.methods.profile._effects import EFFECTS_FILE
 from stickytoken.reports.content import read_content
 from stickytoken.vocabulary.categories import categorize
 from web_app import context_of
@@ -91,7 +92,7 @@ def test_the_worked_example_is_the_worst_token_with_its_typical_pair(planted_pro
     bare = replace(context.content, evidence=None)
     other = worked_example(bare, context.model.vocabulary, context.corpus)
     assert other.token_id == example.token_id
-    assert {other.anchor, other.carrier} <= {each.text for each in context.content.plan.sentence_anchors}
+    assert {other.anchor, other.carrier} <= {each.text for each in context.content.plan.anchors}
 
 
 def test_without_a_run_there_is_an_example_too(bert_folder):
@@ -143,3 +144,4 @@ def test_the_packaged_run_says_what_its_model_does():
 
 def test_the_packaged_run_is_small():
     assert sum(path.stat().st_size for path in Path(EXAMPLE).rglob("*")) < 2_500_000
+    assert not (EXAMPLE / EFFECTS_FILE).exists()

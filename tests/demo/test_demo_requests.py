@@ -246,7 +246,7 @@ def test_an_explanation_that_is_refused_is_one_line(events, place, value, reason
 
 
 EVIDENCE = ("input", "Run", "Token to show")
-FILTERS = ("input", "Run", "Search", "Verdict", "Kind", "Script")
+FILTERS = ("input", "Run", "Search", "Verdict", "Entry", "Script")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ FILTERS = ("input", "Run", "Search", "Verdict", "Kind", "Script")
         (EVIDENCE, ("second", 10**8), "token id 100000000"),
         (("input", "Run"), ({},), "no run of that name"),
         (FILTERS, ("second", "", "sticky", [], []), "verdict is not a list"),
-        (FILTERS, ("second", "", [], [3], []), "kind is not a list"),
+        (FILTERS, ("second", "", [], [3], []), "entry is not a list"),
         (("input", "Run", "Compared with"), ("second", "second"), "choose two"),
         (("input", "Run", "Compared with"), ("second", 5), "no run of that name"),
     ],

@@ -12,7 +12,6 @@ import planted
 import profiled
 from stickytoken import detect, load_encoder, open_run
 from stickytoken.detection.evidence import EVIDENCE_FILE, EVIDENCE_RECORD_FILE, MAP_FILE
-from stickytoken.encoders import analyze_vocabulary
 from stickytoken.methods.shown_pairs import pairs_to_show
 
 FILES = (EVIDENCE_FILE, MAP_FILE, EVIDENCE_RECORD_FILE)
@@ -37,13 +36,26 @@ def units(vectors):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+def shown_anchors(plan):
+    """Texts of the groups that the lift is measured on."""
+    return [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
+
+
+def plain_lift(rises, below, plan):
+    """Mean of the carriers, each a weighted mean over groups of the mean rise of the pairs below."""
+    groups = np.array([anchor.group for anchor in plan.anchors if plan.groups[anchor.group].weight > 0])
+    lifts = []
+    for carrier_rises, carrier_below in zip(rises, below, strict=True):
+        present = np.unique(groups[carrier_below])
+        means = [carrier_rises[carrier_below & (groups == group)].mean() for group in present]
+        lifts.append(np.average(means, weights=[plan.groups[group].weight for group in present]))
+    return np.mean(lifts)
+
+
 def plain_similarities(encoder, run, token_id):
     """Similarities before, and with each number of copies behind the carrier, one text at a time."""
     plan, record = run.plan, run.evidence.record
-    texts = {token.id: token.text for token in analyze_vocabulary(encoder).available}
-    anchors = [anchor.text for anchor in plan.sentence_anchors]
-    anchors += [texts[anchor.token_id] for anchor in plan.vocabulary_anchors]
-    fixed = units(encoder.encode(anchors))
+    fixed = units(encoder.encode(shown_anchors(plan)))
     copies = run.evidence.tokens["copies"][0].to_list()
     ids = [text.ids for text in encoder.tokenize(record.carriers)]
     return {
@@ -54,7 +66,7 @@ def plain_similarities(encoder, run, token_id):
 
 def test_curves_and_pairs_are_those_of_a_plain_computation(model, run):
     evidence = run.evidence
-    sentences = [anchor.text for anchor in run.plan.sentence_anchors]
+    sentences = shown_anchors(run.plan)
     for row in evidence.tokens.filter(~pl.col("ordinary")).head(2).to_dicts():
         similarities = plain_similarities(model, run, row["token_id"])
         below = similarities[0] < run.plan.mean_similarity
@@ -62,10 +74,8 @@ def test_curves_and_pairs_are_those_of_a_plain_computation(model, run):
             expected = [float(similarities[n][pairs].mean()) for n in row["copies"]]
             assert row[side] == pytest.approx(expected, abs=1e-5)
         after, before = similarities[evidence.record.pair_copies], similarities[0]
-        shown = below.copy()
-        shown[:, len(sentences) :] = False
-        rises = np.where(shown, after - before, np.nan)
-        mean = (after - before)[below].mean()
+        rises = np.where(below, after - before, np.nan)
+        mean = plain_lift(after - before, below, run.plan)
         for kind, rise in (
             ("largest", np.nanmax(rises)),
             ("typical", rises.flat[np.nanargmin(np.abs(rises - mean))]),

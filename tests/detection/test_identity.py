@@ -15,6 +15,9 @@ from sentence_transformers import SentenceTransformer
 
 import planted
 import tiny
+from stickytoken.corpora import choice, text_kinds
+from stickytoken.corpora.choice import corpus_fingerprint
+from stickytoken.corpora.corpus import collect_sentences
 from stickytoken.corpora.pairs import SentencePair, pairs_fingerprint
 from stickytoken.detection import detect
 from stickytoken.detection._identity import identity_parts
@@ -66,9 +69,7 @@ OTHER_PROFILE_SETTINGS = {
     "copies": (4, 8),
     "anchors": 399,
     "vocabulary_anchors": 399,
-    "vocabulary_share": 0.5,
     "topics": 23,
-    "refining_texts": 9,
     "confirming_texts": 95,
     "reference": 399,
     "seed": 0,
@@ -137,6 +138,24 @@ def test_method_corpus_tokens_and_version_change_the_identity_and_are_named(chan
 def test_tokens_count_by_id_alone():
     assert digest(parts(tokens=TOKENS)) == digest(parts(tokens=[Token(5, "x"), Token(9, "y")]))
     assert digest(parts(tokens=TOKENS)) != digest(parts(tokens=TOKENS[:1]))
+
+
+def test_what_stands_beside_a_corpus_counts_for_a_method_that_uses_topics(monkeypatch):
+    """Topics, the bundled kinds of text, and whether the sentences are the bundled ones."""
+    plain = collect_sentences(["a b", "c d"], "test")
+    others = [
+        collect_sentences(["a b", "c d"], "test", topics=["x", "y"]),
+        dataclasses.replace(plain, bundled=True),
+        collect_sentences(["a b", "c e"], "test"),
+    ]
+    found = {corpus_fingerprint(each, topics_count=True) for each in (plain, *others)}
+    assert len(found) == 4
+    assert corpus_fingerprint(plain, topics_count=False) == plain.fingerprint
+    assert corpus_fingerprint(dataclasses.replace(plain, source="elsewhere"), topics_count=True) in found
+    kinds = text_kinds()
+    monkeypatch.setattr(choice, "text_kinds", lambda: dataclasses.replace(kinds, texts=kinds.texts[:-1]))
+    assert corpus_fingerprint(plain, topics_count=True) not in found
+    assert corpus_fingerprint(plain, topics_count=False) == plain.fingerprint
 
 
 def test_several_differences_are_named_in_order():

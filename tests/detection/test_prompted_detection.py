@@ -76,7 +76,7 @@ def detect_std(encoder, out, **options):
 
 
 METHODS = {
-    "profile": (detect_profile, "refine", {}),
+    "profile": (detect_profile, "confirm", {}),
     "std": (detect_std, "score", {"sample": SAMPLE}),
 }
 

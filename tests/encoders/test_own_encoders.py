@@ -68,7 +68,7 @@ def test_vectors_may_be_tensors_arrays_or_lists(tensor):
         (np.zeros((3, 0)), r"shape \(3, 0\) for 3 texts"),
         (np.zeros(3), r"shape \(3,\) for 3 texts"),
         (np.zeros((2, 4)), r"shape \(2, 4\) for 3 texts"),
-        ([[1.0], [1.0, 2.0], [3.0]], "no array of numbers"),
+        ([[1.0], [1.0, 2.0], [3.0]], "not an array of numbers"),
         (None, r"shape \(\) for 3 texts|no array"),
         (np.full((3, 4), np.nan), "'a'.*not finite"),
         (np.zeros((3, 4)), "'a'.*zero"),
@@ -161,7 +161,7 @@ def test_detection_with_texts_needs_nothing_but_texts(tmp_path, method):
         if method == "profile"
         else StdSettings(sentences=40, scoring_pairs=4, validation_pairs=4, copies=2)
     )
-    sentences = Sentences(tuple(tiny.sentences(200)), "test")
+    sentences = Sentences(tuple(tiny.sentences(900)), "test")
     encoder = load_encoder(bag())
     run = detect(encoder, sentences=sentences, settings=settings, out=tmp_path / "run")
     assert run.tokens.height > 40

@@ -347,6 +347,15 @@ def test_the_identity_changes_with_the_prompt_that_is_asked_for(model):
     assert len({load_encoder(model, prompt=prompt).identity for prompt in prompts}) == len(prompts)
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_the_identity_does_not_depend_on_the_cache_of_a_decoder(bert, cached):
+    """Versions of sentence-transformers set it differently."""
+    model = architectures.stacked(bert)
+    before = load_encoder(model).identity
+    model[0].model.config.use_cache = cached
+    assert load_encoder(model).identity == before
+
+
 def test_the_identity_sees_the_modules_inside_a_router(bert):
     identities = {
         load_encoder(

@@ -15,7 +15,7 @@ from stickytoken.explanation._comparison import UNBOUNDED, Bounds, compare, dist
 from stickytoken.explanation._embeddings import EmbeddingMatrix, share_below
 from stickytoken.explanation._observing import distances_to_benign
 from stickytoken.explanation._placing import Part, place_copies
-from stickytoken.explanation._verdict import _CALLED, RunVerdict, findings, verdict
+from stickytoken.explanation._verdict import _CALLED
 from stickytoken.explanation.record import MEASURES_SCHEMA
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.explanation.tables import AREA_OF, BOUNDS, frame, head_rows, measure_rows
@@ -269,75 +269,6 @@ def test_distances_to_benign_states():
 
 def test_every_measure_has_a_name_in_words_and_an_area():
     assert set(_CALLED) == set(AREA_OF)
-
-
-def rows_with(shift, layers=4):
-    """Attention rows of a token that leaves the benign interval from layer 3 on."""
-    values = generator().normal(0.2, 0.01, (20, layers))
-    values[:, 2:] += shift
-    benign = generator(1).normal(0.2, 0.01, (8, 20, layers))
-    return measure_rows("attention_received", values, benign, 0.95)
-
-
-def test_the_layer_where_it_begins_is_the_first_outside():
-    found = findings(rows_with(0.5))
-    assert [(each.measure, each.begins) for each in found] == [("attention_received", 3)]
-    said = verdict("river", 7, rows_with(0.5), found, 8)
-    assert said.startswith("'river' (7) differs from 8 matched benign tokens in 1 of 1 measures")
-    assert "begins in layer 3 of 4" in said
-
-
-def lift_rows(shift):
-    """Lifts of a token on 20 texts, and of eight benign tokens with a spread of 0.02."""
-    values = np.full(20, 0.05 + shift) + np.linspace(-0.01, 0.01, 20)
-    benign = 0.05 + 0.02 * stats.zscore(generator(1).normal(size=8), ddof=1)
-    return measure_rows("lift_sentences", values, np.repeat(benign[:, None], 20, axis=1), 0.9)
-
-
-def test_a_lift_inside_the_benign_interval_does_not_contradict_the_run():
-    rows = [*rows_with(0.5), *lift_rows(0.01)]
-    half = stats.t.ppf(0.95, 7) * 0.02 * np.sqrt(1 + 1 / 8)
-    said = verdict("river", 7, rows, findings(rows), 8, RunVerdict("sticky", 96))
-    assert (
-        "over 20 texts, the rise of similarities with unrelated texts is 0.060 (mean of 8 benign tokens "
-        f"0.050), and the interval of the difference, {0.01 - half:+.3f} to {0.01 + half:+.3f}, includes "
-        "zero, but the run's verdict (sticky) rests on more texts; "
-    ) in said
-    fewer = verdict("river", 7, rows, findings(rows), 8, RunVerdict("sticky", 20))
-    assert "but the run's verdict (sticky) rests on its own measurements; " in fewer
-    for run in (None, RunVerdict("benign", 96)):
-        assert "run's verdict" not in verdict("river", 7, rows, findings(rows), 8, run)
-
-
-def test_a_lift_outside_the_benign_interval_is_a_finding():
-    rows = lift_rows(0.1)
-    said = verdict("river", 7, rows, findings(rows), 8, RunVerdict("sticky", 96))
-    assert said.endswith(
-        "in 1 of 1 measures: rise of similarities with unrelated texts 0.150 (benign 0.050, +5.0 SD)."
-    )
-
-
-@pytest.mark.parametrize("lift", [[], lift_rows(0.0)], ids=["no lift", "lift"])
-def test_a_token_inside_all_benign_intervals_is_not_called_equal_to_benign_tokens(lift):
-    rows = [*rows_with(0.0), *lift]
-    assert findings(rows) == []
-    said = verdict("river", 7, rows, [], 8)
-    inside = (
-        f"'river' (7): none of {1 + len(lift)} measures lies outside the interval of 8 matched benign tokens"
-    )
-    assert said.startswith(f"{inside}; over 20 texts, the rise" if lift else f"{inside}.")
-
-
-@pytest.mark.parametrize(("benign", "few"), [(4, True), (7, True), (8, False)])
-def test_too_few_benign_tokens_allow_no_conclusion(benign, few):
-    rows = [*rows_with(0.0), *lift_rows(0.0)]
-    said = verdict("[CLS]", 101, rows, [], benign)
-    assert said.startswith(f"'[CLS]' (101): {benign} matched benign tokens are too few to say") is few
-    assert ("none of" in said) is not few
-    if few:
-        assert said.endswith(
-            "the rise of similarities with unrelated texts is 0.050 (mean of the benign tokens 0.050)."
-        )
 
 
 def test_missing_numbers_are_null_in_tables():

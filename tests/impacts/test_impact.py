@@ -56,9 +56,11 @@ def test_a_planted_token_costs_more_than_a_benign_one(planted_encoder, sticky, t
     assert set(effects) == {"sts", "groups", "beir"}
     assert effects["sts"]["difference_low"] > 0
     assert effects["sts"]["sticky"] < effects["sts"]["benign"] < effects["sts"]["clean"]
-    # There is no test over a single token, and missing values are null.
-    assert {row["p_value"] for row in effects.values()} == {None}
-    assert {row["q_value"] for row in effects.values()} == {None}
+    # The highest of four is too few to conclude.
+    assert effects["sts"]["p_value"] == pytest.approx(1 / 4)
+    assert effects["sts"]["q_value"] >= effects["sts"]["p_value"]
+    said = "too few tokens to conclude (1 named token with 3 benign ones; 16 more would do)"
+    assert (tmp_path / "out" / "impact.md").read_text("utf-8").count(said) == len(effects)
 
 
 def test_an_ordinary_token_costs_no_more_than_another(tasks, tmp_path):
@@ -237,7 +239,7 @@ def test_what_is_no_impact_is_refused(tmp_path, whole):
     with pytest.raises(RunError, match="schema version 99"):
         open_impact(tmp_path)
     (tmp_path / "impact.json").write_text("{}")
-    with pytest.raises(RunError, match="is not what a run writes"):
+    with pytest.raises(RunError, match="is not a valid record"):
         open_impact(tmp_path)
 
 
@@ -304,7 +306,7 @@ def test_a_run_is_measured_by_its_own_tokens(planted_run, tasks, tmp_path, short
     document = planted.document(result)
     sticky = open_run(planted_run).sticky["token"].to_list()
     found = [token["token"] for token in document["tokens"] if token["kind"] == "sticky"]
-    assert found == sticky[:10]
+    assert found == sticky[:5]
     assert document["failed"] == {}
     assert document["effects"][0]["task"] == "sts"
     assert (tmp_path / "out" / "impact.md").read_text("utf-8").startswith("# What sticky tokens cost")

@@ -207,8 +207,8 @@ def test_repetitions_that_edit_texts_alike_are_evaluated_once(encoder, tmp_path,
     settings = replace(SETTINGS, seeds=3, placement=placement)
     tokens = [files.token_id(encoder, "river")]
     found = impact(encoder, [Similarity()], tokens=tokens, settings=settings, out=tmp_path / "out")
-    # Clean, sticky and benign, sixty pairs each.
-    assert found.result.sequences == (1 + 2 * count) * 120
+    # Clean, the token and its eight benign ones, sixty pairs each.
+    assert found.result.sequences == (1 + 9 * count) * 120
     scores = found.scores.filter(kind="named")["score"].to_list()
     assert len(set(scores)) == count
     condition = replace(condition_of(encoder, "river", settings.seed + 2), repetition=2)

@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import bootstrap
+from scipy.stats import bootstrap, permutation_test, rankdata
 
 from stickytoken.impacts._statistics import (
     bootstrap_samples,
@@ -79,35 +79,96 @@ def test_what_is_mostly_not_defined_has_no_interval():
     assert nothing == (None, None, None)
 
 
-@given(st.lists(st.integers(-100, 100), min_size=2, max_size=6), st.integers(0, 9))
-def test_the_test_counts_all_flips_of_few_tokens(differences, key):
-    sticky, benign = np.array(differences) / 100, np.zeros(len(differences))
-    flips = np.array(list(itertools.product((1, -1), repeat=len(differences))))
-    means = (flips * sticky).mean(axis=1)
-    expected = (means >= sticky.mean() - 1e-9).mean()
-    assert compare(sticky, benign, [key]).p_value == pytest.approx(expected)
+def plain_p_value(costs):
+    """Every choice of one member per set, in plain loops."""
+    means = []
+    for chosen in itertools.product(range(costs.shape[1]), repeat=len(costs)):
+        differences = [
+            row[place] - np.mean(np.delete(row, place)) for row, place in zip(costs, chosen, strict=True)
+        ]
+        means.append(np.mean(differences))
+    return np.mean([mean >= means[0] - 1e-9 for mean in means])
+
+
+matched_sets = st.integers(1, 4).flatmap(
+    lambda members: st.lists(
+        st.lists(st.integers(-9, 9), min_size=members + 1, max_size=members + 1), min_size=1, max_size=4
+    )
+)
+
+
+@settings(deadline=None)
+@given(matched_sets, st.integers(0, 9))
+def test_the_test_counts_every_choice_of_one_member_per_set(sets, key):
+    costs = np.array(sets) / 10
+    assert compare(costs, [key]).p_value == pytest.approx(plain_p_value(costs))
+
+
+@pytest.mark.parametrize(("sets", "members"), [(7, 2), (4, 3), (2, 4)])
+def test_it_is_the_test_of_scipy_that_permutes_within_every_set(sets, members):
+    costs = np.random.default_rng(1).normal(size=(sets, members))
+    costs[:, 0] += 0.4
+    expected = permutation_test(
+        tuple(costs.T),
+        lambda first, *others, axis: (first - np.mean(others, axis=0)).mean(axis=axis),
+        permutation_type="samples",
+        alternative="greater",
+        vectorized=True,
+        n_resamples=np.inf,
+    )
+    assert compare(costs, [0]).p_value == pytest.approx(expected.pvalue)
+
+
+def test_with_one_set_it_is_the_rank_of_the_first():
+    costs = np.random.default_rng(2).normal(size=(1, 20))
+    assert compare(costs, [0]).p_value == pytest.approx(rankdata(-costs[0])[0] / 20)
+
+
+def test_random_choices_agree_with_the_count_of_all():
+    costs = np.random.default_rng(3).normal(size=(5, 7))  # 16,807 choices
+    costs[:, 0] += 0.5
+    found = compare(costs, [7]).p_value
+    assert found == compare(costs, [7]).p_value
+    assert found != compare(costs, [8]).p_value
+    exact = plain_p_value(costs)
+    assert found == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 9999))
+
+
+@pytest.mark.parametrize(("sets", "members"), [(1, 20), (2, 9), (5, 9)])
+def test_p_values_are_uniform_under_the_null_hypothesis(sets, members):
+    """Members of a set that share its level, so that only the choice within the set is exchangeable."""
+    generator = np.random.default_rng(4)
+    levels = generator.normal(size=(300, sets, 1))
+    found = np.array(
+        [compare(costs, [0]).p_value for costs in levels + generator.normal(size=(300, sets, members))]
+    )
+    for level in (0.05, 0.2, 0.5, 0.8):
+        rate = (found <= level + 1e-9).mean()
+        assert rate == pytest.approx(
+            level, abs=4 * np.sqrt(level * (1 - level) / len(found)) + 1 / members**sets
+        )
+
+
+@pytest.mark.parametrize(("sets", "members"), [(1, 2), (1, 20), (2, 5), (4, 9), (6, 9)])
+def test_the_smallest_p_value_is_that_of_the_highest_member_of_every_set(sets, members):
+    costs = np.zeros((sets, members))
+    costs[:, 0] = 1
+    assert compare(costs, [0]).p_value == pytest.approx(max(members**-sets, 1e-4), abs=1e-4 * (sets == 6))
 
 
 def test_the_effect_size_is_the_mean_in_standard_deviations():
-    sticky, benign = np.array([0.5, 0.7, 0.6]), np.array([0.1, 0.1, 0.3])
-    difference = sticky - benign
-    assert compare(sticky, benign, [0]).effect_size == pytest.approx(
-        difference.mean() / difference.std(ddof=1)
-    )
-    assert compare(np.ones(3), np.zeros(3), [0]).effect_size is None
+    costs = np.array([[0.5, 0.1, 0.3], [0.7, 0.1, 0.1], [0.6, 0.3, 0.2]])
+    difference = costs[:, 0] - costs[:, 1:].mean(axis=1)
+    assert compare(costs, [0]).effect_size == pytest.approx(difference.mean() / difference.std(ddof=1))
+    assert compare(np.array([[1.0, 0.0]] * 3), [0]).effect_size is None
+    assert compare(costs[:1], [0]).effect_size is None
 
 
-def test_too_few_tokens_have_no_test():
-    assert compare(np.array([1.0]), np.array([0.0]), [0]) == (None, None)
-    assert compare(np.array([1.0, np.nan]), np.array([0.0, 0.0]), [0]) == (None, None)
-
-
-def test_many_tokens_are_tested_by_random_flips_that_the_key_fixes():
-    generator = np.random.default_rng(0)
-    sticky, benign = generator.normal(0.5, 1, 20), generator.normal(0, 1, 20)
-    first = compare(sticky, benign, [7])
-    assert first == compare(sticky, benign, [7])
-    assert 0 < first.p_value < 0.5
+def test_sets_with_an_undefined_cost_are_left_out():
+    costs = np.random.default_rng(5).normal(size=(3, 4))
+    spoiled = np.vstack([costs, [[np.nan, 0, 0, 0], [1, 0, np.nan, 0]]])
+    assert compare(spoiled, [0]) == compare(costs, [0])
+    assert compare(spoiled[3:], [0]) == (None, None)
 
 
 def test_p_values_are_corrected_over_the_tasks_that_have_one():

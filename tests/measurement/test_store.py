@@ -16,9 +16,11 @@ from stickytoken.hashing import digest
 from stickytoken.methods.profile._results import TOKEN_COLUMNS as PROFILE_COLUMNS
 from stickytoken.methods.std._results import TOKEN_COLUMNS
 from stickytoken.methods.std.record import StdPlanRecord, StdResultRecord
+from stickytoken.reports.content import read_content
 
 GOLDEN = Path(__file__).parents[1] / "data" / "run_schema_1"
 GOLDEN_2 = Path(__file__).parents[1] / "data" / "run_schema_2"
+GOLDEN_3 = Path(__file__).parents[1] / "data" / "run_schema_3"
 
 
 @pytest.fixture
@@ -168,11 +170,11 @@ def test_the_folder_of_another_run_is_refused_with_what_differs_and_left_as_it_i
         (b'{"schema_version": 1, "ident', "is damaged"),
         (b"\xff\xfe\x00binary", "is damaged"),
         (b"[" * 100_000, "is damaged"),
-        (b"[]", "is not what a run writes"),
-        (b"null", "is not what a run writes"),
-        (b"{}", "is not what a run writes .schema_version: missing, where a whole number from 1 is needed"),
-        (b'{"schema_version": 1}', "is not what a run writes .identity: Field required"),
-        (b'{"schema_version": 3, "news": true}', "schema version 3, this stickytoken reads up to 2: upgrade"),
+        (b"[]", "is not a valid record"),
+        (b"null", "is not a valid record"),
+        (b"{}", "is not a valid record .schema_version: missing, where a whole number from 1 is needed"),
+        (b'{"schema_version": 1}', "is not a valid record .identity: Field required"),
+        (b'{"schema_version": 4, "news": true}', "schema version 4, this stickytoken reads up to 3: upgrade"),
     ],
     ids=[
         "empty",
@@ -201,7 +203,7 @@ def test_a_run_json_that_cannot_be_read_is_an_error_for_reader_and_writer_and_st
 @pytest.mark.parametrize("version", [None, 0, -1, True, 1.0, "1", [1], "x" * 999], ids=str)
 def test_a_schema_version_that_is_no_whole_number_from_1_is_named(run_copy, version):
     planted.edit_record(run_copy, schema_version=version)
-    with pytest.raises(RunError, match=r"run\.json is not what a run writes \(schema_version: ") as error:
+    with pytest.raises(RunError, match=r"run\.json is not a valid record \(schema_version: ") as error:
         open_run(run_copy)
     assert "restore it, or move it away and run the same command again" in str(error.value)
     assert len(str(error.value)) < 250 + len(str(run_copy))
@@ -317,31 +319,55 @@ def test_a_run_of_schema_version_1_still_reads(tmp_path):
     assert run.sticky["token"].to_list() == ["!"]
 
 
-def test_a_run_of_schema_version_2_still_reads(tmp_path):
-    """The version that added the method profile; see the test of version 1."""
+def test_a_run_of_schema_version_2_still_reads_if_its_method_has_not_changed(run_copy, finished_run):
+    planted.edit_record(run_copy, schema_version=2)
+    run = open_run(run_copy)
+    assert run.record.schema_version == 2
+    assert run.tokens.equals(finished_run.tokens)
+    assert run.plan == finished_run.plan
+
+
+def test_a_run_that_its_method_no_longer_reads_is_refused_in_one_line(encoder, tmp_path):
+    """Version 2 of the method profile had other rounds, other anchors and other columns."""
     folder = Path(shutil.copytree(GOLDEN_2, tmp_path / "run"))
+    before = planted.files_of(folder)
+    uses = (
+        lambda: open_run(folder),
+        lambda: read_content(folder),
+        lambda: detect(encoder, sentences=planted.small_corpus(), out=folder),
+    )
+    for use in uses:
+        with pytest.raises(RunError, match=r"was written by an earlier version of stickytoken") as error:
+            use()
+        assert str(error.value).endswith("run the detection again, in another folder")
+        assert "\n" not in str(error.value)
+    assert planted.files_of(folder) == before
+
+
+def test_a_run_of_schema_version_3_still_reads(tmp_path):
+    """The version of the rounds pilot, screen and confirm; see the test of version 1."""
+    folder = Path(shutil.copytree(GOLDEN_3, tmp_path / "run"))
     row = {"token_id": 34, "token": "!", "decoded": "!", "lift": 0.5, "verdict": "sticky"}
     pl.DataFrame([dict.fromkeys(PROFILE_COLUMNS) | row]).write_parquet(folder / "tokens.parquet")
     run = open_run(folder)
-    assert (run.record.schema_version, run.record.method) == (2, "profile")
-    assert run.record.identity == "93a8b05567f468b4abf72aba676ab12ac7d365b0e6755290621fa3a89b97e7e8"
+    assert (run.record.schema_version, run.record.method) == (3, "profile")
+    assert run.record.identity == "22502f67d9a9fcaf292097969ac213c003c7344ce7cdd10d27dfb81785402cdf"
     assert run.record.settings["copies"] == [8, 4]
-    assert (run.result.looked_at, run.result.sticky, run.result.empirical_null) == (95, 0, False)
-    assert run.result.ordinary_lift == 0.027891626362815607
-    assert run.plan.mean_similarity == 0.08964629482007198
-    assert run.plan.groups == ["topic 0", "topic 1", "topic 2", "vocabulary 0", "vocabulary 1"]
-    assert {step: len(texts) for step, texts in run.plan.carriers.items()} == {
-        "screen": 2,
-        "refine": 2,
-        "confirm": 4,
-    }
+    assert (run.result.looked_at, run.result.sticky, run.result.empirical_null) == (95, 1, False)
+    assert run.result.screening_carriers == [0, 2, 5]
+    assert run.result.ordinary_lift == -0.017864621940942634
+    assert run.plan.mean_similarity == 0.28379197712225707
+    assert [group.name for group in run.plan.groups if group.weight] == ["corpus"]
+    assert sum(group.kind for group in run.plan.groups) == 10
+    assert run.plan.anchors[0].text == "and morning garden old the letter river."
+    assert len(run.plan.carriers) == 7
     assert run.sticky["token"].to_list() == ["!"]
     for kind, found in ((StdPlanRecord, run.plan_of), (StdResultRecord, run.result_of)):
         with pytest.raises(RunError, match="holds a run of the method profile"):
             found(kind)
 
 
-@pytest.mark.parametrize("folder", [GOLDEN, GOLDEN_2], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", [GOLDEN, GOLDEN_2, GOLDEN_3], ids=lambda folder: folder.name)
 def test_the_hash_of_a_stored_identity_has_not_changed(folder):
     """Otherwise no run of an earlier version could be continued: change IDENTITY_VERSION only on purpose."""
     record = json.loads((folder / "run.json").read_text("utf-8"))
@@ -360,7 +386,7 @@ def test_records_come_back_as_they_were_written(tmp_path, finished_run):
 def test_a_run_whose_record_names_another_method_is_an_error(run_copy):
     planted.edit_record(run_copy, method="profile")
     with pytest.raises(
-        RunError, match=r"run\.json is not what a run writes .result\.looked_at: Field required."
+        RunError, match=r"run\.json is not a valid record .result\.looked_at: Field required."
     ):
         open_run(run_copy)
 

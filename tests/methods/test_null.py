@@ -264,27 +264,6 @@ def test_any_heavy_skewed_or_rounded_vocabulary_can_be_fitted():
         assert found.shape.freedom >= 2
 
 
-@pytest.mark.slow
-def test_the_shape_of_a_part_is_averaged_with_that_of_the_whole():
-    values = draw_effects(np.random.default_rng(5), HEAVY, TOKENS)
-    own = Null.fit(values, 0.0)
-    found = Null.fit(values, 0.0, NORMAL)
-    assert found.shape.freedom == pytest.approx(2 * own.shape.freedom)
-    assert found.center == own.center
-    assert Null.fit(values, 0.0, own.shape).spread == pytest.approx(own.spread)
-    skewed = draw_effects(np.random.default_rng(6), SKEWED, TOKENS)
-    part = Null.fit(skewed, 0.0, Shape(skewness=0.1))
-    assert part.shape.skewness == pytest.approx((Null.fit(skewed, 0.0).shape.skewness + 0.1) / 2)
-
-
-def test_a_part_of_a_heavy_sum_makes_high_values_less_rare():
-    values = normal_vocabulary(1)
-    light, heavy = (Null.fit(values, 4.0, part) for part in (NORMAL, HEAVY))
-    high = estimates([20.0], 0.5)
-    assert heavy.exceedance(high)[0] > 20 * light.exceedance(high)[0]
-    assert heavy.spread == pytest.approx(light.spread, rel=0.05)
-
-
 # Shape
 
 

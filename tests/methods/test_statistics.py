@@ -1,24 +1,21 @@
-"""Estimates, intervals and error control, against scipy, sklearn, plain loops and known truth."""
-
-from fractions import Fraction
+"""Estimates, intervals and error control, against scipy, plain loops and known truth."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from sklearn.linear_model import LinearRegression
 
 from stickytoken.errors import InputError
 from stickytoken.methods.statistics import (
     Estimates,
-    Regression,
     centre_probes,
     interaction_variance,
     mean_with_interval,
+    present_mean,
     q_values,
     scale_between,
-    weighted_quantile,
+    shrunk,
 )
 
 seeds = st.integers(0, 2**32 - 1)
@@ -160,90 +157,58 @@ def test_an_error_that_all_means_share_widens_every_interval_by_its_variance():
     assert np.array_equal(np.stack(alike), [[1, 1], [0, 0], [1, 1], [1, 1]])
 
 
-# Regression
-
-
-def effects_on_a_line(generator, tokens, spread, noise):
-    covariates = generator.normal(size=(tokens, 2))
-    effects = 1 + covariates @ [0.5, -2.0] + spread * generator.normal(size=tokens)
-    return covariates, effects, effects + noise * generator.normal(size=tokens)
-
-
-def test_the_line_is_that_of_least_squares_and_its_variance_what_noise_does_not_explain():
-    covariates, _, values = effects_on_a_line(np.random.default_rng(7), 50, 1.0, 0.5)
-    found = Regression.fit(values, 0.25, covariates)
-    plain = LinearRegression().fit(covariates, values)
-    residuals = values - plain.predict(covariates)
-    assert np.allclose(found.coefficients, [*plain.coef_, plain.intercept_])
-    assert found.variance == pytest.approx(sum(r * r for r in residuals) / (50 - 3) - 0.25)
-
-
-def test_line_and_variance_are_recovered():
-    tokens, spread, noise = 20_000, 0.8, 1.2
-    covariates, _, values = effects_on_a_line(np.random.default_rng(8), tokens, spread, noise)
-    found = Regression.fit(values, noise**2, covariates)
-    total = spread**2 + noise**2
-    assert np.abs(found.coefficients - [0.5, -2.0, 1.0]).max() <= 4 * np.sqrt(total / tokens)
-    assert abs(found.variance - spread**2) <= 4 * total * np.sqrt(2 / tokens)
-
-
-def test_noise_that_explains_everything_leaves_no_variance():
-    covariates, _, values = effects_on_a_line(np.random.default_rng(9), 100, 0.0, 1.0)
-    assert Regression.fit(values, 2.0, covariates).variance == 0.0
-
-
-def test_as_many_tokens_as_coefficients_can_be_fitted():
-    found = Regression.fit(np.array([1.0, 3.0]), 0.5, np.array([[0.0], [1.0]]))
-    assert np.allclose(found.coefficients, [2.0, 1.0])
-    assert found.variance == 0.0
+# shrunk
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(seeds, st.floats(0.01, 3), st.floats(0.5, 0.99))
-def test_shrinking_equals_the_textbook_formula(seed, variance, confidence):
-    generator = np.random.default_rng(seed)
-    covariates, values = generator.normal(size=(6, 1)), generator.normal(size=6)
-    variances = generator.uniform(0.1, 2, 6)
-    found = Regression(np.array([2.0, -1.0]), variance).shrink(values, variances, covariates, confidence)
+@given(seeds, st.floats(0.01, 3), st.floats(0.01, 3), st.floats(0.5, 0.99))
+def test_shrinking_equals_the_textbook_formula(seed, variance, spread, confidence):
+    values = np.random.default_rng(seed).normal(size=6)
+    found = shrunk(values, variance, spread, confidence)
     quantile = stats.norm.ppf(0.5 + confidence / 2)
+    error = (1 / (1 / variance + 1 / spread)) ** 0.5
     for row in range(6):
-        line = 2 * covariates[row, 0] - 1
-        pull = variances[row] / (variances[row] + variance)
-        mean = (1 - pull) * values[row] + pull * line
-        error = np.sqrt(1 / (1 / variances[row] + 1 / variance))
+        mean = values[row] / variance / (1 / variance + 1 / spread)
         got = (found.value[row], found.error[row], found.low[row], found.high[row])
         assert got == pytest.approx((mean, error, mean - quantile * error, mean + quantile * error))
 
 
-def test_without_noise_values_stay_and_without_spread_they_become_the_line():
-    covariates, values, coefficients = np.array([[1.0], [2.0]]), np.array([5.0, 6.0]), np.array([1.0, 10.0])
-    nothing, some = np.zeros(2), np.ones(2)
-    assert Regression(coefficients, 1.0).shrink(values, nothing, covariates, 0.9).value.tolist() == [5, 6]
-    assert Regression(coefficients, 0.0).shrink(values, some, covariates, 0.9).value.tolist() == [11, 12]
-    exact = Regression(coefficients, 0.0).shrink(values, nothing, covariates, 0.9)
-    assert np.array_equal(np.stack(exact), [[5, 6], [0, 0], [5, 6], [5, 6]])
+def test_without_noise_values_stay_and_without_spread_nothing_is_left_of_them():
+    values = np.array([5.0, 6.0])
+    assert np.array_equal(np.stack(shrunk(values, 0.0, 1.0, 0.9)), [[5, 6], [0, 0], [5, 6], [5, 6]])
+    assert not np.stack(shrunk(values, 1.0, 0.0, 0.9)).any()
+    assert np.array_equal(np.stack(shrunk(values, 0.0, 0.0, 0.9)), [[5, 6], [0, 0], [5, 6], [5, 6]])
 
 
 def test_nine_of_ten_shrunk_intervals_hold_the_truth_and_selection_does_not_bias_them():
-    tokens, noise = 40_000, 1.5
-    covariates, effects, values = effects_on_a_line(np.random.default_rng(10), tokens, 1.0, noise)
-    prior = Regression.fit(values, noise**2, covariates)
-    found = prior.shrink(values, np.full(tokens, noise**2), covariates, 0.9)
+    tokens, noise, generator = 40_000, 1.5, np.random.default_rng(10)
+    effects = generator.normal(size=tokens)
+    values = effects + noise * generator.normal(size=tokens)
+    found = shrunk(values, noise**2, 1.0, 0.9)
     covered = (found.low <= effects) & (effects <= found.high)
     assert share_within(covered.mean(), 0.9, tokens)
-    best = np.argsort(found.value)[-2000:]
+    best = np.argsort(values)[-2000:]
     assert share_within(covered[best].mean(), 0.9, 2000)
     errors = (found.value - effects)[best]
     assert abs(errors.mean()) <= 4 * errors.std() / np.sqrt(2000)
     assert (values - effects)[best].mean() > 0.5  # what selection does to values that are not shrunk
 
 
-def test_the_prior_of_scaled_effects_is_the_scaled_prior():
-    covariates, _, values = effects_on_a_line(np.random.default_rng(11), 40, 1.0, 0.5)
-    found = Regression.fit(3 * values, 9 * 0.25, covariates)
-    expected = Regression.fit(values, 0.25, covariates).scaled(3)
-    assert np.allclose(found.coefficients, expected.coefficients)
-    assert found.variance == pytest.approx(expected.variance)
+# present_mean
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(seeds, st.floats(0, 1))
+def test_a_mean_over_what_is_present_equals_a_loop_and_warns_of_nothing(seed, missing):
+    generator = np.random.default_rng(seed)
+    values = generator.normal(size=(4, 3, 2))
+    values[generator.random(values.shape) < missing] = np.nan
+    found = present_mean(values)
+    for k in range(3):
+        for group in range(2):
+            own = [x for x in values[:, k, group] if not np.isnan(x)]
+            expected = sum(own) / len(own) if own else np.nan
+            assert found[k, group] == pytest.approx(expected, nan_ok=True)
 
 
 # q_values
@@ -274,48 +239,6 @@ def test_false_discoveries_are_controlled_among_mostly_ordinary_effects():
         shares.append(rejected[:900].sum() / max(1, rejected.sum()))
     # Benjamini and Hochberg: the expected share is the rate times the share of true nulls.
     assert abs(np.mean(shares) - 0.09) <= 4 * np.std(shares) / np.sqrt(300)
-
-
-# weighted_quantile
-
-
-def slow_quantile(values, weights, level):
-    """The smallest value that this much of the whole weight reaches, in exact numbers."""
-    reached = Fraction(0)
-    for value, weight in sorted(zip(values, weights, strict=True)):
-        reached += Fraction(weight, sum(weights))
-        if reached >= level:
-            return value
-    raise AssertionError
-
-
-@pytest.mark.slow
-@settings(deadline=None, derandomize=True, max_examples=200)
-@given(
-    st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 9)), min_size=1, max_size=12), st.integers(0, 100)
-)
-def test_a_weighted_quantile_equals_a_loop_in_exact_numbers(pairs, percent):
-    values, weights = map(list, zip(*pairs, strict=True))
-    found = weighted_quantile(np.array(values, float), np.array(weights) / sum(weights), percent / 100)
-    assert float(found) == slow_quantile(values, weights, Fraction(percent, 100))
-
-
-@pytest.mark.parametrize("count", [1, 3, 10, 49])
-@pytest.mark.parametrize("level", [0.0, 0.1, 0.25, 1 / 3, 0.5, 0.9, 1.0])
-def test_equal_weights_give_the_inverted_cdf_of_numpy(count, level):
-    values = np.random.default_rng(15).normal(size=(3, 2, count))
-    found = weighted_quantile(values, np.full(count, 1 / count), level)
-    assert np.array_equal(found, np.quantile(values, level, axis=-1, method="inverted_cdf"))
-
-
-def test_a_value_without_weight_is_never_the_quantile():
-    values, weights = np.array([-9.0, 1.0, 2.0, 3.0, 99.0]), np.array([0.0, 0.5, 0.0, 0.5, 0.0])
-    assert [float(weighted_quantile(values, weights, level)) for level in (0.25, 0.5, 0.75, 1)] == [
-        1.0,
-        1.0,
-        3.0,
-        3.0,
-    ]
 
 
 # scale_between

@@ -35,7 +35,7 @@ def units_of(probes):
 def stage_of(carriers, u):
     # Groups and their weights are for the lift alone: a curve is a plain mean over pairs.
     groups, weights = np.array([0, 0, 0, 0, 1, 1]), np.array([0.9, 0.1])
-    panel = AnchorPanel(units_of([f"anchor {k}" for k in range(ANCHORS)]), groups, weights, 1)
+    panel = AnchorPanel(units_of([f"anchor {k}" for k in range(ANCHORS)]), groups, weights)
     return SymptomStage(carriers, COPIES, panel.against(units_of(carriers), u))
 
 

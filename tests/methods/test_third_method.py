@@ -277,9 +277,9 @@ def test_without_the_method_its_run_is_not_read_wrongly(run):
     toy_method.unregister("toy")
     try:
         assert [entry.name for entry in entries()] == ["profile", "std"]
-        with pytest.raises(RunError, match=r"run\.json is not what a run writes \(method: "):
+        with pytest.raises(RunError, match=r"run\.json is not a valid record \(method: "):
             open_run(run.path)
-        with pytest.raises(RunError, match=r"run\.json is not what a run writes \(method: "):
+        with pytest.raises(RunError, match=r"run\.json is not a valid record \(method: "):
             read_content(run.path)
     finally:
         register(toy_method.ENTRY)

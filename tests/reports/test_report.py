@@ -136,7 +136,7 @@ def test_json_is_one_document_with_everything(run):
     spread = run.plan.similarity_spread
     assert worst["sd"] == pytest.approx((sticky["lift"] - run.result.ordinary_lift) / spread)
     assert [pair["which"] for pair in worst["pairs"]] == ["typical", "largest"]
-    assert (worst["kind"], worst["script"], worst["length"]) == ("symbol", "none", 1)
+    assert (worst["entry"], worst["script"], worst["length"]) == ("symbol", "none", 1)
     ids = run.vocabulary["token_id"].sort().to_list()
     assert worst["position"] == pytest.approx(ids.index(sticky["token_id"]) / (len(ids) - 1))
     assert document["curves"][0]["token"] == "!"
@@ -281,7 +281,7 @@ def test_runs_are_compared_side_by_side(run, clean_run, planted_run):
     page = Page(html)
     assert section_ids(html) == ["runs", "sticky-tokens-by-run", "lift-tails", "words"]
     assert "the runs used different methods" in page.text
-    assert "the runs did not look at the same tokens" in page.text
+    assert "the runs did not examine the same tokens" in page.text
     assert len(html.encode()) < 5_000_000
     assert "## Agreement" in stickytoken.report(run, clean_run, format="md")
 
@@ -291,7 +291,8 @@ def test_a_run_agrees_with_itself(run, run_copy):
     (agreement,) = document["agreements"]
     assert (agreement["jaccard"], agreement["spearman"]) == (1.0, pytest.approx(1.0))
     assert agreement["shared"] == profiled.AVAILABLE
-    assert document["notes"] == []
+    own = run.method.notes(run)
+    assert document["notes"] == [f"{name}: {note}" for name in document["names"] for note in own]
     assert document["names"] == [f"{run.record.model.name} (run)", f"{run.record.model.name} (copy)"]
     twice = json.loads(stickytoken.report(run, run, format="json"))
     assert twice["names"][0].startswith("1: ")

@@ -220,6 +220,6 @@ def test_without_the_extra_figures_are_refused(folder, tmp_path, monkeypatch):
 
 
 def test_a_run_without_figures_has_none_to_save(tmp_path):
-    with pytest.raises(InputError, match="there is no figure to save"):
+    with pytest.raises(InputError, match="there are no figures to save"):
         save_figures([], tmp_path)
     assert np.array(list(tmp_path.iterdir())).size == 0

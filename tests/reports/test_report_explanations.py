@@ -173,7 +173,7 @@ def test_a_model_without_attention_is_said_to_have_none(tmp_path):
         ("explanation.json", b"{", "is damaged"),
         ("explanation.json", b'{"schema_version": 1}', "does not say which model it explains: run explain"),
         ("explanation.json", b"[]", "has schema version null"),
-        ("explanation.json", b'{"schema_version": 2}', "is not what explain writes"),
+        ("explanation.json", b'{"schema_version": 2}', "is not a valid explanation"),
     ],
 )
 def test_a_damaged_explanation_keeps_nobody_from_the_report(run_copy, name, content, saying):
@@ -203,7 +203,7 @@ def test_an_explanation_of_another_schema_or_model_is_not_shown(run_copy):
     assert "has schema version 99" in page.text
     assert "explains the token 'elsewhere'" in page.text
     assert not any(name.startswith("explain-") for name in page.data["figures"])
-    with pytest.raises(RunError, match="it is of another model"):
+    with pytest.raises(RunError, match="it belongs to another model"):
         make_report(run_copy, explanations=_only(other, run_copy.with_name("why")))
 
 
@@ -213,7 +213,7 @@ def test_an_explanation_of_another_model_with_the_same_vocabulary_is_not_shown(r
     out = run_copy / "explain"
     found = explain(stickytoken.load_encoder(other), ["window"], sentences=corpus, settings=SMALL, out=out)
     page = Page(stickytoken.report(run_copy))
-    assert "explains another model than that of the run (they differ in weights)" in page.text
+    assert "explains another model, not that of the run (they differ in weights)" in page.text
     assert {each.token.token for each in read_content(run_copy).explanations} == {"river", "garden"}
     stranger = out / str(found.tokens[0].token_id)
     with pytest.raises(RunError, match="run explain with the model of the run"):

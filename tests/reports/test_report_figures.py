@@ -48,13 +48,13 @@ def tokens(size, sticky=0, seed=0):
             "lift": generator.normal(0, 0.02, size),
             "contraction": generator.normal(0.3, 0.1, size),
             "verdict": verdicts,
-            "kind": ["whole word"] * size,
+            "entry": ["whole word"] * size,
             "script": ["Latin"] * size,
             "length": generator.integers(1, 20, size),
             "position": np.linspace(0, 1, size) if size else [],
         },
         schema_overrides={
-            "token": pl.String, "verdict": pl.String, "kind": pl.String, "script": pl.String,
+            "token": pl.String, "verdict": pl.String, "entry": pl.String, "script": pl.String,
             "length": pl.Int64, "position": pl.Float64, "lift": pl.Float64, "contraction": pl.Float64,
         },
     )  # fmt: skip

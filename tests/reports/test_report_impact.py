@@ -88,7 +88,7 @@ def test_the_page_shows_the_figures_with_their_words_and_numbers(measured):
     effects = measured.effects.to_dicts()
     assert [row[:2] for row in figures[0].table.rows] == [[e["task"], e["metric"]] for e in effects]
     assert [row[7] for row in figures[0].table.rows] == [e["difference_low"] for e in effects]
-    assert f"sticky ones cost {effects[0]['drop_sticky']:.4f}" in figures[0].alt
+    assert f"sticky tokens lower spearman by {effects[0]['drop_sticky']:.4f}" in figures[0].alt
     hits = measured.intrusion["hits_sticky"].to_list()
     assert [row[1] for row in figures[2].table.rows] == hits
     assert f"is in the top 10 of {hits[0]:.2f} queries" in figures[2].alt
@@ -208,7 +208,7 @@ def test_what_is_missing_stays_missing(run_copy):
     assert "spearman is not defined" in page.text
     document = json.loads(stickytoken.report(run_copy, format="json"))
     costs_shown = next(each for each in document["figures"] if each["name"] == "impact-costs")
-    assert {tuple(row[3:]) for row in costs_shown["rows"]} == {(None,) * 8}
+    assert {tuple(row[3:]) for row in costs_shown["rows"]} == {(None,) * 9}
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, EVIL])
@@ -227,12 +227,15 @@ def test_a_task_without_intervals_is_drawn_without_them():
     """As of MTEB, which gives one number a condition."""
     row = dict.fromkeys(TABLES["effects.parquet"]) | {
         "task": "t", "metric": "main_score", "main": True, "clean": 0.9, "sticky": 0.5, "benign": 0.8,
-        "drop_sticky": 0.4, "drop_benign": 0.1, "difference": 0.3,
+        "drop_sticky": 0.4, "drop_benign": 0.1, "difference": 0.3, "p_value": 1 / 9,
+        "tokens": 1, "benign_tokens": 8,
     }  # fmt: skip
     figure = costs([row])
     assert [trace["x"] for trace in json.loads(figure.to_json())["data"]] == [[0.4], [0.1]]
     assert figure.data[0].error_x.array == (None,)
-    assert describe_costs([row]).endswith("sticky ones cost 0.4000, benign ones 0.1000.")
+    assert describe_costs([row]).endswith(
+        "too few tokens to conclude (1 sticky token with 8 benign ones; 11 more would do)."
+    )
 
 
 def test_nothing_measured_is_said():

@@ -10,7 +10,7 @@ import tiny
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.impacts import ImpactSettings, impact
 
-FEW = ImpactSettings(copies=4, seeds=2, resamples=100)
+FEW = ImpactSettings(copies=4, sticky=10, benign=1, seeds=2, resamples=100)
 TOPICS = (("river", "stone", "bird"), ("market", "song", "letter"), ("engine", "glass", "copper"))
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 import planted
 import tiny
@@ -19,9 +22,7 @@ from stickytoken.methods.profile.settings import ProfileSettings
 SYLLABLES = [consonant + vowel for consonant, vowel in itertools.product("bdfgklmnprst", "aeiou")]
 WORDS = ["".join(pair) for pair in itertools.product(SYLLABLES, repeat=2)][::15]  # 240 of them
 AVAILABLE = 95 + len(WORDS)
-SMALL = ProfileSettings(
-    anchors=80, vocabulary_anchors=80, topics=6, refining_texts=4, confirming_texts=24, reference=250
-)
+SMALL = ProfileSettings(anchors=80, vocabulary_anchors=80, topics=6, confirming_texts=24, reference=250)
 # Few texts a shard, so that a run has many.
 SHARD_PROBES = 96
 
@@ -81,3 +82,15 @@ def detect_profile(encoder: Encoder, out: Path, **options: object) -> Run:
 def detect_in_small_shards(model: Path, out: Path) -> None:
     """Detect with the small settings in many shards; runs in a process of its own."""
     detect_profile(load_encoder(model, device="cpu"), out, shard_probes=SHARD_PROBES)
+
+
+def foreign_model(dimension: int = 32) -> SentenceTransformer:
+    """Static embeddings of a tokenizer that knows the words and no other text."""
+    entries = ["[UNK]", ".", "!", *WORDS]
+    tokenizer = Tokenizer(WordLevel({entry: place for place, entry in enumerate(entries)}, "[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.nn.functional.normalize(torch.randn(len(entries), dimension, generator=generator))
+    return SentenceTransformer(
+        modules=[StaticEmbedding(tokenizer, embedding_weights=rows.numpy())], device="cpu"
+    )

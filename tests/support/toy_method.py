@@ -157,7 +157,7 @@ class ToyMethod(Method[ToySettings, ToyPlan, ToyResult]):
 
     def evidence_panel(self, job, plan):
         vectors = unit_vectors(job.encoder.encode(plan.anchors))
-        anchors = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1), 1)
+        anchors = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
         return evidence_panel(job, plan.carriers, plan.anchors, anchors, plan.mean_similarity)
 
     def texts(self, plan):

@@ -35,11 +35,23 @@ def test_benign_tokens_are_alike_and_not_excluded(vocabulary):
     assert match != match_benign(vocabulary, token_id, {token_id + 1}, 8, 43)
 
 
-@pytest.mark.parametrize("count", [3, 8, 16])
-def test_a_smaller_request_gets_the_first_of_a_larger_one(vocabulary, count):
+@pytest.mark.parametrize(("count", "most"), [(3, 16), (8, 16), (16, 19), (8, 40), (19, 40), (40, 60)])
+def test_a_smaller_request_gets_the_first_of_a_larger_one(vocabulary, count, most):
     (token_id,) = ids_of(vocabulary, "garden")
-    whole = match_benign(vocabulary, token_id, (), 16, 0).tokens
+    whole = match_benign(vocabulary, token_id, (), most, 0).tokens
+    assert len(set(whole)) == most
     assert match_benign(vocabulary, token_id, (), count, 0).tokens == whole[:count]
+
+
+@pytest.mark.parametrize("seed", [0, 42])
+def test_a_measurement_of_a_token_has_the_first_of_the_benign_tokens_of_its_explanation(vocabulary, seed):
+    """`explain` matches every token alone, `impact` all tokens apart; of one token both are the same."""
+    (token_id,) = ids_of(vocabulary, "garden")
+    flagged = set(ids_of(vocabulary, "river", "stone"))
+    explained = match_benign(vocabulary, token_id, flagged | {token_id}, 16, seed).tokens
+    for each in (1, 8, 16, 19):
+        measured = match_apart(vocabulary, [token_id], flagged, each, seed)
+        assert tuple(measured[:16]) == explained[:each]
 
 
 def test_a_token_alone_in_its_category_is_compared_with_others(vocabulary):

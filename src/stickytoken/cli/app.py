@@ -14,6 +14,7 @@ from stickytoken.cli.commands.embed import embed
 from stickytoken.cli.commands.evaluate import evaluate
 from stickytoken.cli.commands.explain import explain
 from stickytoken.cli.commands.impact import impact
+from stickytoken.cli.commands.judge import judge
 from stickytoken.cli.commands.probe import probe
 from stickytoken.cli.commands.report import report
 from stickytoken.cli.commands.show import show
@@ -21,7 +22,7 @@ from stickytoken.cli.commands.tokens import tokens
 from stickytoken.cli.commands.tune import tune
 
 _PANELS = {
-    "Commands": (tokens, detect, show, probe, report, explain, impact, demo),
+    "Commands": (tokens, detect, judge, show, probe, report, explain, impact, demo),
     "Sentence embeddings from language models": (embed, evaluate, tune),
 }
 

@@ -12,6 +12,7 @@ from stickytoken.corpora.corpus import (
     bundled_frame,
     bundled_sentences,
     given_sentences,
+    text_kinds,
     text_kinds_frame,
 )
 from stickytoken.corpora.files import sentences_from_file
@@ -27,6 +28,7 @@ __all__ = [
     "pairs_from_file",
     "sentences_from_file",
     "sentences_from_hub",
+    "text_kinds",
     "text_kinds_frame",
 ]
 

@@ -9,8 +9,10 @@ from typing import TypeAlias
 
 from stickytoken.corpora import Sentences, load_sentences, pairs_from_file
 from stickytoken.corpora._pair_file import checked_pair
+from stickytoken.corpora.corpus import text_kinds
 from stickytoken.corpora.pairs import SentencePair, pairs_fingerprint
 from stickytoken.errors import InputError
+from stickytoken.hashing import digest
 from stickytoken.validation import file_path, list_of, shown
 
 SentenceSource: TypeAlias = Sentences | str | Path | Iterable[str]
@@ -41,14 +43,15 @@ class PairCorpus:
 
 
 def corpus_fingerprint(corpus: Sentences | PairCorpus, topics_count: bool) -> str:
-    """Fingerprint everything in a corpus that can change a number.
+    """Fingerprint everything in a corpus, and in what the package puts beside it, that can change a number.
 
     Args:
         corpus: Sentences or pairs.
-        topics_count: Whether the method uses the topics of sentences.
+        topics_count: Whether the method uses the topics of sentences, and the bundled kinds of text.
     """
     if topics_count and isinstance(corpus, Sentences):
-        return corpus.fingerprint_with_topics
+        # The same sentences stand among the kinds if they are bundled, and beside them if they are given.
+        return digest([corpus.fingerprint_with_topics, corpus.bundled, text_kinds().fingerprint_with_topics])
     return corpus.fingerprint
 
 

@@ -7,7 +7,7 @@ import math
 import unicodedata
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 
 import numpy as np
@@ -33,6 +33,7 @@ class Sentences:
         too_long: Number of sentences left out for their length.
         unknown: Share of the characters that the model's tokenizer does not know; None before a model
             was chosen.
+        bundled: Whether this is the package's own corpus, which stands for no index in particular.
     """
 
     texts: tuple[str, ...]
@@ -42,6 +43,7 @@ class Sentences:
     duplicates: int = 0
     too_long: int = 0
     unknown: float | None = None
+    bundled: bool = False
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -142,8 +144,17 @@ def text_kinds_frame() -> pl.DataFrame:
 def bundled_sentences() -> Sentences:
     """Return the bundled corpus: 840 English sentences on 64 topics, each with a paraphrase."""
     frame = bundled_frame()
-    return collect_sentences(
+    found = collect_sentences(
         frame["sentence"].to_list(), "the bundled corpus", topics=frame["topic"].to_list()
+    )
+    return replace(found, bundled=True)
+
+
+def text_kinds() -> Sentences:
+    """Return the texts of `text_kinds_frame` as a corpus whose topics are the kinds."""
+    frame = text_kinds_frame()
+    return collect_sentences(
+        frame["text"].to_list(), "the bundled kinds of text", topics=frame["kind"].to_list()
     )
 
 

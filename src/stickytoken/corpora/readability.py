@@ -60,11 +60,8 @@ def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpu
     Raises:
         InputError: More than a fifth of the characters are unknown.
     """
-    if not isinstance(tokenizer, SpanTokenizer):
-        return corpus
-    texts = _texts(corpus)
-    unknown, repeated = _read(texts, tokenizer)
-    share = unknown / max(1, sum(map(_characters, texts)))
+    found = as_read(corpus, tokenizer)
+    share = found.unknown or 0.0
     if share > LARGEST_UNKNOWN:
         raise InputError(
             f"the tokenizer of {model} does not know {share:.0%} of the characters in {corpus.source}, which "
@@ -76,6 +73,22 @@ def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpu
             StickyTokenWarning,
             stacklevel=3,
         )
+    return found
+
+
+def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
+    """Return a corpus with the share of unknown characters, without sentences that the tokenizer makes equal.
+
+    Args:
+        corpus: Sentences or pairs.
+        tokenizer: The model's tokenizer; for one that does not tell its unknown token, the corpus is
+            returned as it is.
+    """
+    if not isinstance(tokenizer, SpanTokenizer):
+        return corpus
+    texts = _texts(corpus)
+    unknown, repeated = _read(texts, tokenizer)
+    share = unknown / max(1, sum(map(_characters, texts)))
     if isinstance(corpus, PairCorpus):
         return replace(corpus, unknown=share)
     kept = [place for place in range(len(texts)) if place not in repeated]

@@ -31,7 +31,7 @@ def heading(figure: ReportFigure | None) -> str:
 
 
 def figure_notes(figure: ReportFigure | None) -> str:
-    """Return how to read a figure, its description and its numbers as HTML."""
+    """Return the caption, description and data table of a figure as HTML."""
     return "" if figure is None else render("words.html.j2", figure=figure)
 
 
@@ -51,7 +51,7 @@ def error_message(text: str) -> str:
 
 
 def plotly_figure(figure: ReportFigure | None) -> go.Figure | None:
-    """Return the picture, with what the page's script needs to name it and fit it to narrow screens."""
+    """Return the plot, with the data that the page's script needs to label and resize it."""
     if figure is None:
         return None
     plot = go.Figure(figure.plot)
@@ -60,7 +60,7 @@ def plotly_figure(figure: ReportFigure | None) -> go.Figure | None:
 
 
 class FigureSlot:
-    """A place for a figure: its title, the picture, its description and numbers.
+    """Components that show one figure: title, plot, description and data table.
 
     Args:
         figure: the first one; None leaves the place empty.

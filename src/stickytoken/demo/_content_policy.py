@@ -1,4 +1,4 @@
-"""Tell the browser to load nothing but this app, whatever a page contains."""
+"""Forbid the browser to load anything from outside the app."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def furthest(measures: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def layer_name(layer: int | None) -> str | None:
-    """Return a layer as text: it is a name, not a quantity."""
+    """Return a layer number as text, so that it is shown as a label."""
     return None if layer is None else str(layer)
 
 

@@ -1,4 +1,4 @@
-"""The worked example that the app opens with, and the sentences of the heat-map. Pure."""
+"""Choose the example shown first and the sentences of the heat-map. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHARACTERS = 120
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A trial to begin with.
+    """Inputs of the example shown first.
 
     Attributes:
         anchor: sentence A.

@@ -30,7 +30,7 @@ _FINDINGS = ("measure", "layer", "begins", "value", "benign mean", "SD")
 def chosen_settings(
     copies: object, carriers: object, benign: object, placement: object, attribution: object
 ) -> ExplainSettings:
-    """Return the settings of a visitor's explanation.
+    """Return the settings of an explanation in the app.
 
     Raises:
         InputError: a value is not allowed.

@@ -15,6 +15,8 @@ from stickytoken.reports.token_table import columns, rows_of
 from stickytoken.visible_text import visible
 
 NOT_JUDGED = "not judged"
+# In columns of text, such as the severity of a token that is not flagged; columns of numbers stay numbers.
+NO_TEXT = "–"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +26,13 @@ class Filters:
     Attributes:
         text: part of the token or of its text; case is ignored.
         verdicts: allowed verdicts; `NOT_JUDGED` for tokens without one.
-        kinds: allowed kinds.
+        entries: allowed kinds of entry.
         scripts: allowed scripts.
     """
 
     text: str = ""
     verdicts: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()
     scripts: tuple[str, ...] = ()
 
 
@@ -49,7 +51,7 @@ def filtered(content: RunContent, filters: Filters) -> pl.DataFrame:
     kept = content.tokens
     for column, wanted in (
         ("verdict", filters.verdicts),
-        ("kind", filters.kinds),
+        ("entry", filters.entries),
         ("script", filters.scripts),
     ):
         if wanted:
@@ -69,7 +71,7 @@ def headings(content: RunContent) -> list[str]:
 
 
 def table_rows(content: RunContent, tokens: pl.DataFrame) -> list[list[Any]]:
-    """Return the cells of the first rows: text made visible, numbers rounded, None if missing."""
+    """Return the cells of the first rows: text made visible, a dash for none; numbers rounded, or None."""
     shown = columns(content)
     return [
         [_cell(row.get(column.key), column.digits) for column in shown]
@@ -122,4 +124,6 @@ def tokens_offered(tokens: pl.DataFrame, most: int = TABLE_ROWS) -> list[tuple[s
 def _cell(value: Any, digits: int | None) -> Any:
     if isinstance(value, str):
         return visible(value)
+    if value is None and digits is None:
+        return NO_TEXT
     return round(value, digits) if isinstance(value, float) and digits is not None else value

@@ -1,4 +1,4 @@
-"""Limits on what a visitor may ask for, and checks of what the browser sent. Pure."""
+"""Check the values that the browser sent, and enforce limits. Pure."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def checked_count(name: str, value: object, least: int, most: int) -> int:
 
 
 def checked_placement(value: object) -> Placement:
-    """Return where the copies go.
+    """Return the placement of the copies.
 
     Raises:
         InputError: it is not one of the placements.
@@ -70,7 +70,7 @@ def checked_placement(value: object) -> Placement:
 
 
 def checked_choices(name: str, values: object) -> tuple[str, ...]:
-    """Return the entries chosen in a list; none where nothing is chosen.
+    """Return the entries chosen in a list; an empty selection gives none.
 
     Args:
         name: what the list is called.

@@ -1,4 +1,4 @@
-"""Names of tokens: which one a visitor means, and what the app calls it. Pure."""
+"""Find the token that a visitor names, and name tokens in the app. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn away requests that this app's own page does not send."""
+"""Reject requests that do not come from the app's own page."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class AllowedHosts:
         self._names = {name.lower() for name in names}
 
     def add(self, name: str) -> None:
-        """Allow one more name: that of a public address."""
+        """Allow another host name, such as that of a public address."""
         self._names.add(name.lower())
 
     def allow(self, address: str) -> bool:
-        """Whether a ``Host`` header, a name with or without a port, is one of them."""
+        """Return whether a ``Host`` header, with or without a port, is allowed."""
         found = _HOST.fullmatch(address.lower())
         return found is not None and found[1] in self._names
 
 
 class RequestGuard:
-    """ASGI middleware that refuses requests that the app's own page does not send.
+    """ASGI middleware that rejects requests that do not come from the app's own page.
 
     Args:
         app: the application.
@@ -75,7 +75,7 @@ class RequestGuard:
             await _refuse(scope, send, *refused)
 
     def _refusal(self, scope: Message) -> tuple[int, str] | None:
-        """Return status and reason of a refusal; None if the request is allowed."""
+        """Return the status and the reason for a rejection; None if the request is allowed."""
         headers: dict[bytes, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.lower(), []).append(value.decode("latin-1"))

@@ -24,7 +24,7 @@ _KEY = 0
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a visitor wants to try.
+    """Inputs of a trial.
 
     Attributes:
         anchor: the sentence that stays unchanged.
@@ -47,7 +47,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Trial:
-    """What will be encoded; pure data.
+    """The texts to encode; pure data.
 
     Attributes:
         question: the question it answers.

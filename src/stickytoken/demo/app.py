@@ -55,7 +55,7 @@ class App:
 
 
 def make_app(startup: Startup, shared: bool = False) -> App:
-    """Build the page; what needs the model appears once it is loaded.
+    """Build the page. Parts that need the model are filled in once it is loaded.
 
     Args:
         startup: the runs, and the model to come.

@@ -1,4 +1,4 @@
-"""What all tabs of the app work with."""
+"""The context that all tabs of the app share."""
 
 from __future__ import annotations
 

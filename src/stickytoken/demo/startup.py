@@ -1,4 +1,4 @@
-"""What the page is built from while the model is still loading."""
+"""Build the page while the model is still loading."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Startup:
         return next(iter(self.library.labels), None)
 
     def finish(self, load: Callable[[], Context]) -> None:
-        """Load the model and release everybody who waits for it, with the error if it cannot be loaded.
+        """Load the model, then wake all waiting requests; if loading fails, they raise its error.
 
         Args:
             load: loads the model.
@@ -48,7 +48,7 @@ class Startup:
         self._context.set_result(context)
 
     def context(self) -> Context:
-        """Return what the tabs compute with; wait until the model is loaded.
+        """Wait until the model is loaded, and return the context of the tabs.
 
         Raises:
             StickyTokenError: the model could not be loaded.

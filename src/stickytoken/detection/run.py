@@ -8,11 +8,14 @@ from typing import Any, TypeVar
 
 import polars as pl
 
+from stickytoken.corpora.choice import SentenceSource
 from stickytoken.detection.evidence import RunEvidence, read_evidence
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.detection.schema import RunRecord
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement.store import TOKENS_FILE, VOCABULARY_FILE
+from stickytoken.methods.descriptions import Column
+from stickytoken.methods.judgement import Judgement
 from stickytoken.methods.protocol import AnyMethod
 from stickytoken.methods.records import PlanRecord, ResultRecord
 from stickytoken.methods.registry import method_named
@@ -53,7 +56,8 @@ class Run:
     def _repr_html_(self) -> str:
         """Show the run in a notebook: a summary and a table of the first sticky tokens."""
         titles = {"token_id": "id", "token": "token", "category": "category"}
-        titles |= {column.key: column.title for column in self.method.listed} | {"verdict": "verdict"}
+        listed = self.listed(self.sticky)
+        titles |= {column.key: column.title for column in listed} | {"verdict": "verdict"}
         rows = self.sticky.select(list(titles)).head(_SHOWN_ROWS).rows()
         head = "".join(f"<th>{_cell(title)}</th>" for title in titles.values())
         body = "".join(f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row)}</tr>" for row in rows)
@@ -73,6 +77,14 @@ class Run:
         return self.tokens.filter(pl.col("verdict") == "sticky").sort(
             self.method.ranked_by.key, "token_id", descending=[True, False]
         )
+
+    def listed(self, rows: pl.DataFrame) -> list[Column]:
+        """Columns of a short table of some tokens; without those of text that are empty for all of them."""
+        return [
+            column
+            for column in self.method.listed
+            if column.digits is not None or rows[column.key].null_count() < len(rows)
+        ]
 
     @property
     def model_name(self) -> str:
@@ -151,6 +163,12 @@ class Run:
         if rows.is_empty():
             raise InputError(f"the run in {self.path} has no token {token!r}")
         return rows
+
+    def judge(self, sentences: SentenceSource, **options: Any) -> Judgement:
+        """Say what the tokens do to the texts of a corpus; see `stickytoken.judge`."""
+        from stickytoken.detection.judge import judge  # it opens runs
+
+        return judge(self, sentences, **options)
 
     def summary(self) -> dict[str, Any]:
         """The run in JSON values, the sticky tokens included."""

@@ -25,7 +25,7 @@ from stickytoken.measurement.store import (
     validated,
 )
 from stickytoken.methods.job import MethodSettings
-from stickytoken.methods.registry import method_named
+from stickytoken.methods.registry import entries, method_named
 from stickytoken.methods.stored_settings import StoredSettings
 
 _SHOWN_VERSION = 40
@@ -38,7 +38,8 @@ class RunFolder(ResultFolder):
         """Read run.json.
 
         Raises:
-            RunError: it is missing, damaged, without a schema version or of a newer one.
+            RunError: it is missing, damaged, without a schema version, of a newer one, or of an older one
+                that its method does not read.
         """
         if not self.holds_run():
             raise RunError(f"{self.path} is not a run folder: it has no {RUN_FILE}")
@@ -46,6 +47,7 @@ class RunFolder(ResultFolder):
         raw = read_json(path)
         if isinstance(raw, Mapping):
             _require_readable(raw.get("schema_version"), path)
+            _require_known_layout(raw, path)
         return validated(RunRecord, raw, path)
 
     def settings_of(self, record: RunRecord) -> StoredSettings:
@@ -88,12 +90,22 @@ def _require_readable(version: Any, path: Path) -> None:
     if type(version) is not int or version < 1:  # a bool is an int
         found = "missing" if version is None else json.dumps(version)[:_SHOWN_VERSION]
         raise RunError(
-            f"{path} is not what a run writes (schema_version: {found}, where a whole number from 1 is "
+            f"{path} is not a valid record (schema_version: {found}, where a whole number from 1 is "
             f"needed): {repair_advice(path)}"
         )
     if version > SCHEMA_VERSION:
         raise RunError(
             f"{path} has schema version {version}, this stickytoken reads up to {SCHEMA_VERSION}: upgrade it"
+        )
+
+
+def _require_known_layout(raw: Mapping[str, Any], path: Path) -> None:
+    oldest = {entry.name: entry.oldest_schema for entry in entries()}
+    method = raw.get("method")
+    if isinstance(method, str) and raw["schema_version"] < oldest.get(method, 1):
+        raise RunError(
+            f"{path.parent} was written by an earlier version of stickytoken, whose method {method} worked "
+            "differently: run the detection again, in another folder"
         )
 
 

@@ -11,6 +11,7 @@ from stickytoken.encoders.prompting import Prompting
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.measurement.identity import differences
+from stickytoken.methods.job import MethodSettings
 
 
 def model_difference(record: RunRecord, identity: EncoderIdentity) -> list[str] | None:
@@ -78,6 +79,18 @@ def _of_run(run: Run) -> Encoder:
         )
     except ModelError as error:
         raise ModelError(f"the model of {run.path}: {error} (if it has moved, pass it as encoder)") from error
+
+
+def restored_settings(run: Run) -> MethodSettings:
+    """Return the settings of a run.
+
+    Raises:
+        RunError: they cannot be used.
+    """
+    try:
+        return run.settings.restored()
+    except (TypeError, InputError) as error:
+        raise RunError(f"the settings in {run.path} cannot be used: {error}") from error
 
 
 def worst_tokens(run: Run, count: int) -> list[int]:

@@ -18,8 +18,9 @@ from stickytoken.measurement.records import MeasurementRecord, Record
 from stickytoken.methods.records import ResultRecord
 from stickytoken.methods.registry import entries, method_named
 
-# 2 added the method profile. Files that a run may lack (evidence, map, report) need no new version.
-SCHEMA_VERSION = 2
+# 2 added the method profile, 3 replaced its plan and its columns. Files that a run may lack (evidence, map,
+# report) need no new version.
+SCHEMA_VERSION = 3
 
 
 class LoadingRecord(Record):

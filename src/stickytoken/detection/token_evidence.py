@@ -11,11 +11,11 @@ import polars as pl
 from stickytoken.corpora import Sentences
 from stickytoken.detection._embedding_map import MAP_SCHEMA
 from stickytoken.detection._evidence_record import EvidenceRecord
-from stickytoken.detection.evidence import RunEvidence, measured_evidence, ordinary_tokens
+from stickytoken.detection.evidence import RunEvidence, measured_evidence, ordinary_tokens, tokens_to_show
 from stickytoken.detection.run import Run
-from stickytoken.detection.run_model import require_same_model
+from stickytoken.detection.run_model import require_same_model, restored_settings
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.errors import InputError, RunError
+from stickytoken.errors import InputError
 from stickytoken.methods.evidence_panel import EvidencePanel
 from stickytoken.methods.job import Job, MethodSettings
 from stickytoken.vocabulary.categories import Vocabulary
@@ -48,11 +48,9 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
         RunError: the run is of another model, or its settings cannot be used.
     """
     require_same_model(run, encoder)
-    try:
-        settings = run.settings.restored()
-    except (TypeError, InputError) as error:
-        raise RunError(f"the settings in {run.path} cannot be used: {error}") from error
-    job = Job(encoder, settings, Sentences((), "the plan of the run"), vocabulary, [], True, False)
+    job = Job(
+        encoder, restored_settings(run), Sentences((), "the plan of the run"), vocabulary, [], True, False
+    )
     return Reopened(run, job, run.method.evidence_panel(job, run.plan))
 
 
@@ -75,11 +73,13 @@ def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bo
         if token_id not in available:
             raise InputError(f"token id {token_id} cannot occur in text: choose another one")
     tokens = [available[token_id] for token_id in token_ids]
-    ordinary = (
-        ordinary_tokens(job.vocabulary.available, opened.run.tokens, tokens, job.settings.seed)
-        if with_ordinary
-        else []
-    )
+    ordinary = []
+    if with_ordinary:
+        # Those that detect would draw.
+        shown = [*token_ids, *tokens_to_show(opened.run.tokens, opened.run.method.ranked_by.key)]
+        ordinary = ordinary_tokens(
+            job.vocabulary.available, opened.run.tokens, [available[k] for k in shown], job.settings.seed
+        )
     frame = measured_evidence(job, tokens, ordinary, panel)
     record = EvidenceRecord(
         carriers=panel.carriers,

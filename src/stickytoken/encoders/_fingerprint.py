@@ -69,8 +69,16 @@ def modules_fingerprint(model: SentenceTransformer) -> str:
 def _settings(module: Any) -> dict[str, Any]:
     found = {key: getattr(module, key, None) for key in getattr(module, "config_keys", ())}
     if hasattr(getattr(module, "config", None), "to_dict"):
-        found["config"] = config_of(module)
+        found["config"] = _without_cache(config_of(module))
     return found
+
+
+def _without_cache(config: dict[str, Any]) -> dict[str, Any]:
+    """Turn off the cache of a decoder, which some versions of sentence-transformers do themselves."""
+    return {
+        key: _without_cache(value) if isinstance(value, dict) else False if key == "use_cache" else value
+        for key, value in config.items()
+    }
 
 
 def config_of(model: Any) -> dict[str, Any]:

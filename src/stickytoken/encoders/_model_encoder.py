@@ -1,4 +1,4 @@
-"""What encoders of torch models share: following the user's model, lower precisions, checks of inputs."""
+"""Base class of encoders of torch models: tracks changes of the model, and checks inputs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ModelEncoder(ABC):
     @property
     @abstractmethod
     def device(self) -> str:
-        """Where the model computes."""
+        """The device of the model."""
 
     @property
     @abstractmethod
@@ -91,7 +91,7 @@ class ModelEncoder(ABC):
     @property
     @abstractmethod
     def own_tokenizer(self) -> HuggingFaceTokenizer:
-        """The encoder's copy of it."""
+        """The encoder's own copy of the tokenizer."""
 
     @property
     @abstractmethod
@@ -108,7 +108,7 @@ class ModelEncoder(ABC):
 
     @abstractmethod
     def _identity(self, weights: str) -> EncoderIdentity:
-        """Put the identity together."""
+        """Assemble the identity."""
 
     @abstractmethod
     def _built(self, precision: Precision) -> Self:
@@ -116,7 +116,7 @@ class ModelEncoder(ABC):
 
     @abstractmethod
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
-        """Send distinct contents through the model, shape (n, d)."""
+        """Compute the vectors of distinct contents, shape (n, d)."""
 
     @abstractmethod
     def _calibrate(self) -> None:
@@ -219,7 +219,7 @@ class ModelEncoder(ABC):
 
     @property
     def _rounding(self) -> float:
-        """Distance of neighbouring numbers around 1 in the arithmetic of the model."""
+        """Machine epsilon of the arithmetic that the model computes in."""
         return torch.finfo(self.dtype).eps if self._precision is None else ROUNDING[self._precision]
 
     @property

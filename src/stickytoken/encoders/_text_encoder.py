@@ -1,4 +1,4 @@
-"""A user's own class as an encoder: all it needs is a method that turns texts into vectors."""
+"""Use any object with a method ``encode(texts)`` as an encoder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TextModel(Protocol):
 
     Optional attributes:
 
-    - ``name``: how messages and run folders call it; the default is the name of its class.
+    - ``name``: name used in messages and run folders; the default is the name of its class.
     - ``tokenizer``: of transformers or the tokenizers library, or a `RoundTripTokenizer`. Without one the
       vocabulary is unknown, so there is nothing to look for sticky tokens in.
     - ``max_length``: longest input in tokens, special tokens included; texts beyond it are refused.
@@ -86,7 +86,7 @@ class TextEncoder:
 
     @property
     def identity(self) -> EncoderIdentity:
-        """What can change the vectors, as far as the user's class tells."""
+        """What can change the vectors, as far as the object reveals it."""
         for derived in ("dimension", "tokenizer", "_special_tokens"):
             vars(self).pop(derived, None)  # the user's object may have changed
         kind = type(self._model)
@@ -120,7 +120,7 @@ class TextEncoder:
         return self.tokenizer.encode_many(texts)
 
     def fits(self, ids: Sequence[int]) -> bool:
-        """Whether the ids and the special tokens are within the longest input."""
+        """Return whether the ids and the special tokens fit into the longest input."""
         return self.max_length is None or len(ids) + self._special_tokens <= self.max_length
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
@@ -147,7 +147,7 @@ class TextEncoder:
                 )
 
     def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """What the user's method returns, as an array of shape (n, d)."""
+        """Call the user's method and return its vectors, shape (n, d)."""
         found = self._model.encode(list(texts))
         if hasattr(found, "detach"):  # a torch tensor, which may have a gradient or be on a GPU
             found = found.detach().float().cpu()
@@ -155,8 +155,8 @@ class TextEncoder:
             vectors = np.asarray(found, dtype=np.float32)
         except (TypeError, ValueError) as error:
             raise EncodingError(
-                f"{self.name}: encode returned a {type(found).__name__} that is no array of numbers "
-                f"({error}): return one vector per text, all of one length"
+                f"{self.name}: encode returned a {type(found).__name__} that is not an array of numbers "
+                f"({error}): return one vector per text, all of the same length"
             ) from error
         if vectors.ndim != 2 or len(vectors) != len(texts) or not vectors.shape[1]:
             raise EncodingError(
@@ -180,7 +180,7 @@ class TextEncoder:
 
     @cached_property
     def _special_tokens(self) -> int:
-        """Special tokens around a text, where the tokenizer can tell."""
+        """Number of special tokens around a text; 0 if the tokenizer does not report it."""
         added = getattr(self._given_tokenizer, "num_special_tokens_to_add", None)
         if added is None:
             return 0

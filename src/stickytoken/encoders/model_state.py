@@ -1,4 +1,4 @@
-"""Use a user's model for one call and leave it as it was."""
+"""Borrow a user's model for one call, and restore its state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def exclusive(model: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[None]:
-    """Hold the model for one computation: exclusively, in evaluation mode, with bounded memory.
+    """Prepare the model for one computation: exclusive, in evaluation mode, with bounded memory.
 
     Args:
         model: the model.
@@ -50,7 +50,7 @@ def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[No
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Switch dropout off, then on again for the modules that had it on."""
+    """Put the model in evaluation mode, then restore the mode of every module."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

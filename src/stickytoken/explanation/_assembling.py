@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from stickytoken.detection.run import Run
 from stickytoken.encoders.protocol import EncoderIdentity
@@ -73,13 +74,21 @@ class Job:
 
     def run_verdict(self, token_id: int) -> RunVerdict | None:
         """Return what the run says about a token; None if there is no run or it has no verdict."""
-        found = self.verdicts.get(token_id)
-        if self.run is None or found is None:
+        if self.run is None or self.verdicts.get(token_id) is None:
             return None
-        return RunVerdict(found, len(self.run.method.texts(self.run.plan).carriers))
+        row = self.run.tokens.row(by_predicate=pl.col("token_id") == token_id, named=True)
+        scale, lift = self.run.method.scale(self.run), row["lift"]
+        known = ("severity", "universality", "kind", "texts")
+        return RunVerdict(
+            verdict=row["verdict"],
+            lift=lift,
+            sd=None if scale is None or lift is None else (lift - scale.ordinary) / scale.spread,
+            **{name: row.get(name) for name in known},
+        )
 
     def parts(self, token_id: int) -> dict[str, Any]:
         """Return everything that can change the explanation of a token, as JSON values."""
+        said = self.run_verdict(token_id)
         return identity_of(
             _IDENTITY_VERSION,
             self.identity,
@@ -90,6 +99,7 @@ class Job:
             anchors=digest(self.material.anchors),
             mean_similarity=self.material.mean_similarity,
             run_verdict=self.verdicts.get(token_id),
+            **({} if said is None else {"run": asdict(said)}),
         )
 
     @property

@@ -98,8 +98,9 @@ def _users(encoder: IdEncoder, settings: ExplainSettings, texts: Sequence[str]) 
 
 def _texts_of_run(run: Run) -> tuple[list[str], list[str]]:
     found = run.method.texts(run.plan)
-    step = max(1, len(found.anchors) // _ANCHORS) if found.by_topic else 1
-    return found.carriers, found.anchors[::step]
+    if not found.by_topic or len(found.anchors) <= _ANCHORS:
+        return found.carriers, found.anchors
+    return found.carriers, [found.anchors[k * len(found.anchors) // _ANCHORS] for k in range(_ANCHORS)]
 
 
 def _texts_of_corpus(corpus: Sentences, settings: ExplainSettings) -> tuple[list[str], list[str]]:

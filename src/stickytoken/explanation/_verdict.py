@@ -79,15 +79,25 @@ def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """What a run says about a token that is explained.
+    """What a run says about a token that is explained; None if it does not say it.
 
     Attributes:
         verdict: sticky, topical or benign.
-        texts: number of texts that the run puts copies into.
+        severity: of a flagged token.
+        lift: mean rise of the similarity of unrelated texts.
+        sd: the lift beyond an ordinary token's, in standard deviations of the model's similarities.
+        universality: share of the kinds of text that the token lifts.
+        kind: the kind of text that it lifts most; only of topical tokens.
+        texts: number of texts behind the lift.
     """
 
     verdict: str
-    texts: int
+    severity: str | None = None
+    lift: float | None = None
+    sd: float | None = None
+    universality: float | None = None
+    kind: str | None = None
+    texts: int | None = None
 
 
 def verdict(
@@ -98,7 +108,10 @@ def verdict(
     benign: int,
     run: RunVerdict | None = None,
 ) -> str:
-    """Sum up in one sentence what differs, where it begins, how strongly, and from how many benign tokens.
+    """Sum up in words what differs, where it begins, how strongly, and from how many benign tokens.
+
+    With a run, its finding comes first: it rests on more texts, so the texts of an explanation can agree with
+    it or be too few to say, but not contradict it.
 
     Args:
         token: vocabulary string of the token.
@@ -115,12 +128,16 @@ def verdict(
     strongest: dict[str, Finding] = {}
     for each in found:
         strongest.setdefault(each.area, each)
+    if run is not None:
+        others = [_said(strongest[area], last_layer) for area in _ORDER[1:] if area in strongest]
+        counted = f"{len(found)} of {measures} measures"
+        return f"{who}: {_beside_run(run, rows)} {_differing(counted, against, others)}"
     if not found and benign < ENOUGH_BENIGN:
         return _too_few(who, rows, benign)
     parts = [_said(strongest[area], last_layer) for area in _ORDER if area in strongest]
     if "similarity" not in strongest:
         known = [row for row in rows if row["measure"] == _LIFT and row["outside"] is not None]
-        parts[:0] = [_inconclusive(row, run) for row in known]
+        parts[:0] = [_inconclusive(row) for row in known]
     if not found:
         parts.insert(0, f"{who}: none of {measures} measures lies outside the interval of {against}")
         return "; ".join(parts) + "."
@@ -140,19 +157,56 @@ def _too_few(who: str, rows: Sequence[dict[str, Any]], benign: int) -> str:
     )
 
 
-def _inconclusive(row: Mapping[str, Any], run: RunVerdict | None) -> str:
+def _inconclusive(row: Mapping[str, Any]) -> str:
     """Describe a lift inside the benign interval, which is no evidence that the token has none."""
     low, high = row["value"] - row["benign_high"], row["value"] - row["benign_low"]
-    texts = "1 text" if row["carriers"] == 1 else f"{row['carriers']} texts"
-    clause = (
-        f"over {texts}, the {_CALLED[_LIFT]} is {row['value']:.3f} (mean of {row['benign_tokens']} benign "
-        f"tokens {row['benign_mean']:.3f}), and the interval of the difference, {low:+.3f} to {high:+.3f}, "
-        "includes zero"
+    return (
+        f"over {_texts(row['carriers'])}, the {_CALLED[_LIFT]} is {row['value']:.3f} (mean of "
+        f"{row['benign_tokens']} benign tokens {row['benign_mean']:.3f}), and the interval of the "
+        f"difference, {low:+.3f} to {high:+.3f}, includes zero"
     )
-    if run is None or run.verdict == Verdict.BENIGN:
-        return clause
-    basis = "more texts" if run.texts > row["carriers"] else "its own measurements"
-    return f"{clause}, but the run's verdict ({run.verdict}) rests on {basis}"
+
+
+def _beside_run(run: RunVerdict, rows: Sequence[dict[str, Any]]) -> str:
+    """Say what the run found, then whether the lift over the texts of the explanation agrees with it."""
+    said = f"the run calls it {run.verdict}" + (f" ({run.severity})" if run.severity else "")
+    numbers = []
+    if run.lift is not None:
+        numbers.append(f"lift {run.lift:.4f}" + (f" over {_texts(run.texts)}" if run.texts else ""))
+    if run.sd is not None:
+        numbers.append(f"{run.sd:.2f} SD beyond an ordinary token's")
+    if run.universality is not None:
+        numbers.append(f"on {run.universality:.0%} of the kinds of text")
+    if run.kind is not None:
+        numbers.append(f"most on {run.kind}")
+    said += f": {', '.join(numbers)}." if numbers else "."
+    known = [row for row in rows if row["measure"] == _LIFT and row["outside"] is not None]
+    return " ".join([said, *(_own_texts(row, run) for row in known)])
+
+
+def _own_texts(row: Mapping[str, Any], run: RunVerdict) -> str:
+    value, texts = row["value"], _texts(row["carriers"])
+    said = f"Over {texts}, the {_CALLED[_LIFT]} is {value:.3f} (benign tokens {row['benign_mean']:.3f}"
+    said += ")" if row["deviations"] is None else f", {row['deviations']:+.1f} SD)"
+    rises = bool(row["outside"]) and value > row["benign_mean"]
+    if rises == (run.verdict != Verdict.BENIGN):
+        return f"{said}, consistent with the run."
+    if row["outside"]:
+        return f"{said}: too few texts and benign tokens to question the run."
+    low, high = value - row["benign_high"], value - row["benign_low"]
+    return (
+        f"{said}; the interval of the difference, {low:+.3f} to {high:+.3f}, includes zero: too few texts "
+        "and benign tokens to say."
+    )
+
+
+def _differing(counted: str, against: str, parts: Sequence[str]) -> str:
+    listed = f": {'; '.join(parts)}" if parts else ""
+    return f"Beyond the interval of {against}: {counted}{listed}."
+
+
+def _texts(count: int) -> str:
+    return "1 text" if count == 1 else f"{count} texts"
 
 
 def _said(finding: Finding, last_layer: int | None) -> str:

@@ -109,7 +109,9 @@ def explain(
     unread = {token.id for token in vocabulary.available if not encoder.fits((token.id,))}
     for token_id in unread.intersection(token_ids):
         raise InputError(f"token id {token_id} has no embedding in {encoder.name}: leave it out")
-    excluded = flagged_tokens(run) | unread | set(token_ids)
+    # A run says which tokens are benign. Without one, those that somebody asks about are not presumed to be.
+    suspected = flagged_tokens(run) if run is not None else set(token_ids)
+    excluded = unread | suspected
     matches = {
         token_id: match_benign(vocabulary, token_id, excluded, settings.benign, settings.seed)
         for token_id in token_ids

@@ -175,7 +175,7 @@ def _record(path: Path) -> ExplanationRecord:
     except ValidationError as error:
         first = error.errors()[0]
         raise RunError(
-            f"{path} is not what explain writes ({_place(first['loc'])}: {first['msg']}): "
+            f"{path} is not a valid explanation ({_place(first['loc'])}: {first['msg']}): "
             f"{repair_advice(path)}"
         ) from error
     if len(record.tokens) != 1:

@@ -122,12 +122,13 @@ class TaskEffects:
         }
 
     def _test(self, metric: str) -> Comparison:
-        """Test each sticky token against the mean of its matches, over tokens."""
+        """Test each sticky token against its matches."""
         values = self._scores[metric][0]
         sticky, benign = (
             combine(self._clean - self._single(kind), values) for kind in (Kind.STICKY, Kind.BENIGN)
         )
-        return compare(sticky, benign.reshape(-1, len(sticky)).mean(axis=0), self._key)
+        # The first match of every sticky token comes first, then the second.
+        return compare(np.vstack([sticky, benign.reshape(-1, len(sticky))]).T, self._key)
 
     def _intervals(self, metric: str, contrasts: NDArray[np.float64]) -> list[Interval]:
         return contrast_intervals(self._scores[metric], contrasts, self._settings.confidence)

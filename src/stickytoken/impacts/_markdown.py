@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stickytoken.impacts.conclusion import cost_sentence
 from stickytoken.impacts.record import ImpactRecord, measured_kind
 from stickytoken.visible_text import markdown as escaped
 
@@ -53,6 +54,9 @@ def impact_markdown(record: ImpactRecord, rows: Mapping[str, Sequence[Mapping[st
     """
     kind = measured_kind(record)
     parts = [f"# What {kind} tokens cost {_cell(record.model)}", _settings_line(record)]
+    main = [effect for effect in rows["effects"] if effect["main"]]
+    if main:
+        parts.append("\n".join(f"- {_cell(cost_sentence(effect, kind))}" for effect in main))
     for name, columns in _SHOWN.items():
         if rows[name]:
             parts += [f"## {_TITLES[name]}", _table(columns, rows[name], kind)]
@@ -66,7 +70,8 @@ def _settings_line(record: ImpactRecord) -> str:
     given = record.settings
     return (
         f"{given['copies']} copies, placement {given['placement']}, insertion {given['insertion']}, side "
-        f"{given['side']}, {given['seeds']} repetitions; {given['confidence']:.0%} intervals."
+        f"{given['side']}, repetitions: {given['seeds']}; {given['confidence']:.0%} intervals over queries, "
+        "pairs or texts, for these tokens."
     )
 
 

@@ -34,7 +34,7 @@ AnyTask: TypeAlias = Task | MtebTask
 TaskSource: TypeAlias = "str | Path | Task | AbsTask"
 
 # Increase it when the same inputs give different numbers than before.
-_IDENTITY_VERSION = 1
+_IDENTITY_VERSION = 2
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Compute differences, intervals and tests from metrics under all conditions. Pure.
 
 Two sources of variation are kept apart. Intervals show how the numbers would vary with other queries, pairs
-or texts (bootstrap over units, tokens fixed). The test shows whether sticky tokens differ from matched benign
-tokens (sign flips over tokens, units fixed).
+or texts (bootstrap over units, tokens fixed). The test shows whether sticky tokens cost more than matched
+benign tokens (permutations within the matched sets, units fixed).
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Up to 12 tokens, the test enumerates all sign flips.
-_FLIPS = 4095
-_LEAST_TOKENS = 2
-_DECIMALS = 12
+# Up to so many ways to choose one member of every set, the test counts all of them; else it draws some.
+_MOST_COUNTED = 10_000
+_DRAWS = 9_999
+# Statistics that differ by less are equal: the order of summation changes them.
+_ROUNDING = 1e-12
+_LEAST_FOR_SPREAD = 2
 
 
 class Interval(NamedTuple):
@@ -31,8 +33,8 @@ class Comparison(NamedTuple):
     """Comparison of sticky with benign tokens on one task.
 
     Attributes:
-        p_value: one-sided p-value; None for fewer than two tokens.
-        effect_size: mean difference in standard deviations of the tokens' differences; None if undefined.
+        p_value: one-sided p-value; None without a matched set.
+        effect_size: mean difference in standard deviations of the sets' differences; None if undefined.
     """
 
     p_value: float | None
@@ -96,35 +98,42 @@ def _interval(point: float, drawn: NDArray[np.float64], tail: float) -> Interval
     return Interval(point, float(low), float(high))
 
 
-def compare(sticky: NDArray[np.float64], benign: NDArray[np.float64], key: Sequence[int]) -> Comparison:
+def compare(costs: NDArray[np.float64], key: Sequence[int]) -> Comparison:
     """Test whether sticky tokens cost more than the benign ones they are matched with.
 
-    The test randomly swaps the sticky and the benign token of each pair. Repetitions of a token are averaged
-    first, because they are not independent and must not be swapped separately.
+    A permutation test within strata (Good 2005, "Permutation, Parametric and Bootstrap Tests of Hypotheses"):
+    under the null hypothesis, any member of a matched set is as likely to be the sticky one. The statistic is
+    the mean over sets of the difference between that member and the mean of the others.
 
     Args:
-        sticky: cost of each sticky token, averaged over repetitions, shape (tokens,).
-        benign: cost of its matched tokens, averaged over them, shape (tokens,).
-        key: seed of the random swaps, used if there are too many to enumerate.
+        costs: cost of each token, averaged over repetitions, because these are not independent; one row per
+            matched set with the sticky token first, shape (sets, members). Rows with NaN are left out.
+        key: seed of the random choices, used if there are too many to count.
     """
-    from scipy.stats import permutation_test
-
-    defined = ~(np.isnan(sticky) | np.isnan(benign))
-    differences = (sticky - benign)[defined]
-    if len(differences) < _LEAST_TOKENS:
+    costs = costs[~np.isnan(costs).any(axis=1)]
+    sets, members = costs.shape
+    if not sets or members < 2:
         return Comparison(None, None)
-    test = permutation_test(
-        (differences,),
-        # Rounded, so that ties do not depend on the order of summation.
-        lambda values, axis: values.mean(axis=axis).round(_DECIMALS),
-        permutation_type="samples",
-        alternative="greater",
-        vectorized=True,
-        n_resamples=_FLIPS + 1,
-        rng=np.random.default_rng(list(key)),
-    )
-    spread = float(differences.std(ddof=1))
-    return Comparison(float(test.pvalue), float(differences.mean()) / spread if spread > 0 else None)
+    differences = (members * costs - costs.sum(axis=1, keepdims=True)) / (members - 1)
+    own = differences[:, 0]
+    spread = float(own.std(ddof=1)) if sets >= _LEAST_FOR_SPREAD else 0.0
+    effect_size = float(own.mean()) / spread if spread > _ROUNDING else None
+    return Comparison(_p_value(differences, key), effect_size)
+
+
+def _p_value(differences: NDArray[np.float64], key: Sequence[int]) -> float:
+    """Return the share of choices of one member per set whose mean is at least that of the first members."""
+    sets, members = differences.shape
+    least = differences[:, 0].mean() - _ROUNDING
+    if members**sets <= _MOST_COUNTED:
+        sums = np.zeros(1)
+        for row in differences:
+            sums = np.add.outer(sums, row).ravel()
+        return float((sums / sets >= least).mean())
+    chosen = np.random.default_rng(list(key)).integers(members, size=(_DRAWS, sets))
+    means = differences[np.arange(sets), chosen].mean(axis=1)
+    # The choice that was observed is one of them (Phipson and Smyth 2010).
+    return float((1 + (means >= least).sum()) / (1 + _DRAWS))
 
 
 def corrected(p_values: Sequence[float | None]) -> list[float | None]:

@@ -33,9 +33,9 @@ class ImpactSettings:
     placement: Placement = Placement.RANDOM
     insertion: Insertion = Insertion.IDS
     side: Side = Side.DOCUMENT
-    sticky: int = 10
-    benign: int = 1
-    seeds: int = 2
+    sticky: int = 5
+    benign: int = 8
+    seeds: int = 1
     resamples: int = 1000
     confidence: float = 0.9
     seed: int = 42

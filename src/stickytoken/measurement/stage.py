@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.insertion import Probe, Token
 from stickytoken.precision import Precision
+
+Measured: TypeAlias = float | list[float] | NDArray[np.floating[Any]]
+"""What a row of a shard holds: a number, or several."""
 
 # The number of shards is a multiple of this, so that one, two or four workers get equal shares.
 _TURNS = 4
@@ -39,7 +42,7 @@ class Stage(Protocol):
         """Return the encoder input for one token: all texts, or all id tuples."""
         ...
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
         """Compute the numbers of a token from the vectors of its probes, in order."""
         ...
 

@@ -309,7 +309,7 @@ def validated(kind: type[Record], raw: Any, path: Path) -> Record:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
         raise RunError(
-            f"{path} is not what a run writes ({where}: {first['msg']}): {repair_advice(path)}"
+            f"{path} is not a valid record ({where}: {first['msg']}): {repair_advice(path)}"
         ) from error
 
 

@@ -65,11 +65,6 @@ class Shape:
         # A quantile in a heavy tail needs a small spread, one in the body a larger one.
         return float(scipy.optimize.brentq(excess, 0.0, 10 * distance))
 
-    def halfway(self, other: Shape) -> Shape:
-        """Average two shapes: the skewness, and 1 / freedom."""
-        heaviness = (1 / self.freedom + 1 / other.freedom) / 2
-        return Shape(1 / heaviness if heaviness else math.inf, (self.skewness + other.skewness) / 2)
-
     def median(self, spread: float, noise: float) -> float:
         """Compute the median of effects and noise; noise moves the median of skewed effects to their mean."""
         if math.isfinite(self.freedom) or self.skewness == 0 or spread == 0:
@@ -108,7 +103,7 @@ class Null:
     shape: Shape
 
     @classmethod
-    def fit(cls, values: Vector, variance: float, of_part: Shape | None = None) -> Null:
+    def fit(cls, values: Vector, variance: float) -> Null:
         """Fit the width above the median, heavy tails on both sides and skewness to the right.
 
         Sticky tokens lie in the upper tail, and many of them look like a heavy tail; a long lower
@@ -119,8 +114,6 @@ class Null:
         Args:
             values: noisy effects of unselected tokens, shape (tokens,).
             variance: variance of their noise.
-            of_part: if the effects are a sum, the shape of one part of it: the body of a sum
-                looks more normal than its tails are.
         """
         levels = (1 - _TAIL, 1 - _WIDTH, 1 - _BODY, 0.5, _BODY, _WIDTH, _TAIL)
         low_tail, low_width, low_body, center, body, width, tail = (
@@ -133,8 +126,6 @@ class Null:
         if math.isinf(freedom):
             skewness = _skewness(center - low_width, width - center, noise, size)
         shape = Shape(freedom, skewness)
-        if of_part is not None:
-            shape = shape.halfway(of_part)
         spread = shape.spread(width - center, _WIDTH, noise)
         return cls(center - shape.median(spread, noise), spread, shape)
 

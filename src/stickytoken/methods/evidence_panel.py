@@ -24,7 +24,7 @@ class EvidencePanel:
 
     Attributes:
         carriers: texts of the carriers.
-        sentences: texts of the first anchors, those that can be shown.
+        sentences: texts of the anchors.
         stage: measures a token on them.
     """
 
@@ -41,8 +41,8 @@ def evidence_panel(
     Args:
         job: model and settings.
         texts: the carriers.
-        sentences: texts of the first anchors.
-        anchors: their vectors, and those of anchors that cannot be shown.
+        sentences: texts of the anchors.
+        anchors: their vectors.
         u: the model's mean similarity.
     """
     panel = anchors.against(unit_vectors(job.encoder.encode(texts)), u)
@@ -56,7 +56,7 @@ def evidence_panel(
     )
     symptoms = SymptomStage(tuple(carriers), copies, panel)
     shown = max(count for count in copies if count <= _PAIR_COPIES)
-    return EvidencePanel(texts, sentences, EvidenceStage(symptoms, shown, len(sentences)))
+    return EvidencePanel(texts, sentences, EvidenceStage(symptoms, shown))
 
 
 def fitting_copies(

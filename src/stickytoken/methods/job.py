@@ -103,7 +103,7 @@ class FolderRunner:
         shard_probes: int = SHARD_PROBES,
     ) -> None:
         self._engine = engine
-        self._folder = folder
+        self.folder = folder
         self.progress = progress
         self._shard_probes = shard_probes
         self._shards: dict[str, int] = {}
@@ -112,9 +112,9 @@ class FolderRunner:
         """Return one row per token, in their order; committed shards are not computed again."""
         shards: list[Shard] = cut_into_shards(tokens, stage.probes_per_token, self._shard_probes)
         self._shards[stage.name] = len(shards)
-        return run_stage(stage, shards, self._engine, self._folder, self.progress)
+        return run_stage(stage, shards, self._engine, self.folder, self.progress)
 
     @property
     def cost(self) -> ShardCost:
         """What all stages took so far, earlier sessions included."""
-        return self._folder.total_cost(self._shards)
+        return self.folder.total_cost(self._shards)

@@ -18,19 +18,13 @@ class Response(NamedTuple):
 
     Attributes:
         lifts: mean change over the pairs below the mean similarity, shape (K,).
-        sentence_lifts: the same over the anchors that are sentences, shape (K,).
         groups: the same by group of anchors, NaN if no pair of the group lies below, shape (K, G).
         rising: share of the pairs below that rise, shape (K,).
-        slope: slope of the similarity after on the similarity before, over all pairs, shape (K,).
-        intercept: intercept of the same line, shape (K,).
     """
 
     lifts: Vector
-    sentence_lifts: Vector
     groups: Vector
     rising: Vector
-    slope: Vector
-    intercept: Vector
 
 
 @dataclass(frozen=True)
@@ -40,14 +34,13 @@ class AnchorPanel:
     Attributes:
         vectors: unit vectors, shape (A, d).
         groups: group of each anchor, 0 to G - 1, shape (A,).
-        group_weights: weights that sum to 1, shape (G,).
-        sentence_groups: the first so many groups hold sentences.
+        group_weights: weights in the lift, which sum to 1; a group of weight 0 is measured beside it,
+            shape (G,).
     """
 
     vectors: NDArray[np.float32]
     groups: NDArray[np.intp]
     group_weights: Vector
-    sentence_groups: int
 
     @cached_property
     def weights(self) -> Vector:
@@ -55,11 +48,6 @@ class AnchorPanel:
         sizes = np.bincount(self.groups, minlength=len(self.group_weights))
         weights: Vector = (self.group_weights / sizes)[self.groups]
         return weights
-
-    @cached_property
-    def center(self) -> Vector:
-        """Weighted mean of the anchors, shape (d,)."""
-        return np.asarray(self.weights @ self.vectors, dtype=np.float64)
 
     @cached_property
     def membership(self) -> NDArray[np.float32]:
@@ -74,7 +62,7 @@ class AnchorPanel:
             mean_similarity: u; pairs below it count for the lift.
         """
         before = (carriers @ self.vectors.T).astype(np.float64)
-        return CarrierPanel(self, before, before < mean_similarity)
+        return CarrierPanel(self, carriers, before, before < mean_similarity)
 
 
 @dataclass(frozen=True)
@@ -83,11 +71,13 @@ class CarrierPanel:
 
     Attributes:
         panel: the anchors.
+        vectors: unit vectors of the carriers, shape (K, d).
         before: similarities, shape (K, A).
         below: pairs that count for the lift, shape (K, A).
     """
 
     panel: AnchorPanel
+    vectors: NDArray[np.float32]
     before: Vector
     below: NDArray[np.bool_]
 
@@ -96,33 +86,18 @@ class CarrierPanel:
         return np.asarray(self.below @ self.panel.membership, dtype=np.float64)
 
     @cached_property
-    def _pair_weights(self) -> Vector:
-        """Weights of the pairs below; each carrier's row sums to 1; shape (K, A)."""
-        return self._weights_of(self.panel.group_weights)
-
-    @cached_property
-    def _sentence_pair_weights(self) -> Vector:
-        """The same over the sentences alone."""
-        first = np.arange(len(self.panel.group_weights)) < self.panel.sentence_groups
-        return self._weights_of(np.where(first, self.panel.group_weights, 0.0))
-
-    def _weights_of(self, group_weights: Vector) -> Vector:
-        present = np.where(self._counts > 0, group_weights, 0.0)
+    def pair_weights(self) -> Vector:
+        """Weights of the pairs below; each carrier's row sums to 1, or to 0 without pairs; shape (K, A)."""
+        present = np.where(self._counts > 0, self.panel.group_weights, 0.0)
         totals = present.sum(axis=1, keepdims=True)
         present = np.divide(present, totals, out=np.zeros_like(present), where=totals > 0)
         shares = np.divide(present, self._counts, out=np.zeros_like(present), where=self._counts > 0)
         return np.where(self.below, shares[:, self.panel.groups], 0.0)
 
-    @cached_property
-    def _deviations(self) -> tuple[Vector, Vector]:
-        """Similarities before as deviations from their mean, and the weighted variance."""
-        weights = self.panel.weights
-        deviations = self.before - (self.before @ weights)[:, None]
-        return deviations, deviations**2 @ weights
-
-    def first(self, count: int) -> CarrierPanel:
-        """Keep the first carriers only."""
-        return CarrierPanel(self.panel, self.before[:count], self.below[:count])
+    def chosen(self, places: Sequence[int]) -> CarrierPanel:
+        """Keep some of the carriers."""
+        kept = np.array(places, dtype=np.intp)
+        return CarrierPanel(self.panel, self.vectors[kept], self.before[kept], self.below[kept])
 
     def response(self, vectors: NDArray[np.float32]) -> Response:
         """Measure the carriers with copies in them.
@@ -134,17 +109,10 @@ class CarrierPanel:
         change = after - self.before
         sums = np.where(self.below, change, 0.0) @ self.panel.membership
         groups = np.divide(sums, self._counts, out=np.full_like(sums, np.nan), where=self._counts > 0)
-        deviations, variance = self._deviations
-        covariance = (after * deviations) @ self.panel.weights
-        slope = np.divide(covariance, variance, out=np.full_like(variance, np.nan), where=variance > 0)
-        weights = self.panel.weights
         return Response(
-            lifts=(change * self._pair_weights).sum(axis=1),
-            sentence_lifts=(change * self._sentence_pair_weights).sum(axis=1),
+            lifts=(change * self.pair_weights).sum(axis=1),
             groups=groups,
-            rising=((change > 0) * self._pair_weights).sum(axis=1),
-            slope=slope,
-            intercept=after @ weights - slope * (self.before @ weights),
+            rising=((change > 0) * self.pair_weights).sum(axis=1),
         )
 
 
@@ -158,18 +126,7 @@ def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return units
 
 
-def group_weights(sentence_groups: int, vocabulary_groups: int, vocabulary_share: float) -> Vector:
-    """Weigh groups: those of sentences share one part equally, those of the vocabulary the other."""
-    share = vocabulary_share if vocabulary_groups else 0.0
-    return np.concatenate(
-        [
-            np.full(sentence_groups, (1 - share) / sentence_groups),
-            np.full(vocabulary_groups, share / max(1, vocabulary_groups)),
-        ]
-    )
-
-
-def balanced(groups: Sequence[str], count: int, seed: int) -> list[int]:
+def balanced(groups: Sequence[str], count: int, seed: int | Sequence[int]) -> list[int]:
     """Draw indices from all groups in turn, so that the groups stay level until they run out.
 
     Args:

@@ -10,11 +10,13 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, Type
 
 import polars as pl
 
+from stickytoken.errors import InputError
 from stickytoken.measurement.progress import ProgressCallback
 from stickytoken.methods.descriptions import Column, Fact, Figure, PlanTexts, ProbeTable, Scale
 from stickytoken.methods.entry import MethodEntry
 from stickytoken.methods.evidence_panel import EvidencePanel
 from stickytoken.methods.job import FolderRunner, Job, MethodSettings
+from stickytoken.methods.judgement import Judgement
 from stickytoken.methods.records import PlanRecord, ResultRecord
 from stickytoken.methods.stored_settings import StoredSettings
 from stickytoken.methods.verdicts import Verdict
@@ -102,8 +104,9 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     """A detection method.
 
     tokens.parquet has at least token_id, token, decoded, category, lift and verdict. A method that grades
-    sticky tokens has a column severity (severe, serious, mild or negligible); one with intervals has
-    lift_low and lift_high. Reports use them where they are.
+    flagged tokens has a column severity (severe, serious, mild or negligible, null for benign tokens); one
+    that says what a topical token is about has a column kind; one with intervals has lift_low and lift_high.
+    Reports use them where they are.
 
     Attributes:
         entry: in the registry: name and options.
@@ -111,12 +114,13 @@ class Method(ABC, Generic[Settings, Plan, Result]):
         plan_record: the class of its plan.json.
         result_record: the class of its result in run.json.
         columns: that tokens.parquet must have.
-        listed: columns that `stickytoken show` prints between category and verdict.
+        listed: columns that `stickytoken show` prints between category and verdict; one of text is left out
+            where no token has a value.
         reported: columns that a report shows behind the verdict; ``sd`` is the lift on the method's scale.
         ranked_by: the column that says how bad a token is, the worst highest.
         verdicts: that it gives.
         judges_every_token: whether no token is left without a verdict.
-        uses_topics: whether the topics of the sentences change its numbers.
+        uses_topics: whether the topics of the sentences, and the bundled kinds of text, change its numbers.
         glossary: words of its reports and what they mean.
     """
 
@@ -190,6 +194,37 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     @abstractmethod
     def probe_lines(self, probed: Sequence[Any]) -> list[ProbeTable | str]:
         """Lay out what `probe` returned as tables and sentences."""
+
+    def require_judging(self, run: FinishedRun[Plan, Result]) -> None:
+        """Refuse a run that cannot judge another corpus.
+
+        Raises:
+            InputError: the method measures nothing that says what a token does elsewhere.
+            RunError: the run lacks what is needed.
+        """
+        raise self._cannot_judge(run)
+
+    def judge(
+        self, job: Job[Settings], run: FinishedRun[Plan, Result], anchors: int, progress: ProgressCallback
+    ) -> Judgement:
+        """Judge the job's tokens on its corpus by a finished run.
+
+        Args:
+            job: model, settings, corpus, and the tokens of the run.
+            run: the run.
+            anchors: texts of the corpus to compare with, at most.
+            progress: called after every step.
+
+        Raises:
+            InputError: the method cannot judge, or not this corpus.
+        """
+        raise self._cannot_judge(run)
+
+    def _cannot_judge(self, run: FinishedRun[Plan, Result]) -> InputError:
+        return InputError(
+            f"{run.path} is a run of the method {self.entry.name}, which cannot judge another corpus: detect "
+            "with --method profile"
+        )
 
     def scale(self, run: FinishedRun[Plan, Result]) -> Scale | None:
         """Say what makes lifts comparable between models; None where the method does not measure it."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.insertion import Probe, Token
+from stickytoken.methods.panel import CarrierPanel
 from stickytoken.methods.symptoms import SymptomStage
 from stickytoken.precision import Precision
 
@@ -37,14 +38,12 @@ class EvidenceStage:
     Attributes:
         symptoms: the curve.
         copies: number of copies in the pairs; one of the numbers in the curve.
-        sentences: the first so many anchors are sentences and can be shown.
         name: name of the stage.
         precision: precision of the model; None is its own.
     """
 
     symptoms: SymptomStage
     copies: int
-    sentences: int
     name: str = "evidence"
     precision: Precision | None = None
 
@@ -60,7 +59,8 @@ class EvidenceStage:
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
         """Measure the curve, the typical pair and the pair that rises most; empty if no pair lies below.
 
-        The typical pair is the one whose rise is nearest to the mean over all pairs below.
+        The typical pair is the one whose rise is nearest to the mean over the pairs below, which weigh as
+        they do in the lift.
         """
         row = dict(self.symptoms.measure(token, vectors))
         panel = self.symptoms.panel
@@ -68,10 +68,15 @@ class EvidenceStage:
         units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         inserted = units.reshape(len(self.symptoms.carriers), len(self.symptoms.copies), -1)[:, place]
         after = (inserted @ panel.panel.vectors.T).astype(np.float64)
-        shown = panel.below & (np.arange(after.shape[1]) < self.sentences)
-        mean = float((after - panel.before)[panel.below].mean()) if panel.below.any() else 0.0
-        pairs = pairs_to_show(panel.before, after, shown, mean)
+        pairs = pairs_to_show(panel.before, after, panel.below, _lift(panel, after))
         return row | {name: list(map(float, pair)) for name, pair in pairs.items()}
+
+
+def _lift(panel: CarrierPanel, after: NDArray[np.float64]) -> float:
+    """Average the rise over the carriers that have pairs below; 0 without a pair."""
+    present = panel.pair_weights.sum(axis=1) > 0
+    rises = (panel.pair_weights * (after - panel.before)).sum(axis=1)[present]
+    return float(rises.mean()) if len(rises) else 0.0
 
 
 def pairs_to_show(

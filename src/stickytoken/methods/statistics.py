@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -82,81 +81,28 @@ def mean_with_interval(centred: Vector, confidence: float, common_variance: floa
     return Estimates(value, error, value - half, value + half)
 
 
-@dataclass(frozen=True)
-class Regression:
-    """A prior for effects: normal around a line in known covariates (Fay and Herriot 1979).
+def shrunk(values: Vector, variance: float, spread: float, confidence: float) -> Estimates:
+    """Compute posterior means and intervals under a normal prior around 0 (James and Stein 1961).
 
-    Attributes:
-        coefficients: coefficients of the covariates, the intercept last.
-        variance: variance of the effects around the line.
+    mean = kept x value, variance = kept x variance, kept = spread / (spread + variance).
+
+    Args:
+        values: noisy effects, shape (tokens,).
+        variance: variance of their noise.
+        spread: variance of the effects.
+        confidence: coverage of the intervals.
     """
-
-    coefficients: Vector
-    variance: float
-
-    @classmethod
-    def fit(cls, values: Vector, variance: float, covariates: Vector) -> Regression:
-        """Fit by least squares and moments.
-
-        Args:
-            values: noisy effects, shape (tokens,).
-            variance: variance of their noise.
-            covariates: shape (tokens, covariates).
-        """
-        design = _with_intercept(covariates)
-        coefficients = np.asarray(np.linalg.lstsq(design, values, rcond=None)[0], dtype=np.float64)
-        residuals = values - design @ coefficients
-        freedom = max(1, len(values) - design.shape[1])
-        return cls(coefficients, max(0.0, float(residuals @ residuals) / freedom - variance))
-
-    def scaled(self, factor: float) -> Regression:
-        """Scale the prior as the effects are scaled."""
-        return Regression(self.coefficients * factor, self.variance * factor**2)
-
-    def shrink(self, values: Vector, variances: Vector, covariates: Vector, confidence: float) -> Estimates:
-        """Compute posterior means and intervals: the noisier a value, the closer to the line.
-
-        mean = line + (1 - B) (value - line), variance = (1 - B) v, B = v / (v + prior variance).
-
-        Args:
-            values: noisy effects, shape (tokens,).
-            variances: variances of their noise, shape (tokens,).
-            covariates: shape (tokens, covariates).
-            confidence: coverage of the intervals.
-        """
-        line = _with_intercept(covariates) @ self.coefficients
-        total = variances + self.variance
-        kept = np.divide(self.variance, total, out=np.ones_like(total), where=total > 0)
-        value = line + kept * (values - line)
-        error = np.sqrt(kept * variances)
-        half = scipy.stats.norm.ppf((1 + confidence) / 2) * error
-        return Estimates(value, error, value - half, value + half)
-
-
-def _with_intercept(covariates: Vector) -> Vector:
-    return np.column_stack([covariates, np.ones(len(covariates))])
+    total = spread + variance
+    kept = spread / total if total > 0 else 1.0
+    value = kept * values
+    error = np.full(len(values), np.sqrt(kept * variance))
+    half = scipy.stats.norm.ppf((1 + confidence) / 2) * error
+    return Estimates(value, error, value - half, value + half)
 
 
 def q_values(p_values: Vector) -> Vector:
     """Find the smallest false discovery rate that rejects each hypothesis (Benjamini and Hochberg 1995)."""
     return np.asarray(scipy.stats.false_discovery_control(p_values, method="bh"), dtype=np.float64)
-
-
-def weighted_quantile(values: Vector, weights: Vector, level: float) -> Vector:
-    """Compute the lower weighted quantile along the last axis.
-
-    It is the smallest value at or below which ``level`` of the weight lies.
-
-    Args:
-        values: shape (..., n).
-        weights: shape (n,), summing to 1.
-        level: between 0 and 1.
-    """
-    order = np.argsort(values, axis=-1, kind="stable")
-    reached = np.cumsum(weights[order], axis=-1) >= level - 1e-12
-    first = np.argmax(reached, axis=-1)[..., None]
-    chosen = np.take_along_axis(order, first, axis=-1)
-    return np.asarray(np.take_along_axis(values, chosen, axis=-1)[..., 0], dtype=np.float64)
 
 
 def scale_between(first: Vector, reliability: float, second: Vector) -> float:

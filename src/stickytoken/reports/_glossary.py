@@ -13,7 +13,7 @@ _SHARED = {
     "into one of them. A lift of 0.1 takes a pair from 0.05 to 0.15.",
     "validation rate": "The share of unrelated pairs whose similarity rises. A rate means little by itself: "
     "compare it with those of other tokens.",
-    "kind": "Special: a control token. Unused: a placeholder. Byte: a piece of a character. Symbol: neither "
+    "entry": "Special: a control token. Unused: a placeholder. Byte: a piece of a character. Symbol: neither "
     "letters nor digits. Subword: continues a word. Whole word: a word or its beginning.",
     "category": "Whether decoding and encoding gives the entry back. OK and OK_SPECIAL can occur in text.",
 }

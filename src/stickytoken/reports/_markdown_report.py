@@ -85,6 +85,8 @@ def _card(card: Card) -> str:
     if row.get("validation_rate") is not None:
         lift += f", validation rate {number(row['validation_rate'], 3)}"
     grade = grade or row["verdict"] or "not judged"
+    if row.get("kind"):
+        grade += f", lifts most: {row['kind']}"
     lines = [f"- **{markdown(row['token'])}** ({markdown(grade)}): {markdown(lift)}"]
     for pair in card.pairs:
         which = "typical" if pair.which == "typical" else "rises most"

@@ -84,7 +84,9 @@ def _costs(impact: Impact, suffix: str) -> list[ReportFigure]:
             costs(effects, kind),
             describe_costs(effects, kind),
             f"{_treatment(impact)} The further right, the more of the score is lost. Copies of any token "
-            "cost something; what counts is how much more the measured ones cost than the benign.",
+            "cost something; what counts is how much more the measured ones cost than the benign. Whether "
+            "other tokens of either kind would differ, only the p value says: it compares tokens with their "
+            "matches.",
             costs_table(effects, kind),
             {"xaxis.title.text": "score lost<br>(clean minus edited)"},
             in_markdown=True,
@@ -128,5 +130,5 @@ def _treatment(impact: Impact) -> str:
     given = impact.record.settings
     return (
         f"{given['copies']} copies, placement {given['placement']}, side {given['side']}; intervals of "
-        f"{given['confidence']:.0%} over queries, pairs or texts."
+        f"{given['confidence']:.0%} over queries, pairs or texts, for these tokens."
     )

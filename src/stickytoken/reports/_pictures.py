@@ -33,7 +33,7 @@ def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     if importlib.util.find_spec("kaleido") is None:
         raise MissingExtraError("saving figures", "figures")
     if not figures:
-        raise InputError("there is no figure to save: none of the runs is finished")
+        raise InputError("there are no figures to save: none of the runs is finished")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

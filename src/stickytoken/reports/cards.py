@@ -56,7 +56,7 @@ def cards(content: RunContent) -> list[Card]:
 
 
 def card_of(content: RunContent, token_id: int) -> Card | None:
-    """Return the card of any token; None if the run did not look at it."""
+    """Return the card of any token; None if the run did not examine it."""
     rows = rows_of(content, content.tokens.filter(token_id=token_id))
     if not rows:
         return None

@@ -288,7 +288,7 @@ def _notes(names: Sequence[str], contents: Sequence[RunContent]) -> list[str]:
     if len(sources) > 1 or len(corpora) > len({content.record.method for content in contents}):
         found.append("the runs used different sentences")
     if len({str(part.get("tokens")) for part in parts}) > 1:
-        found.append("the runs did not look at the same tokens: a blank does not mean benign")
+        found.append("the runs did not examine the same tokens: a blank does not mean benign")
     for name, content in zip(names, contents, strict=True):
         found += [f"{name}: {note}" for note in notes(content)]
     return found

@@ -50,7 +50,7 @@ class RunContent:
         record: run.json.
         run: the finished run; None if it is unfinished.
         plan: plan.json; None if it is not written yet.
-        tokens: tokens.parquet with kind, script, length and position; empty if it is unfinished.
+        tokens: tokens.parquet with entry, script, length and position; empty if it is unfinished.
         vocabulary: the vocabulary with its categories; None if it is not written yet.
         evidence: curves, pairs and the map; None if they were not kept.
         measured: number of tokens with committed results, by stage; only of an unfinished run.
@@ -192,20 +192,22 @@ def _of_this_model(found: StoredExplanation, run: Run, names: dict[int, str | No
     own, explained = (each.identity_parts.get("encoder") for each in (run.record, found.record))
     if isinstance(own, dict) and (parts := differences(own, explained or {})):
         raise RunError(
-            f"{found.path} explains another model than that of the run (they differ in {', '.join(parts)}): "
+            f"{found.path} explains another model, not that of the run (they differ in {', '.join(parts)}): "
             "run explain with the model of the run"
         )
     token_id, token = found.token.token_id, found.token.token
     if names.get(token_id, token) != token:
         raise RunError(
             f"{found.path} explains the token {token!r}, and the run's token {token_id} is "
-            f"{names[token_id]!r}: it is of another model"
+            f"{names[token_id]!r}: it belongs to another model"
         )
     return found
 
 
 def classified(tokens: pl.DataFrame, vocabulary: pl.DataFrame | None) -> pl.DataFrame:
-    """Add the columns kind, script, length (characters) and position (share of the vocabulary before it).
+    """Describe the entries: columns entry (its kind), script, length and position.
+
+    The length is in characters, the position the share of the vocabulary before the entry.
 
     Args:
         tokens: with token_id, token, decoded, category.
@@ -220,7 +222,7 @@ def classified(tokens: pl.DataFrame, vocabulary: pl.DataFrame | None) -> pl.Data
     return (
         tokens.join(ranks, on="token_id", how="left")
         .with_columns(
-            kind=pl.Series(kinds, dtype=pl.String),
+            entry=pl.Series(kinds, dtype=pl.String),
             script=pl.Series(scripts, dtype=pl.String),
             length=pl.Series(lengths, dtype=pl.Int64),
             position=pl.col("rank") / size,

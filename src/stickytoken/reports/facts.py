@@ -14,7 +14,8 @@ from stickytoken.reports.content import RunContent, category_counts
 def headline(content: RunContent) -> str:
     """Say in one sentence whether this model has a problem, and how bad it is."""
     if content.run is None:
-        measured = next(iter(content.measured.values()), 0)
+        # Stages overlap, and beside a selection of tokens random ones are measured.
+        measured = min(max(content.measured.values(), default=0), content.record.tokens)
         return (
             f"{content.record.model.name}: not finished, {measured:,} of {content.record.tokens:,} tokens "
             "have been measured so far."

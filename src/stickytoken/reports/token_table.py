@@ -6,12 +6,11 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.detection.flagged import is_flagged
 from stickytoken.methods.descriptions import Column
 from stickytoken.reports.content import RunContent, standardized_lift
 
 _FIRST = (Column("token", "token"), Column("verdict", "verdict"))
-_LAST = (Column("kind", "kind"), Column("script", "script"), Column("token_id", "id"))
+_LAST = (Column("entry", "entry"), Column("script", "script"), Column("token_id", "id"))
 
 
 def columns(content: RunContent) -> tuple[Column, ...]:
@@ -25,10 +24,7 @@ def flagged_rows(content: RunContent) -> list[dict[str, Any]]:
 
 
 def rows_of(content: RunContent, tokens: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return rows of tokens with `sd`, their lift beyond an ordinary token's; severity only where flagged."""
+    """Return rows of tokens with `sd`, their lift beyond an ordinary token's."""
     if tokens.is_empty():
         return []
-    shown = tokens.with_columns(sd=standardized_lift(content))
-    if "severity" in shown.columns:
-        shown = shown.with_columns(severity=pl.when(is_flagged()).then("severity"))
-    return shown.to_dicts()
+    return tokens.with_columns(sd=standardized_lift(content)).to_dicts()

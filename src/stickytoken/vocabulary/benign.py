@@ -13,8 +13,8 @@ from stickytoken.vocabulary.categories import Vocabulary
 
 # A comparison needs at least so many.
 LEAST_BENIGN = 3
-# So many are drawn at least: whoever asks for fewer gets the first of the same ones.
-_LEAST_DRAWN = 16
+# So many are drawn at a time: whoever asks for fewer gets the first of the same ones.
+_BLOCK = 16
 # Tokens are drawn from this many times as many nearest ones.
 _POOL = 4
 # A difference of one character in length weighs as much as this share of the vocabulary in position.
@@ -42,7 +42,7 @@ def match_benign(
 
     They are of the same category, alike in whether they begin a word, and near in length of the text and in
     position in the vocabulary, which for most tokenizers is an order of frequency. The first of them are the
-    same for every ``count`` up to sixteen.
+    same for every ``count``.
 
     Args:
         vocabulary: of the model.
@@ -109,8 +109,22 @@ def match_apart(
 
 
 def _drawn(vocabulary: Vocabulary, place: int, excluded: Collection[int], count: int, seed: int) -> list[int]:
-    """Draw places among the nearest tokens, in an order that is no order of nearness."""
-    count = max(count, _LEAST_DRAWN)
+    """Draw places among the nearest tokens, in an order that is no order of nearness.
+
+    They are drawn in blocks, so that what is drawn for a smaller count comes first.
+    """
+    found: list[int] = []
+    for block in range(-(-count // _BLOCK)):
+        near = _nearest(vocabulary, place, excluded, (block + 1) * _BLOCK)
+        pool = [other for other in near if other not in found]
+        key = [seed, vocabulary.ids[place], *([block] if block else [])]
+        chosen = np.random.default_rng(key).choice(len(pool), min(_BLOCK, len(pool)), replace=False)
+        found += [pool[k] for k in chosen]
+    return found
+
+
+def _nearest(vocabulary: Vocabulary, place: int, excluded: Collection[int], count: int) -> list[int]:
+    """Places of the tokens to draw so many from, the nearest first."""
     pool = _alike(vocabulary, place, excluded)
     begins = [other for other in pool if _begins_word(vocabulary, other) == _begins_word(vocabulary, place)]
     length = len(vocabulary.decoded[place].strip())
@@ -120,9 +134,7 @@ def _drawn(vocabulary: Vocabulary, place: int, excluded: Collection[int], count:
         return lengths * _SHARE_PER_CHARACTER + abs(other - place) / len(vocabulary)
 
     candidates = begins if len(begins) >= count else pool
-    nearest = sorted(candidates, key=lambda other: (distance(other), other))[: _POOL * count]
-    generator = np.random.default_rng([seed, vocabulary.ids[place]])
-    return [nearest[k] for k in generator.choice(len(nearest), min(count, len(nearest)), replace=False)]
+    return sorted(candidates, key=lambda other: (distance(other), other))[: _POOL * count]
 
 
 def _alike(vocabulary: Vocabulary, place: int, excluded: Collection[int]) -> list[int]:

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stickytoken.methods.panel import AnchorPanel, balanced, group_weights
+from stickytoken.methods.panel import AnchorPanel, balanced
 
 DIMENSION = 6
-# Ten anchors in four groups, the first two of them sentences; unequal sizes and weights.
+# Ten anchors in four groups of unequal sizes and weights; the last one is measured beside the lift.
 GROUPS = np.array([0, 1, 2, 3, 0, 1, 2, 0, 2, 2])
-WEIGHTS = np.array([0.3, 0.1, 0.4, 0.2])
-SENTENCE_GROUPS = 2
+WEIGHTS = np.array([0.3, 0.2, 0.5, 0.0])
 
 
 def unit(vectors):
@@ -26,7 +25,7 @@ def draw(seed, count):
 
 
 def panel_of(seed):
-    return AnchorPanel(draw([seed, 1], len(GROUPS)), GROUPS, WEIGHTS, SENTENCE_GROUPS)
+    return AnchorPanel(draw([seed, 1], len(GROUPS)), GROUPS, WEIGHTS)
 
 
 def weight_of(anchor):
@@ -38,10 +37,10 @@ def similarities(carriers, anchors):
     return (carriers @ anchors.T).astype(float).tolist()
 
 
-def slow_mean(change, below, groups, kept):
+def slow_mean(change, below, groups):
     """Mean over pairs by group, then over the groups that have any, by weight; 0 where none has."""
     total = weight = 0.0
-    for group in kept:
+    for group in range(len(WEIGHTS)):
         own = [change[a] for a in range(len(change)) if below[a] and groups[a] == group]
         if own:
             total += WEIGHTS[group] * sum(own) / len(own)
@@ -50,7 +49,7 @@ def slow_mean(change, below, groups, kept):
 
 
 def slow_response(panel, before, after, u):
-    """One carrier: lift, lift on sentences, lift by group, share that rises."""
+    """One carrier: lift, lift by group, share that rises."""
     change = [b - a for a, b in zip(before, after, strict=True)]
     below = [a < u for a in before]
     by_group = []
@@ -59,13 +58,8 @@ def slow_response(panel, before, after, u):
             c for c, is_below, g in zip(change, below, panel.groups, strict=True) if is_below and g == group
         ]
         by_group.append(sum(own) / len(own) if own else math.nan)
-    everything, sentences = range(len(WEIGHTS)), range(SENTENCE_GROUPS)
-    return (
-        slow_mean(change, below, panel.groups, everything),
-        slow_mean(change, below, panel.groups, sentences),
-        by_group,
-        slow_mean([float(c > 0) for c in change], below, panel.groups, everything),
-    )
+    rising = slow_mean([float(c > 0) for c in change], below, panel.groups)
+    return slow_mean(change, below, panel.groups), by_group, rising
 
 
 # AnchorPanel
@@ -78,12 +72,6 @@ def test_anchors_of_a_group_share_its_weight_equally_and_all_weights_sum_to_one(
         assert panel.weights[anchor] == pytest.approx(weight_of(anchor))
     for group in range(4):
         assert panel.weights[group == GROUPS].sum() == pytest.approx(WEIGHTS[group])
-
-
-def test_the_center_is_the_weighted_mean_of_the_anchors():
-    panel = panel_of(1)
-    expected = sum(weight_of(anchor) * panel.vectors[anchor].astype(float) for anchor in range(len(GROUPS)))
-    assert np.allclose(panel.center, expected, atol=1e-7)
 
 
 def test_every_anchor_belongs_to_its_group_alone():
@@ -115,81 +103,81 @@ def test_lifts_and_rising_pairs_equal_loops_over_pairs(seed, level):
     u = float(np.quantile(before, min(level, 1))) + (level > 1)
     found = panel.against(carriers, u).response(copies)
     for k in range(7):
-        lift, on_sentences, by_group, rising = slow_response(panel, before[k], after[k], u)
+        lift, by_group, rising = slow_response(panel, before[k], after[k], u)
         assert found.lifts[k] == pytest.approx(lift, abs=1e-12)
-        assert found.sentence_lifts[k] == pytest.approx(on_sentences, abs=1e-12)
         assert found.groups[k] == pytest.approx(by_group, abs=1e-12, nan_ok=True)
         assert found.rising[k] == pytest.approx(rising, abs=1e-12)
 
 
-def test_the_levels_of_the_loops_leave_out_groups_sentences_and_whole_carriers():
+def test_the_levels_of_the_loops_leave_out_groups_of_the_lift_and_whole_carriers():
     """Otherwise the test above would prove nothing about them."""
-    empty_groups = empty_sentences = empty_carriers = 0
+    empty_groups = empty_lifts = empty_carriers = 0
     for seed in range(8):
         panel, carriers = panel_of(seed), draw([seed, 2], 7)
         below = panel.against(carriers, float(np.quantile(carriers @ panel.vectors.T, 0.1))).below
         counts = below @ panel.membership
         empty_groups += int(((counts == 0).any(axis=1) & (counts > 0).any(axis=1)).sum())
-        empty_sentences += int(((counts[:, :2] == 0).all(axis=1) & (counts > 0).any(axis=1)).sum())
+        empty_lifts += int(((counts[:, :3] == 0).all(axis=1) & (counts > 0).any(axis=1)).sum())
         empty_carriers += int((counts == 0).all(axis=1).sum())
-    assert min(empty_groups, empty_sentences, empty_carriers) > 3
+    assert min(empty_groups, empty_carriers) > 3
+    assert empty_lifts > 0
+
+
+def test_pairs_below_share_the_weights_of_their_groups():
+    for seed in range(8):
+        panel, carriers = panel_of(seed), draw([seed, 2], 7)
+        found = panel.against(carriers, float(np.quantile(carriers @ panel.vectors.T, 0.3)))
+        for k in range(7):
+            groups = [GROUPS[a] for a in range(10) if found.below[k, a]]
+            whole = sum(WEIGHTS[group] for group in set(groups))
+            for a in range(10):
+                expected = 0.0
+                if found.below[k, a] and WEIGHTS[GROUPS[a]] > 0:
+                    expected = WEIGHTS[GROUPS[a]] / groups.count(GROUPS[a]) / whole
+                assert found.pair_weights[k, a] == pytest.approx(expected)
+
+
+def test_a_group_of_no_weight_has_a_lift_of_its_own_and_no_say_in_the_lift():
+    panel, carriers, copies = panel_of(3), draw([3, 2], 5), draw([3, 3], 5)
+    kept = GROUPS != 3
+    without = AnchorPanel(panel.vectors[kept], GROUPS[kept], WEIGHTS[:3])
+    found, expected = (each.against(carriers, 2.0).response(copies) for each in (panel, without))
+    assert np.allclose(found.lifts, expected.lifts, atol=1e-12)
+    assert np.allclose(found.rising, expected.rising, atol=1e-12)
+    assert np.allclose(found.groups[:, :3], expected.groups, atol=1e-6)
+    assert np.isfinite(found.groups[:, 3]).all()
 
 
 def test_a_carrier_without_a_pair_below_has_no_lift_and_no_group():
     panel, carriers = panel_of(4), draw([4, 2], 3)
     found = panel.against(carriers, -2.0).response(draw([4, 3], 3))
-    assert found.lifts.tolist() == found.sentence_lifts.tolist() == found.rising.tolist() == [0, 0, 0]
+    assert found.lifts.tolist() == found.rising.tolist() == [0, 0, 0]
     assert np.isnan(found.groups).all()
-    assert np.isfinite(found.slope).all()
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_slope_and_intercept_are_those_of_weighted_least_squares_over_all_pairs(seed):
-    panel, carriers, copies = panel_of(seed), draw([seed, 2], 5), draw([seed, 3], 5)
-    before, after = similarities(carriers, panel.vectors), similarities(copies, panel.vectors)
-    found = panel.against(carriers, 0.2).response(copies)
-    roots = [math.sqrt(weight_of(anchor)) for anchor in range(len(GROUPS))]
-    for k in range(5):
-        slope, intercept = np.polyfit(before[k], after[k], 1, w=roots)
-        assert (found.slope[k], found.intercept[k]) == pytest.approx((slope, intercept), abs=1e-9)
-    assert np.array_equal(found.slope, panel.against(carriers, -2.0).response(copies).slope)
-
-
-def test_copies_that_change_nothing_give_no_lift_and_the_line_through_the_origin():
+def test_copies_that_change_nothing_give_no_lift():
     panel, carriers = panel_of(5), draw([5, 2], 4)
     found = panel.against(carriers, 2.0).response(carriers)
     assert not found.lifts.any()
-    assert not found.sentence_lifts.any()
     assert not found.rising.any()
     assert not found.groups.any()
-    assert np.allclose(found.slope, 1)
-    assert np.allclose(found.intercept, 0, atol=1e-12)
 
 
-def test_where_all_similarities_are_equal_before_there_is_no_line():
-    anchors = np.tile(unit(np.array([[1.0, 2.0, 0.0]])), (3, 1))
-    panel = AnchorPanel(anchors, np.zeros(3, np.intp), np.ones(1), 1)
-    carriers = np.array([[1.0, 0.0, 0.0]], dtype=np.float32)
-    response = panel.against(carriers, 1.0).response(carriers[:, [1, 0, 2]])
-    assert response.lifts[0] == pytest.approx(5**-0.5)
-    assert np.isnan([response.slope[0], response.intercept[0]]).all()
-
-
-def test_with_all_pairs_below_the_lift_is_the_change_toward_the_center():
+def test_with_all_pairs_below_the_lift_is_the_change_toward_the_mean_anchor():
     panel, carriers, copies = panel_of(6), draw([6, 2], 5), draw([6, 3], 5)
     found = panel.against(carriers, 2.0).response(copies)
-    assert np.allclose(found.lifts, (copies - carriers) @ panel.center, atol=1e-6)
+    center = sum(weight_of(anchor) * panel.vectors[anchor].astype(float) for anchor in range(len(GROUPS)))
+    assert np.allclose(found.lifts, (copies - carriers) @ center, atol=1e-6)
     assert np.allclose(found.lifts, found.groups @ WEIGHTS, atol=1e-12)
-    shares = WEIGHTS[:2] / WEIGHTS[:2].sum()
-    assert np.allclose(found.sentence_lifts, found.groups[:, :2] @ shares, atol=1e-12)
 
 
-def test_the_first_carriers_respond_as_they_do_among_all():
+def test_chosen_carriers_respond_as_they_do_among_all():
     panel, carriers, copies = panel_of(7), draw([7, 2], 6), draw([7, 3], 6)
-    whole = panel.against(carriers, 0.3)
-    part, expected = whole.first(2).response(copies[:2]), whole.response(copies)
+    whole, places = panel.against(carriers, 0.3), [4, 1]
+    part, expected = whole.chosen(places).response(copies[places]), whole.response(copies)
     for some, everything in zip(part, expected, strict=True):
-        assert np.allclose(some, everything[:2], atol=1e-6, equal_nan=True)
+        assert np.allclose(some, everything[places], atol=1e-6, equal_nan=True)
+    assert np.array_equal(whole.chosen(places).vectors, carriers[places])
 
 
 @settings(deadline=None, derandomize=True, max_examples=30)
@@ -197,24 +185,10 @@ def test_the_first_carriers_respond_as_they_do_among_all():
 def test_the_order_of_anchors_and_of_carriers_changes_nothing(anchors, carriers):
     anchors, carriers = np.array(anchors), np.array(carriers)
     panel, without, copies = panel_of(8), draw([8, 2], 5), draw([8, 3], 5)
-    turned = AnchorPanel(panel.vectors[anchors], GROUPS[anchors], WEIGHTS, SENTENCE_GROUPS)
+    turned = AnchorPanel(panel.vectors[anchors], GROUPS[anchors], WEIGHTS)
     found = turned.against(without[carriers], 0.35).response(copies[carriers])
     for left, right in zip(found, panel.against(without, 0.35).response(copies), strict=True):
         assert np.allclose(left, right[carriers], atol=1e-6, equal_nan=True)
-
-
-# group_weights
-
-
-@pytest.mark.parametrize(("sentences", "entries", "share"), [(3, 5, 2 / 3), (1, 1, 0.25), (7, 2, 0.0)])
-def test_group_weights_split_each_part_equally(sentences, entries, share):
-    found = group_weights(sentences, entries, share)
-    assert found == pytest.approx([(1 - share) / sentences] * sentences + [share / entries] * entries)
-    assert found.sum() == pytest.approx(1)
-
-
-def test_without_vocabulary_groups_sentences_have_all_the_weight():
-    assert group_weights(4, 0, 2 / 3).tolist() == [0.25] * 4
 
 
 # balanced

@@ -73,16 +73,15 @@ def test_the_lifts_of_the_placements_average_to_that_of_the_token(encoder, vocab
 
 
 def test_the_symptom_curve_equals_that_of_a_plain_version(model, encoder, vocabulary, tmp_path):
-    """Copies behind the first twelve carriers of the last round, against all anchors."""
+    """Copies behind the first twelve carriers, against the anchors that the lift is measured on."""
     run = profiled.detect_profile(encoder, tmp_path / "run", tokens=[STICKY])
     (evidence,) = probed(encoder, vocabulary, [STICKY])
     curve, plan = evidence.curve, run.plan
     assert curve.copies == [0, *SYMPTOM_COPIES]
-    texts = dict(run.vocabulary.select("token_id", "decoded").iter_rows())
-    anchors = [anchor.text for anchor in plan.sentence_anchors]
-    anchors += [texts[anchor.token_id] for anchor in plan.vocabulary_anchors]
+    anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
+    assert 0 < len(anchors) < len(plan.anchors)
     directions = model.encode(anchors, normalize_embeddings=True)
-    carriers = plan.carriers["confirm"][:12]
+    carriers = plan.carriers[:12]
     before = model.encode(carriers, normalize_embeddings=True) @ directions.T
     for copies, below, above in zip(curve.copies, curve.below, curve.above, strict=True):
         changed = [text + planted.PLANTED * copies for text in carriers]
@@ -103,16 +102,27 @@ def test_a_planted_token_raises_unrelated_pairs_with_every_copy_and_an_ordinary_
         assert curve.below[0] < curve.above[0]
     assert sticky.ordinary_below == ordinary.ordinary_below
     gap = np.subtract(sticky.above, sticky.below)
-    assert gap[-1] < 0.4 * gap[0]  # both kinds of pairs end at one value
+    assert gap[-1] < 0.7 * gap[0]  # both kinds of pairs end at one value
 
 
 def test_a_token_does_not_depend_on_those_that_are_probed_with_it(encoder, vocabulary):
     first, _, again = probed(encoder, vocabulary, [RIVER, STICKY, RIVER])
     assert first == again
     (alone,) = probed(encoder, vocabulary, [RIVER])
-    for name in ("lift", "lift_low", "lift_high", "lift_floor", "universality", "contraction", "fixed_point"):
+    for name in ("lift", "lift_low", "lift_high", "lift_words", "universality", "contraction", "fixed_point"):
         assert getattr(alone, name) == pytest.approx(getattr(first, name), abs=1e-6), name
     assert alone.curve.below == pytest.approx(first.curve.below, abs=1e-6)
+
+
+def test_many_tokens_are_all_probed_as_closely_as_a_few(encoder, vocabulary):
+    """More than a detection sends to its last round from so small a selection."""
+    ids = [token.id for token in vocabulary.available][100:145]
+    found = probed(encoder, vocabulary, ids)
+    assert [evidence.token_id for evidence in found] == ids
+    assert {evidence.texts for evidence in found} == {24}
+    for evidence in found:
+        lifts = [place["lift"] for place in evidence.by_placement.values()]
+        assert sum(lifts) / 3 == pytest.approx(evidence.lift, abs=0.01)
 
 
 def test_a_token_that_text_cannot_produce_is_probed_by_id_only(encoder, vocabulary):
@@ -174,6 +184,6 @@ def test_progress_tells_of_every_round_and_of_the_curve(encoder, vocabulary):
     events = []
     probed(encoder, vocabulary, [RIVER, STICKY], progress=events.append)
     last = {event.stage: event for event in events}
-    assert list(last) == ["mean similarity", "screen", "refine", "confirm", "symptoms"]
+    assert list(last) == ["mean similarity", "pilot", "screen", "confirm", "symptoms"]
     assert all(event.done == event.total for event in last.values())
     assert last["symptoms"].total == 2 + 8  # and ordinary tokens as a control

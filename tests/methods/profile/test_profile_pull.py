@@ -1,93 +1,154 @@
-"""Lift and contraction together: known weights, invariances, and tokens that only the sum tells apart."""
+"""Contraction and pull: exact where the model holds, else least squares, and lifts computed from them."""
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from stickytoken.methods.profile.estimates import Measurements
-from stickytoken.methods.profile.pull import contraction_weight, contractions, pulls
-from stickytoken.methods.profile.rounds import Round
+from stickytoken.methods.panel import AnchorPanel
+from stickytoken.methods.profile.pull import Anchorage, Pull, anchorage, fit_pull, predicted_lifts
 
-TOKENS, PROBES = 4000, 5
-EVERYBODY = np.full(TOKENS, True)
-
-
-def measured(lifts, slopes, ids=None):
-    ids = np.arange(len(lifts)) if ids is None else ids
-    nothing, rest = np.zeros((len(ids), 1)), np.zeros(len(ids))
-    return Measurements(ids, lifts, lifts, nothing, rest, slopes, rest)
+seeds = st.integers(0, 2**32 - 1)
+DIMENSION = 7
 
 
-def vocabulary(seed=0, lift=0.02, contraction=0.3, noise=2.0, tokens=TOKENS):
-    """Effects of the given spreads, noise that is larger, and what the probes do to all tokens."""
+def unit(vectors):
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def draw(generator, count, dimension=DIMENSION):
+    return unit(generator.normal(size=(count, dimension)) + 0.3)
+
+
+# fit_pull
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(seeds, st.floats(-0.5, 1.5), st.integers(2, 9))
+def test_what_follows_the_model_is_recovered_exactly(seed, contraction, carriers):
     generator = np.random.default_rng(seed)
-    effects = generator.normal(size=(2, tokens, 1)) * np.array([lift, contraction])[:, None, None]
-    errors = noise * generator.normal(size=(2, tokens, PROBES)) * np.array([lift, contraction])[:, None, None]
-    common = generator.normal(size=(2, 1, PROBES))
-    return effects + errors + common
+    before, pull = draw(generator, carriers).astype(np.float64), generator.normal(size=DIMENSION)
+    found, vector = fit_pull(before, (1 - contraction) * before + pull)
+    assert found == pytest.approx(contraction, abs=1e-9)
+    assert vector == pytest.approx(pull, abs=1e-9)
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.5, 2.0])
-def test_the_weight_is_the_ratio_of_the_spreads_without_their_noise(noise):
-    lifts, contracted = vocabulary(noise=noise)
-    found = contraction_weight(lifts, contracted, EVERYBODY)
-    assert found == pytest.approx(0.02 / 0.3, rel=0.1)
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(seeds, st.integers(2, 12))
+def test_the_fit_is_that_of_least_squares_over_carriers_and_dimensions(seed, carriers):
+    """One slope for all dimensions, and a constant for each: as a design matrix, solved by numpy."""
+    generator = np.random.default_rng(seed)
+    before, after = draw(generator, carriers), draw(generator, carriers)
+    design = np.hstack([before.reshape(-1, 1).astype(float), np.tile(np.eye(DIMENSION), (carriers, 1))])
+    kept, *constants = np.linalg.lstsq(design, after.ravel().astype(float), rcond=None)[0]
+    contraction, pull = fit_pull(before, after)
+    assert contraction == pytest.approx(1 - kept, abs=1e-5)
+    assert pull == pytest.approx(constants, abs=1e-5)
 
 
-def test_the_weight_grows_with_the_lifts_and_shrinks_with_the_contractions():
-    lifts, contracted = vocabulary()
-    plain = contraction_weight(lifts, contracted, EVERYBODY)
-    assert contraction_weight(3 * lifts + 1, 2 * contracted - 5, EVERYBODY) == pytest.approx(1.5 * plain)
+def test_copies_that_change_nothing_have_neither_and_those_that_erase_the_text_leave_one_point():
+    generator = np.random.default_rng(1)
+    before = draw(generator, 5)
+    contraction, pull = fit_pull(before, before)
+    assert (contraction, *pull) == pytest.approx([0] * 8, abs=1e-6)
+    point = draw(generator, 1)[0]
+    contraction, pull = fit_pull(before, np.tile(point, (5, 1)))
+    assert contraction == pytest.approx(1)
+    assert pull == pytest.approx(point, abs=1e-6)
 
 
-def test_selected_tokens_have_no_say_in_the_weight():
-    lifts, contracted = vocabulary()
-    reference = np.arange(TOKENS) % 2 == 0
-    plain = contraction_weight(lifts, contracted, reference)
-    lifts[~reference], contracted[~reference] = 7.0, np.nan
-    assert contraction_weight(lifts, contracted, reference) == pytest.approx(plain)
+@pytest.mark.parametrize("carriers", [1, 4])
+def test_where_the_carriers_do_not_differ_all_of_the_change_is_pull(carriers):
+    generator = np.random.default_rng(2)
+    before, after = np.tile(draw(generator, 1), (carriers, 1)), draw(generator, carriers)
+    contraction, pull = fit_pull(before, after)
+    assert contraction == pytest.approx(0, abs=1e-6)
+    assert pull == pytest.approx((after - before).mean(axis=0), abs=1e-6)
 
 
-def test_where_noise_explains_contraction_or_lift_the_lift_stands_alone():
-    lifts, contracted = vocabulary()
-    assert contraction_weight(lifts, np.zeros_like(lifts), EVERYBODY) == 0
-    assert contraction_weight(np.zeros_like(lifts), contracted, EVERYBODY) == 0
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(seeds, st.permutations(range(6)))
+def test_the_order_of_the_carriers_changes_nothing_and_a_turn_of_the_space_turns_the_pull(seed, order):
+    generator = np.random.default_rng(seed)
+    before, after = draw(generator, 6), draw(generator, 6)
+    contraction, pull = fit_pull(before, after)
+    shuffled = fit_pull(before[list(order)], after[list(order)])
+    assert shuffled[0] == pytest.approx(contraction, abs=1e-6)
+    assert shuffled[1] == pytest.approx(pull, abs=1e-6)
+    turn, _ = np.linalg.qr(generator.normal(size=(DIMENSION, DIMENSION)))
+    turned = fit_pull((before @ turn).astype(np.float32), (after @ turn).astype(np.float32))
+    assert turned[0] == pytest.approx(contraction, abs=1e-5)
+    assert turned[1] == pytest.approx(pull @ turn, abs=1e-5)
 
 
-def test_every_round_has_the_weight_of_the_first_and_its_own_probes():
-    lifts, contracted = vocabulary()
-    later = vocabulary(seed=1, tokens=30)
-    rounds = {
-        Round.SCREEN: measured(lifts, 1 - contracted),
-        Round.CONFIRM: measured(later[0], 1 - later[1], ids=np.arange(30) * 7),
-    }
-    found = pulls(rounds, np.arange(TOKENS))
-    weight = contraction_weight(lifts, contracted, EVERYBODY)
-    assert np.allclose(found[Round.SCREEN], lifts + weight / 2 * contracted)
-    assert np.allclose(found[Round.CONFIRM], later[0] + weight / 2 * later[1])
+# anchorage, predicted_lifts
+
+GROUPS = np.array([0, 0, 1, 2, 2, 2, 1, 0])
+WEIGHTS = np.array([0.3, 0.7, 0.0])  # a group of weight 0 is measured beside the lift
 
 
-def test_a_probe_without_a_line_has_the_lift_alone():
-    lifts, contracted = vocabulary()
-    slopes = 1 - contracted
-    slopes[:, 2] = np.nan
-    own = measured(lifts, slopes)
-    assert (contractions(own)[:, 2] == 0).all()
-    found = pulls({Round.SCREEN: own}, np.arange(TOKENS))[Round.SCREEN]
-    assert np.array_equal(found[:, 2], lifts[:, 2])
-    assert np.isfinite(found).all()
+def panel_of(generator, carriers=6, level=0.5):
+    anchors = AnchorPanel(draw(generator, len(GROUPS)), GROUPS, WEIGHTS)
+    before = draw(generator, carriers)
+    u = float(np.quantile(before @ anchors.vectors.T, level))
+    return anchors.against(before, u)
 
 
-def test_a_token_that_flattens_stands_out_among_tokens_that_lift_as_much():
-    """Among ordinary tokens what lifts more flattens less."""
-    generator = np.random.default_rng(3)
-    effects = generator.normal(size=TOKENS)
-    flattening = -0.4 * effects + np.sqrt(1 - 0.4**2) * generator.normal(size=TOKENS)
-    effects[0], flattening[0] = 3.5, 3.0
-    lifts = 0.01 * effects[:, None] + 0.001 * generator.normal(size=(TOKENS, PROBES))
-    slopes = 1 - 0.06 * flattening[:, None] + 0.006 * generator.normal(size=(TOKENS, PROBES))
-    own = measured(lifts, slopes)
-    pull = pulls({Round.SCREEN: own}, np.arange(TOKENS))[Round.SCREEN].mean(axis=1)
-    standard = (pull - pull.mean()) / pull.std()
-    by_lift = (lifts.mean(axis=1) - lifts.mean()) / lifts.mean(axis=1).std()
-    assert standard[0] > 5.2 > standard[1:].max()
-    assert by_lift[0] < 3.7
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("level", [0.08, 0.5, 1.0])
+def test_the_anchorage_averages_over_the_pairs_that_count_one_by_one(seed, level):
+    carriers = panel_of(np.random.default_rng(seed), level=level)
+    means, similarities = [], []
+    for k in range(6):
+        vectors, values, weights = [], [], []
+        present = {g for a, g in enumerate(GROUPS) if carriers.below[k, a] and WEIGHTS[g] > 0}
+        for a, group in enumerate(GROUPS):
+            if carriers.below[k, a] and group in present:
+                size = sum(carriers.below[k, b] for b in range(len(GROUPS)) if GROUPS[b] == group)
+                weights.append(WEIGHTS[group] / size / sum(WEIGHTS[g] for g in present))
+                vectors.append(weights[-1] * carriers.panel.vectors[a].astype(float))
+                values.append(weights[-1] * carriers.before[k, a])
+        if weights:
+            assert sum(weights) == pytest.approx(1)
+            means.append(sum(vectors))
+            similarities.append(sum(values))
+    found = anchorage(carriers)
+    assert found.mean == pytest.approx(np.mean(means, axis=0), abs=1e-9)
+    assert found.similarity == pytest.approx(np.mean(similarities), abs=1e-9)
+
+
+def test_a_low_level_leaves_out_groups_and_whole_carriers():
+    """Otherwise the test above would prove nothing about them."""
+    panels = [panel_of(np.random.default_rng(seed), level=0.08) for seed in range(6)]
+    rows = np.concatenate([panel.pair_weights.sum(axis=1) for panel in panels])
+    assert set(np.round(rows, 9)) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("level", [0.08, 0.4, 1.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_where_the_model_holds_the_predicted_lift_is_the_mean_change_over_the_pairs_below(seed, level):
+    """Texts with copies need not have length 1 for that: the response is linear in them."""
+    generator = np.random.default_rng([seed, 1])
+    carriers = panel_of(generator, level=level)
+    tokens = Pull(generator.uniform(-0.2, 1, 9), generator.normal(size=(9, DIMENSION)))
+    predicted = predicted_lifts(tokens, anchorage(carriers))
+    for row in range(9):
+        after = (1 - tokens.contraction[row]) * carriers.vectors + tokens.pull[row]
+        lifts = carriers.response(after.astype(np.float32)).lifts
+        counting = carriers.pair_weights.sum(axis=1) > 0
+        assert predicted[row] == pytest.approx(lifts[counting].mean(), abs=1e-5)
+
+
+def test_without_a_pair_below_there_is_no_lift_to_predict():
+    generator = np.random.default_rng(4)
+    panel = AnchorPanel(draw(generator, 8), GROUPS, WEIGHTS).against(draw(generator, 3), -2.0)
+    found = anchorage(panel)
+    assert not found.mean.any()
+    assert found.similarity == 0
+    assert predicted_lifts(Pull(np.ones(2), np.ones((2, DIMENSION))), found).tolist() == [0, 0]
+
+
+def test_contraction_lifts_where_unrelated_texts_lie_below_zero_and_lowers_where_they_lie_above():
+    flat = Pull(np.array([0.0, 0.5, 1.0]), np.zeros((3, 2)))
+    assert predicted_lifts(flat, Anchorage(np.zeros(2), -0.2)) == pytest.approx([0, 0.1, 0.2])
+    assert predicted_lifts(flat, Anchorage(np.zeros(2), 0.3)) == pytest.approx([0, -0.15, -0.3])

@@ -26,7 +26,7 @@ def whole(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
     assert finished(profiled.detect_in_small_shards, model, folder) == 0
     names = [name.split("/")[1].split("-")[0] for name in planted.shards_of(folder)]
-    assert min(names.count(step) for step in ("screen", "refine", "confirm")) > 5
+    assert min(names.count(step) for step in ("pilot", "screen", "confirm")) > 5
     return folder
 
 
@@ -57,8 +57,8 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_bytes_of_an_uninterr
 
 def test_a_kill_in_any_round_leaves_a_run_that_continues(model, whole, tmp_path):
     folder = tmp_path / "run"
-    moments = ("plan.json", "screen-000007.parquet", "refine-000000.parquet", "confirm-000003.parquet")
-    for name in (*moments, "tokens.parquet"):
+    moments = ("plan.json", "pilot-000005.parquet", "screen-000000.parquet", "confirm-000003.parquet")
+    for name in (*moments, "effects.parquet", "tokens.parquet"):
         assert died(profiled.detect_in_small_shards, model, folder, name) == name
         assert not list(folder.rglob(name))
     last = died(profiled.detect_in_small_shards, model, folder, "run.json", b"ordinary_lift")
@@ -75,7 +75,7 @@ def test_a_damaged_shard_of_any_round_is_computed_again_and_the_others_are_not(
 ):
     before = planted.shards_of(run_copy)
     (run_copy / "tokens.parquet").unlink()
-    broken = {f"shards/{step}-000001.parquet" for step in ("screen", "refine", "confirm")}
+    broken = {f"shards/{step}-000001.parquet" for step in ("pilot", "screen", "confirm")}
     for name in broken:
         (run_copy / name).write_bytes(damage(before[name][1]))
     events = []

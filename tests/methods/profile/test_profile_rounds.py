@@ -1,7 +1,6 @@
-"""How the budget is spent: cells, texts and tokens of each round."""
+"""How the budget is spent: cells, carriers and tokens of each round."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -13,31 +12,28 @@ from stickytoken.methods.profile.rounds import (
     LATE_REFERENCE,
     Cell,
     Round,
-    advancing,
+    carriers_needed,
     cells,
-    probes_in,
-    tokens_in,
+    highest,
+    screening_carriers,
+    tokens_to_confirm,
 )
 from stickytoken.methods.profile.settings import ProfileSettings
 
 # However small the selection is, this many tokens go on.
-LEAST = {Round.REFINE: 60, Round.CONFIRM: 30}
-LATER = tuple(LEAST)
+LEAST = 30
 distinct_copies = st.lists(st.integers(1, 40), min_size=1, max_size=6, unique=True)
 budgets = st.one_of(st.integers(3, 40), st.floats(3, 40))
 
 
 def texts_of(plan, vocabulary):
-    """All texts of a run on a whole vocabulary, at most: no reference token is also chosen."""
-    probes, tokens = probes_in(plan), tokens_in(plan, vocabulary)
-    total = 0
-    for step, count in probes.items():
-        if step is Round.SCREEN:
-            total += tokens[step] * (count + 1)  # and the token alone
-        else:
-            late = min(LATE_REFERENCE, plan.reference, vocabulary)
-            total += min(vocabulary, tokens[step] + late) * count
-    return total
+    """All texts of a run on a whole vocabulary, at most: no token of the pilot is also confirmed."""
+    screened = vocabulary * screening_carriers(plan)
+    if not plan.adaptive:
+        return screened
+    late = min(LATE_REFERENCE, plan.reference, vocabulary)
+    further = min(vocabulary - late, tokens_to_confirm(plan, vocabulary))
+    return screened + late * carriers_needed(plan) + further * plan.confirming_texts
 
 
 # cells
@@ -82,101 +78,120 @@ def test_fewer_probes_are_the_first_ones():
     assert cells(plan, 5) == cells(plan, 20)[:5]
 
 
-# probes_in
+# screening_carriers, carriers_needed
 
 
 @settings(deadline=None, derandomize=True, max_examples=150)
-@given(budgets, st.integers(2, 50), st.integers(4, 200))
-def test_screening_takes_at_most_the_budget_and_at_least_two_carriers(budget, refining, confirming):
-    found = probes_in(ProfileSettings(budget=budget, refining_texts=refining, confirming_texts=confirming))
-    assert list(found) == list(Round)
-    assert 2 <= found[Round.SCREEN] <= budget - 1
-    assert (found[Round.REFINE], found[Round.CONFIRM]) == (refining, confirming)
+@given(budgets, st.integers(4, 200))
+def test_screening_leaves_a_text_per_token_for_the_other_rounds(budget, confirming):
+    plan = ProfileSettings(budget=budget, confirming_texts=confirming)
+    few = screening_carriers(plan)
+    assert few == int(budget) - 1 >= 2
+    assert carriers_needed(plan) == few + confirming
 
 
 @pytest.mark.parametrize("budget", [3, 4, 6, 10, 40])
 def test_without_rounds_every_token_gets_the_whole_budget(budget):
     plan = ProfileSettings(budget=budget, adaptive=False)
-    assert probes_in(plan) == {Round.SCREEN: budget - 1}
-    assert tokens_in(plan, 12_345) == {Round.SCREEN: 12_345}
+    assert screening_carriers(plan) == carriers_needed(plan) == budget
     assert texts_of(plan, 12_345) == budget * 12_345
 
 
-# tokens_in
+# tokens_to_confirm
 
 
 @pytest.mark.parametrize("vocabulary", [5_000, 13_000, 25_000, 30_522, 50_257, 128_000, 200_000])
-@pytest.mark.parametrize("budget", [4, 5, 6, 7.5, 8, 10, 12, 16, 20, 30])
+@pytest.mark.parametrize("budget", [3, 4, 5, 7.5, 10, 20])
 def test_the_budget_holds_on_average_unless_the_least_selection_alone_exceeds_it(vocabulary, budget):
     plan = ProfileSettings(budget=budget)
-    found = tokens_in(plan, vocabulary)
-    spent = texts_of(plan, vocabulary)
-    over = sum(
-        (LEAST[step] + LATE_REFERENCE) * probes_in(plan)[step] for step in LATER if found[step] == LEAST[step]
-    )
+    spent, over = texts_of(plan, vocabulary), 0
+    if tokens_to_confirm(plan, vocabulary) == LEAST:
+        over = LATE_REFERENCE * carriers_needed(plan) + LEAST * plan.confirming_texts
     assert spent <= budget * vocabulary + over
     if not over:
-        # Nothing is left unspent but what one more token in each round would cost.
-        assert spent > budget * vocabulary - sum(probes_in(plan)[step] for step in LATER) - 1
+        # Nothing is left unspent but what one more token would cost.
+        assert spent > budget * vocabulary - plan.confirming_texts
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)
-@given(st.integers(1, 300_000), budgets, st.integers(2, 50), st.integers(4, 200))
-def test_every_round_looks_at_some_tokens_and_at_no_more_than_there_are(
-    vocabulary, budget, refining, confirming
-):
-    plan = ProfileSettings(budget=budget, refining_texts=refining, confirming_texts=confirming)
-    found = tokens_in(plan, vocabulary)
-    assert list(found) == list(Round)
-    assert found[Round.SCREEN] == vocabulary
-    for step in LATER:
-        assert min(vocabulary, LEAST[step]) <= found[step] <= vocabulary
-        assert type(found[step]) is int
-    over = sum((LEAST[step] + LATE_REFERENCE) * probes_in(plan)[step] for step in LATER)
+@given(st.integers(1, 300_000), budgets, st.integers(4, 200), st.integers(2, 500))
+def test_some_tokens_go_on_and_never_more_than_there_are(vocabulary, budget, confirming, reference):
+    plan = ProfileSettings(budget=budget, confirming_texts=confirming, reference=reference)
+    found = tokens_to_confirm(plan, vocabulary)
+    assert type(found) is int
+    assert min(vocabulary, LEAST) <= found <= vocabulary
+    over = LATE_REFERENCE * carriers_needed(plan) + LEAST * confirming
     assert texts_of(plan, vocabulary) <= budget * vocabulary + over
 
 
 def test_more_tokens_never_send_fewer_on():
     sizes = [int(size) for size in np.geomspace(1, 1e6, 400)]
-    for step in LATER:
-        counts = [tokens_in(ProfileSettings(), size)[step] for size in sizes]
-        assert counts == sorted(counts)
-        assert counts[0] == 1
-        assert counts[-1] > LEAST[step]
+    counts = [tokens_to_confirm(ProfileSettings(), size) for size in sizes]
+    assert counts == sorted(counts)
+    assert counts[0] == 1
+    assert counts[-1] > LEAST
 
 
-@pytest.mark.parametrize("tokens", [1, 29, 30, 31, 60, 61])
+@pytest.mark.parametrize("tokens", [1, 29, 30, 31])
 def test_a_small_selection_goes_on_whole(tokens):
-    found = tokens_in(ProfileSettings(), tokens)
-    assert found == {
-        Round.SCREEN: tokens,
-        Round.REFINE: min(60, tokens),
-        Round.CONFIRM: min(30, tokens),
-    }
+    assert tokens_to_confirm(ProfileSettings(), tokens) == min(LEAST, tokens)
 
 
-# advancing
+# highest
 
-estimates = st.lists(
-    st.tuples(st.integers(0, 10**6), st.integers(-3, 3), st.integers(-3, 3)), unique_by=lambda own: own[0]
+columns = st.integers(1, 3).flatmap(
+    lambda width: st.lists(
+        st.tuples(st.integers(0, 10**6), st.lists(st.integers(-3, 3), min_size=width, max_size=width)),
+        unique_by=lambda own: own[0],
+        min_size=1,
+    )
 )
 
 
+def in_turn(tokens, count):
+    """Each column picks its best among those that are left, one after another."""
+    left, chosen = dict(tokens), []
+    width = len(tokens[0][1])
+    passed = [sorted(left, key=lambda own, k=k: (-left[own][k], own)) for k in range(width)]
+    for rank in range(len(tokens)):
+        for column in range(width):
+            own = passed[column][rank]
+            if own not in chosen and len(chosen) < count:
+                chosen.append(own)
+    return sorted(chosen)
+
+
 @settings(deadline=None, derandomize=True, max_examples=200)
-@given(estimates, st.integers(0, 12), st.randoms(use_true_random=False))
-def test_half_go_on_for_their_lift_and_half_for_their_pull_in_whatever_order_they_come(
-    tokens, count, shuffler
-):
-    by_lift = sorted(tokens, key=lambda own: (-own[1], own[0]))
-    half = math.ceil(count / 2)
-    by_pull = sorted(by_lift[half:], key=lambda own: (-own[2], own[0]))
-    expected = sorted(own[0] for own in by_lift[:half] + by_pull[: count - half])
+@given(columns, st.integers(0, 12), st.randoms(use_true_random=False))
+def test_the_columns_choose_in_turn_in_whatever_order_the_tokens_come(tokens, count, shuffler):
+    expected = in_turn(tokens, count)
     shuffler.shuffle(tokens)
-    ids, lifts, pulls = (np.array([own[place] for own in tokens], dtype=np.int64) for place in range(3))
-    found = advancing(ids, lifts.astype(float), pulls.astype(float), count)
+    ids = np.array([own[0] for own in tokens], dtype=np.int64)
+    found = highest(ids, np.array([own[1] for own in tokens], dtype=float), count)
     assert found.tolist() == expected
+    assert len(found) == min(count, len(tokens))
     assert found.dtype == np.int64
 
 
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(st.lists(st.integers(-3, 3), max_size=20), st.integers(0, 25))
+def test_one_column_chooses_the_highest_and_of_equals_the_smaller_id(values, count):
+    ids = 3 * np.arange(len(values), dtype=np.int64)[::-1]
+    ranked = sorted(range(len(values)), key=lambda row: (-values[row], ids[row]))
+    expected = sorted(int(ids[row]) for row in ranked[:count])
+    assert highest(ids, np.array(values, dtype=float), count).tolist() == expected
+
+
+def test_every_column_has_its_best_tokens_chosen_before_any_has_its_worse_ones():
+    values = np.zeros((100, 2))
+    values[:10, 0], values[10:20, 1] = np.arange(10, 0, -1), np.arange(10, 0, -1)
+    found = highest(np.arange(100), values, 6).tolist()
+    assert found == [0, 1, 2, 10, 11, 12]
+
+
+def test_nothing_is_chosen_from_nothing():
+    assert highest(np.empty(0, dtype=np.int64), np.empty((0, 2)), 5).tolist() == []
+
+
 def test_the_rounds_have_the_names_of_their_shards_in_order():
-    assert [str(step) for step in Round] == ["screen", "refine", "confirm"]
+    assert [str(step) for step in Round] == ["pilot", "screen", "confirm"]

@@ -19,7 +19,6 @@ LEAST = {
     "anchors": 2,
     "vocabulary_anchors": 0,
     "topics": 1,
-    "refining_texts": 2,
     "confirming_texts": 4,
     "reference": 2,
     "seed": 0,
@@ -120,7 +119,7 @@ def test_shares_lie_strictly_between_zero_and_one(name):
             ProfileSettings(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["budget", "confidence", "fdr", "smallest_effect", "vocabulary_share"])
+@pytest.mark.parametrize("name", ["budget", "confidence", "fdr", "smallest_effect"])
 @pytest.mark.parametrize("value", ["0.5", "", "half", None, [0.5], 0.5j])
 def test_real_numbers_that_are_none_are_refused(name, value):
     with pytest.raises(InputError) as caught:
@@ -146,14 +145,6 @@ def test_the_smallest_effect_may_be_nothing_but_not_negative():
     for value in (np.nextafter(0, -1), -1, *NOT_NUMBERS):
         with pytest.raises(InputError, match=r"^smallest_effect is .*: .* finite number of at least 0$"):
             ProfileSettings(smallest_effect=value)
-
-
-def test_the_vocabulary_takes_any_share_but_all():
-    for value in (0, 0.5, np.nextafter(1, 0)):
-        assert ProfileSettings(vocabulary_share=value).vocabulary_share == value
-    for value in (np.nextafter(0, -1), 1, 2, *NOT_NUMBERS):
-        with pytest.raises(InputError, match=r"^vocabulary_share is .*: it must be from 0 to below 1$"):
-            ProfileSettings(vocabulary_share=value)
 
 
 @pytest.mark.parametrize("copies", [[8, 4], (8, 4), (8.0, np.int64(4))])
@@ -202,13 +193,13 @@ def test_insertion_is_taken_by_its_name_and_nothing_else():
 def test_spellings_of_the_same_values_are_the_same_settings():
     """They are part of a run's identity, which is a hash of their text."""
     spelled = ProfileSettings(
-        budget=np.float64(6),
+        budget=np.float64(4),
         confidence=np.float64(0.9),
         smallest_effect=np.float64(0.5),
         adaptive=True,
         insertion="ids",
         copies=[np.int64(8), 4.0],
-        anchors=400.0,
+        anchors=440.0,
         topics=np.uint8(24),
         seed=np.int32(42),
     )

@@ -83,14 +83,14 @@ class MeasuringOptions:
     ] = Insertion.IDS
     sticky: Annotated[
         int, typer.Option(min=1, help="Most sticky tokens of the run to use.", rich_help_panel=METHOD)
-    ] = 10
+    ] = 5
     benign: Annotated[
         int, typer.Option(min=1, help="Matched benign tokens per sticky token.", rich_help_panel=METHOD)
-    ] = 1
+    ] = 8
     seeds: Annotated[
         int,
         typer.Option("--repetitions", min=1, help="Number of random repetitions.", rich_help_panel=METHOD),
-    ] = 2
+    ] = 1
     resamples: Annotated[
         int, typer.Option(min=100, help="Number of bootstrap samples.", rich_help_panel=METHOD)
     ] = 1000

@@ -21,6 +21,7 @@ _EFFECTS = {
     "difference_low": "low",
     "difference_high": "high",
     "effect_size": "effect size",
+    "p_value": "p",
     "q_value": "q",
 }
 _CONDITIONS = {
@@ -53,12 +54,13 @@ def show_impact(impact: Impact, output_format: Format) -> None:
 
 
 def _print(impact: Impact) -> None:
+    from stickytoken.impacts.conclusion import cost_sentence
     from stickytoken.impacts.record import measured_kind
 
     effects, kind = impact.effects, measured_kind(impact.record)
     main = effects.filter("main")
     for effect in main.iter_rows(named=True):
-        print_line(_sentence(effect, kind))
+        print_line(cost_sentence(effect, kind))
     if not effects.is_empty():
         _table("What copies cost", _EFFECTS, effects.to_dicts(), kind)
         conditions = impact.conditions.join(
@@ -72,8 +74,8 @@ def _print(impact: Impact) -> None:
     settings = impact.record.settings
     print_line(
         f"{settings['copies']} copies, {settings['placement']} placement, {settings['side']} side, "
-        f"{settings['seeds']} repetitions; intervals of {settings['confidence']:.0%} over queries, pairs or "
-        "texts"
+        f"repetitions: {settings['seeds']}; intervals of {settings['confidence']:.0%} over queries, pairs or "
+        "texts, for these tokens"
     )
     print_line(f"{impact.result.sequences:,} texts in {impact.result.seconds:,.0f} s; impact: {impact.path}")
     for task in impact.result.tasks:
@@ -87,21 +89,6 @@ def _print(impact: Impact) -> None:
         inform(f"note: intrusion: {cut} of {documents} documents were truncated so that the copies fit")
     for note in impact.record.notes:
         inform(f"note: {note}")
-
-
-def _sentence(effect: Mapping[str, Any], kind: str) -> str:
-    """Put the effect on one task into words."""
-    name, metric = effect["task"], effect["metric"]
-    if effect["difference"] is None:
-        return f"{name}: {metric} is not defined."
-    costs = f"{name}: {kind} tokens lower {metric} by {effect['drop_sticky']:.4f}"
-    costs += f", benign ones by {effect['drop_benign']:.4f}, from {effect['clean']:.4f}"
-    low, high = effect["difference_low"], effect["difference_high"]
-    if low is None:
-        return f"{costs}."
-    if low > 0:
-        return f"{costs}: {kind} tokens cost more."
-    return f"{costs}: " + (f"{kind} tokens cost less." if high < 0 else "no significant difference.")
 
 
 def _table(title: str, headings: Mapping[str, str], rows: list[dict[str, Any]], kind: str) -> None:

@@ -20,12 +20,12 @@ _ORDINARY = "OK"
 
 
 def print_rows(title: str, run: Run, rows: pl.DataFrame) -> None:
-    """Print rows of tokens.parquet with the columns that the method lists.
+    """Print rows of tokens.parquet with the columns that the run lists for them.
 
     The category is left out where every token has the usual one.
     """
     special = not rows.is_empty() and not (rows["category"] == _ORDINARY).all()
-    columns = (_ID, _TOKEN, *((_CATEGORY,) if special else ()), *run.method.listed, _VERDICT)
+    columns = (_ID, _TOKEN, *((_CATEGORY,) if special else ()), *run.listed(rows), _VERDICT)
     print_table(
         title,
         [column.title for column in columns],

@@ -33,7 +33,7 @@ _COPIES, _CARRIERS, _BENIGN = 8, 8, 8
 
 
 class Explain:
-    """What the tab shows; every request waits until the model is loaded.
+    """Contents of the tab. Requests wait until the model is loaded.
 
     Args:
         startup: the runs, and the model to come.

@@ -30,14 +30,14 @@ from stickytoken.reports.facts import headline, key_facts, notes, tone
 from stickytoken.reports.figure_set import curve_figures
 from stickytoken.reports.figures.figure import ReportFigure
 
-_FILTERED = ("verdict", "kind", "script")
+_FILTERED = ("verdict", "entry", "script")
 NO_RUN = (
     "There is no run to explore: make one with `stickytoken detect MODEL`, then start the app with --run RUN."
 )
 
 
 class Explore:
-    """What the tab shows.
+    """Contents of the tab.
 
     Args:
         startup: the runs, and the model to come; only evidence that a run does not store waits for it.
@@ -60,7 +60,7 @@ class Explore:
         """Return the card of a token and its symptom curves.
 
         Raises:
-            InputError: the run did not look at it, or stores nothing about it and its model is not loaded.
+            InputError: the run did not examine it, or stores nothing about it and its model is not loaded.
         """
         if content.run is None:
             raise InputError("this run is not finished, so no token has evidence yet")
@@ -69,7 +69,7 @@ class Explore:
             shown = computed_evidence(content, token_id, self._startup.context().model)
         card = card_of(shown, token_id)
         if card is None:
-            raise InputError(f"the run did not look at token id {token_id}: choose one from its table")
+            raise InputError(f"the run did not examine token id {token_id}: choose one from its table")
         confidence = content.confidence
         figures = curve_figures(shown, content.run)
         return render("evidence.html.j2", card=card, confidence=confidence), figures[0] if figures else None
@@ -180,6 +180,6 @@ def _table(content: RunContent, rows: Any) -> dict[str, Any]:
 def _counted(rows: int) -> str:
     listed = f"; the first {TABLE_ROWS} are listed, so narrow the search" if rows > TABLE_ROWS else ""
     return message(
-        f"{rows:,} {'token' if rows == 1 else 'tokens'}{listed}. A token is sticky if its lift is large, too "
-        "rare to be chance, and acts on most texts; severity grades flagged tokens only."
+        f"{rows:,} {'token' if rows == 1 else 'tokens'}{listed}. A token is sticky if its lift is large and "
+        "on most kinds of text; severity grades flagged tokens only."
     )

@@ -44,7 +44,7 @@ LOADING = "{model} is being loaded; a worked example follows in a few seconds. E
 
 
 class Try:
-    """What the tab shows; every request waits until the model is loaded.
+    """Contents of the tab. Requests wait until the model is loaded.
 
     Args:
         startup: the runs, and the model to come.
@@ -176,7 +176,7 @@ def try_tab(startup: Startup, page: gr.Blocks) -> None:
 
 
 def _blank(error: str) -> list[Any]:
-    """The outputs with nothing in them but an error."""
+    """Return outputs that are empty except for an error message."""
     return [error, *slot_contents(None), *slot_contents(None), ""]
 
 

@@ -46,7 +46,7 @@ def linear_places(model: torch.nn.Module) -> list[LinearPlace]:
 
 
 def _plain(module: object) -> torch.nn.Linear | None:
-    """Return the module if it is a linear layer and nothing more."""
+    """Return the module if it is a plain linear layer, else None."""
     if type(module) is not torch.nn.Linear:
         return None
     weight = module.weight

@@ -1,4 +1,4 @@
-"""Inputs that show what goes through a model's layers, and what a lower precision makes of them."""
+"""Choose calibration inputs, and compare vectors of a lower precision with the model's own."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def require_agreement(
     """
     if not len(exact):
         raise InputError(
-            f"{name} reads too few tokens to compare {precision} with its own precision: leave it out"
+            f"{name} reads too few tokens to compare {precision} with its own: leave the precision out"
         )
     lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(found, axis=1)
     agreement = float(np.mean((exact * found).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)))

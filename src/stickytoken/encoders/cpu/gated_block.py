@@ -32,7 +32,7 @@ class PackedBlocks(PackedLinears):
         return [*places, *(getattr(module, "act_fn", None) for module in self._model.modules())]
 
     def make(self, places: list[LinearPlace]) -> Mapping[torch.nn.Module, PackedForward]:
-        """Pack the layers, then replace each kind of block that gives what its layers give."""
+        """Pack the layers, then replace the blocks whose output is reproduced."""
         forwards = dict(super().make(places))
         by_layer = {place.layer: place for place in places}
         tried: dict[type, bool] = {}
@@ -75,7 +75,7 @@ class _GatedBlock(PackedForward):
 
 
 def _block(module: torch.nn.Module, places: dict[torch.nn.Linear, LinearPlace]) -> _GatedBlock | None:
-    """Return the pass of a transformers block that has the parts of a gated one with SiLU, and no others."""
+    """Return a forward pass for a block with exactly the parts of a gated SiLU block, else None."""
     from transformers.activations import SiLUActivation
 
     parts: Any = dict(module.named_children())
@@ -90,7 +90,7 @@ def _block(module: torch.nn.Module, places: dict[torch.nn.Linear, LinearPlace]) 
 
 
 def _works(module: torch.nn.Module, block: _GatedBlock) -> bool:
-    """Check that a block of this kind puts its parts together in this way, and that the operators work."""
+    """Check that the packed pass reproduces the output of the block, and that the operators work."""
     try:
         return agrees(module, block.inputs, block, _TOLERANCE)
     except torch.OutOfMemoryError:

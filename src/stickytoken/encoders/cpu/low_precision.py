@@ -52,7 +52,7 @@ class BFloat16Linears(ReplacedForwards):
         super().__init__(model)
 
     def make(self, places: list[LinearPlace]) -> Mapping[torch.nn.Module, PackedForward]:
-        """Pack the layers, or none of them, with one warning, where oneDNN's operators do not work."""
+        """Pack the layers. If oneDNN's operators do not work, warn once and pack none."""
         if self._packed:
             forwards = {place.module: _PackedBFloat16(place) for place in places}
             reason = untrusted(places, forwards, _BFLOAT16_TOLERANCE)
@@ -95,7 +95,7 @@ class Int8Linears(ReplacedForwards):
 
 
 class _BFloat16Linear(PackedLayer):
-    """With torch's public functions."""
+    """A layer computed with torch's public functions."""
 
     def __init__(self, place: LinearPlace) -> None:
         super().__init__(place)
@@ -116,7 +116,7 @@ class _BFloat16Linear(PackedLayer):
 
 
 class _PackedBFloat16(_BFloat16Linear):
-    """Through oneDNN."""
+    """A layer computed through oneDNN."""
 
     def pack(self, weight: torch.Tensor) -> None:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.bfloat16())
@@ -128,7 +128,7 @@ class _PackedBFloat16(_BFloat16Linear):
 
 
 class _Quantization:
-    """From numbers in a range to 0, 1, ..., 255."""
+    """Maps numbers in a range to 0, 1, ..., 255."""
 
     def __init__(self, of: Range) -> None:
         low, high = min(of.low * _HEADROOM, 0.0), max(of.high * _HEADROOM, 0.0)

@@ -34,14 +34,14 @@ Forward: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 def packed_layers_wanted(asked: bool | None) -> bool:
-    """Decide whether to pack layers: as asked, or else by the variable STICKYTOKEN_PACKED_LAYERS."""
+    """Decide whether to pack layers; if not told, read the variable STICKYTOKEN_PACKED_LAYERS."""
     if asked is not None:
         return asked
     return os.environ.get(SWITCH, "1").strip().lower() not in ("0", "false", "no", "off")
 
 
 class ReplacedForwards(ABC):
-    """Other forward passes for some modules of a model, which stays as it is outside of `active`.
+    """Replacement forward passes for modules of a model, used only inside `active`.
 
     Args:
         model: any model; layers other than plain float32 ones on a CPU are left alone.
@@ -64,7 +64,7 @@ class ReplacedForwards(ABC):
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Let the modules compute by their other forward passes; the caller holds the model's lock."""
+        """Use the replacement forward passes; the caller holds the model's lock."""
         self._renew()
         replaced = {
             module: forward for module, forward in self._forwards.items() if "forward" not in vars(module)
@@ -186,7 +186,7 @@ class PackedLinear(PackedLayer):
     def multiply(
         self, flat: torch.Tensor, bias: torch.Tensor | None, activation: str | None = None
     ) -> torch.Tensor:
-        """Multiply; ``activation`` is oneDNN's name of one that follows in place of the layer's own."""
+        """Multiply; ``activation`` is oneDNN's name of the activation to apply, if not the layer's own."""
         name, kind = self._activation if activation is None else (activation, "")
         found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(flat, self._packed, bias, name, [], kind)
         return found
@@ -203,7 +203,7 @@ class PackedLinears(ReplacedForwards):
     """Packed weights of a model's linear layers."""
 
     def make(self, places: list[LinearPlace]) -> Mapping[torch.nn.Module, PackedForward]:
-        """Pack the layers, or none of them, with one warning, where oneDNN's operators do not work."""
+        """Pack the layers. If oneDNN's operators do not work, warn once and pack none."""
         if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             return {}
         forwards = {place.module: PackedLinear(place) for place in places}

@@ -155,7 +155,7 @@ class HuggingFaceTokenizer:
 
     def _encodings(self, texts: Sequence[str]) -> list[Encoding]:
         if self._backend is None:
-            raise ModelError("this tokenizer has no offsets")
+            raise ModelError("the tokenizer does not report offsets: use a fast tokenizer")
         try:
             return self._backend.encode_batch(list(texts), add_special_tokens=False)
         except TypeError as error:

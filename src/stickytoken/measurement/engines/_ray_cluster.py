@@ -90,7 +90,7 @@ def _start(ray: Any, address: str | None) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Check within seconds that something listens at an address, for which Ray takes minutes."""
+    """Check that something listens at an address. Ray takes minutes to do so; this takes seconds."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")

@@ -48,7 +48,7 @@ def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextMana
     if isinstance(choice, Engine):
         if choice.identity != encoder.identity:
             raise InputError(
-                f"the engine was made for another model than {encoder.name}: make one for this model"
+                f"the engine was made for another model, not {encoder.name}: make one for this model"
             )
         return nullcontext(choice)
     if not isinstance(choice, RayCluster):

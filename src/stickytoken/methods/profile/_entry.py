@@ -24,13 +24,13 @@ ENTRY = MethodEntry(
     options=(
         SEED,
         insertion_option(Insertion.IDS),
-        Option("budget", float, "Texts per available token, on average.", "6"),
+        Option("budget", float, "Texts per available token, on average.", "4"),
         Option("confidence", float, "Coverage of the intervals.", "0.9", probe=True),
         Option("fdr", float, "False discovery rate of the verdicts.", "0.05"),
         Option(
             "smallest_effect",
             float,
-            "Smallest lift that matters, in standard deviations of the model's similarities.",
+            "Smallest lift that must not be missed, in standard deviations of the model's similarities.",
             "0.5",
         ),
         Option(
@@ -38,13 +38,6 @@ ENTRY = MethodEntry(
             bool,
             "Spend more texts on the tokens that lift most; --no-adaptive spends the same on every token.",
             "adaptive",
-        ),
-        Option(
-            "vocabulary_share",
-            float,
-            "Weight of vocabulary entries among the anchors; the rest are sentences.",
-            "0.75",
-            probe=True,
         ),
         Option(
             "screen_precision",
@@ -56,4 +49,6 @@ ENTRY = MethodEntry(
     ),
     takes_pairs=False,
     load=_load,
+    # Version 2 had other rounds and other anchors.
+    oldest_schema=3,
 )

@@ -6,6 +6,7 @@ from stickytoken.methods.profile import _tables as tables
 from stickytoken.methods.profile import _words as words
 from stickytoken.methods.profile._entry import ENTRY
 from stickytoken.methods.profile._evidence import profile_panel, profile_texts
+from stickytoken.methods.profile._judging import judge_corpus, require_judging
 from stickytoken.methods.profile._results import MEASURED_COLUMNS
 from stickytoken.methods.profile._run import plan_profile, run_profile
 from stickytoken.methods.profile.probe import probe_profile
@@ -45,3 +46,5 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
     figures = staticmethod(tables.figures)
     probe_lines = staticmethod(tables.probe_lines)
     scale = staticmethod(words.scale)
+    require_judging = staticmethod(require_judging)
+    judge = staticmethod(judge_corpus)

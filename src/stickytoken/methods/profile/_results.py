@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from stickytoken.methods.panel import group_weights
-from stickytoken.methods.profile.estimates import Measurements, TokenEstimates, estimate
-from stickytoken.methods.profile.pull import pulls
+from stickytoken.methods.profile.estimates import (
+    Ids,
+    Measurements,
+    TokenEstimates,
+    Vector,
+    estimate,
+    lifts_of,
+)
+from stickytoken.methods.profile.pull import Pull, fixed_points
 from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.verdict import (
-    find_outliers,
-    profile,
+    LEAST_NULL_TOKENS,
+    find_lifts,
     severities,
+    universality,
     verdicts,
 )
+from stickytoken.methods.verdicts import Verdict
 
 MEASURED_COLUMNS = (
     "token_id",
@@ -30,9 +39,9 @@ MEASURED_COLUMNS = (
     "lift",
     "lift_low",
     "lift_high",
-    "lift_floor",
-    "lift_sentences",
+    "lift_words",
     "universality",
+    "kind",
     "validation_rate",
     "contraction",
     "fixed_point",
@@ -41,6 +50,8 @@ MEASURED_COLUMNS = (
     "verdict",
 )
 TOKEN_COLUMNS = (*MEASURED_COLUMNS, "precision")
+# Fewer carriers say nothing about their noise.
+_LEAST_CARRIERS = 2
 
 
 class Findings(NamedTuple):
@@ -51,146 +62,151 @@ class Findings(NamedTuple):
         ordinary_lift: lift of the typical token.
         ordinary_spread: standard deviation of the lifts of ordinary tokens.
         empirical_null: whether false discoveries are controlled.
-        candidates: number of tokens that the last round measured, unselected ones included.
-        rounds: measurements.
     """
 
     tokens: pl.DataFrame
     ordinary_lift: float
     ordinary_spread: float
     empirical_null: bool
-    candidates: int
-    rounds: Mapping[Round, Measurements]
-
-
-def measurements(rows: pl.DataFrame) -> Measurements:
-    """Turn the rows of one round into arrays."""
-    ordered = rows.sort("token_id")
-
-    def matrix(column: str) -> np.ndarray:
-        # Python numbers would take a gigabyte for a large vocabulary.
-        values = ordered[column]
-        if values.dtype != pl.List:
-            return values.cast(pl.Float64).to_numpy(writable=True)
-        flat = values.explode().cast(pl.Float64).to_numpy(writable=True)
-        return flat.reshape(len(values), len(flat) // max(1, len(values)))
-
-    return Measurements(
-        ids=ordered["token_id"].to_numpy().astype(np.int64),
-        lifts=matrix("lifts"),
-        sentence_lifts=matrix("sentence_lifts"),
-        groups=matrix("groups"),
-        rising=matrix("rising"),
-        slopes=matrix("slopes"),
-        intercept=matrix("intercept"),
-        alone=matrix("alone") if "alone" in ordered.columns else None,
-    )
-
-
-def estimate_lifts(
-    rounds: Mapping[Round, Measurements],
-    plan: ProfilePlanRecord,
-    unselected: np.ndarray,
-    settings: ProfileSettings,
-) -> TokenEstimates:
-    """Estimate the lift on all anchors from the rounds so far."""
-    parts = {step: measured.lifts for step, measured in rounds.items()}
-    return estimate(rounds, parts, unselected, np.array(plan.late_reference), settings.confidence)
-
-
-def estimate_pulls(
-    rounds: Mapping[Round, Measurements],
-    plan: ProfilePlanRecord,
-    unselected: np.ndarray,
-    settings: ProfileSettings,
-    lifts: TokenEstimates,
-) -> TokenEstimates:
-    """Estimate the pull toward the mean from the rounds so far.
-
-    The lift is a part of the pull.
-    """
-    late = np.array(plan.late_reference)
-    return estimate(
-        rounds, pulls(rounds, unselected), unselected, late, settings.confidence, lifts.null.shape
-    )
 
 
 def decide(
     vocabulary: pl.DataFrame,
     rounds: Mapping[Round, Measurements],
     plan: ProfilePlanRecord,
-    unselected: np.ndarray,
+    unselected: Ids,
     settings: ProfileSettings,
+    center: Vector,
 ) -> Findings:
     """Estimate, test and judge every token.
 
     Args:
         vocabulary: token_id, token, decoded, category.
-        rounds: measurements.
+        rounds: measurements; the last round has the random tokens of the pilot too.
         plan: plan of the run.
         unselected: ids of the unselected tokens of the first round.
         settings: settings of the method.
+        center: mean vector of the anchors that the lift is measured on, shape (d,).
     """
-    tokens = estimate_lifts(rounds, plan, unselected, settings)
-    on_sentences = _estimate_on_sentences(rounds, plan, unselected, settings)
-    smallest = settings.smallest_effect * plan.similarity_spread
-    pull = estimate_pulls(rounds, plan, unselected, settings, tokens)
-    outliers = find_outliers(tokens, pull, len(unselected), smallest, settings)
+    late = np.array(plan.late_reference)
+    tokens = estimate(*lifts_of(rounds), unselected, late, settings.confidence)
+    lifting = find_lifts(
+        tokens, len(unselected), settings.smallest_effect * plan.similarity_spread, settings.fdr
+    )
+    # Tokens that were selected by their lift must not define what is ordinary in the last round.
+    known = _latest(rounds, tokens.ids, {Round.SCREEN: unselected, Round.CONFIRM: late})
+    on_kinds = _on_kinds(rounds, plan, unselected, settings)
     unknown = np.full(len(tokens.ids), np.nan)
-    lift_sentences, topical = unknown, np.zeros(len(tokens.ids), dtype=np.bool_)
-    if on_sentences is not None:
-        lift_sentences = on_sentences.lift.value + on_sentences.level
-        topical = find_outliers(on_sentences, on_sentences, len(unselected), smallest, settings).found
-    # Tokens that were selected by their lift must not define what is ordinary in later rounds.
-    ordinary = np.array(plan.late_reference) if settings.adaptive else unselected
-    found = profile(rounds, tokens, ordinary, _group_weights(plan, settings))
-    level = tokens.level
-    effects = tokens.lift.value - tokens.null.center
-    table = pl.DataFrame(
-        {
-            "token_id": tokens.ids,
-            "texts": tokens.texts,
-            "lift": tokens.lift.value + level,
-            "lift_low": tokens.lift.low + level,
-            "lift_high": tokens.lift.high + level,
-            "lift_floor": found.floor + tokens.null.center + level,
-            "lift_sentences": lift_sentences,
-            "universality": found.universality,
-            "validation_rate": found.rising,
-            "contraction": found.contraction,
-            "fixed_point": found.fixed_point,
-            "q_value": outliers.q_values if outliers.q_values is not None else unknown,
-            "severity": severities(effects, plan.similarity_spread),
-            "verdict": verdicts(outliers.found, topical, found.universality),
-        },
-        schema_overrides={"severity": pl.String, "verdict": pl.String},
-    ).with_columns(pl.col(pl.Float64).fill_nan(None))
+    words = known.groups[:, -1] + known.levels[-1] if plan.vocabulary_anchors else unknown
+    columns = {
+        "token_id": tokens.ids,
+        "texts": tokens.texts,
+        "lift": tokens.lift.value + tokens.level,
+        "lift_low": tokens.lift.low + tokens.level,
+        "lift_high": tokens.lift.high + tokens.level,
+        "lift_words": words,
+        "validation_rate": known.rising,
+        "contraction": known.effects.contraction,
+        "fixed_point": fixed_points(known.effects, center),
+        "q_value": unknown if lifting.q_values is None else lifting.q_values,
+        **_verdict_columns(tokens, lifting.found, known, on_kinds, plan, settings),
+    }
+    strings = dict.fromkeys(("kind", "severity", "verdict"), pl.String)
+    table = pl.DataFrame(columns, schema_overrides=strings).with_columns(pl.col(pl.Float64).fill_nan(None))
     return Findings(
         table.join(vocabulary, on="token_id", how="left", validate="1:1")
         .select(*MEASURED_COLUMNS)
         .sort("token_id"),
-        tokens.null.center + level,
+        tokens.null.center + tokens.level,
         tokens.null.spread,
-        outliers.q_values is not None,
-        len(list(rounds.values())[-1].ids),
-        rounds,
+        lifting.q_values is not None,
     )
 
 
-def _estimate_on_sentences(
+def _verdict_columns(
+    tokens: TokenEstimates,
+    lifting: NDArray[np.bool_],
+    known: _Latest,
+    on_kinds: NDArray[np.bool_],
+    plan: ProfilePlanRecord,
+    settings: ProfileSettings,
+) -> dict[str, Any]:
+    """Judge the tokens; a topical one is graded, and named, by the kind of text that it lifts most."""
+    kinds = np.array([group.kind for group in plan.groups])
+    spreads = np.array([group.spread for group in plan.groups])
+    universal = universality(known.groups[:, kinds], spreads[kinds], settings.smallest_effect)
+    on_a_kind = np.asarray(on_kinds.any(axis=1))
+    found = verdicts(lifting, on_a_kind, universal)
+    effects = (tokens.lift.value - tokens.null.center) / plan.similarity_spread
+    topical = on_a_kind & np.array([verdict is Verdict.TOPICAL for verdict in found])
+    by_kind = np.where(on_kinds, known.groups / spreads, -np.inf)
+    names = [group.name for group in plan.groups]
+    most = [names[place] if own else None for place, own in zip(by_kind.argmax(axis=1), topical, strict=True)]
+    effects = np.where(topical, np.maximum(effects, by_kind.max(axis=1)), effects)
+    return {
+        "universality": universal,
+        "kind": most,
+        "severity": severities(effects, found),
+        "verdict": found,
+    }
+
+
+class _Latest(NamedTuple):
+    """What the last round that each token reached says of it.
+
+    Attributes:
+        groups: lifts above the ordinary token's by group of anchors, shape (T, G).
+        levels: lift of the ordinary token by group in the last round, shape (G,).
+        rising: share of the pairs that rise, shape (T,).
+        effects: contraction and pull.
+    """
+
+    groups: Vector
+    levels: Vector
+    rising: Vector
+    effects: Pull
+
+
+def _latest(rounds: Mapping[Round, Measurements], ids: Ids, reference: Mapping[Round, Ids]) -> _Latest:
+    first = rounds[Round.SCREEN]
+    groups, rising = np.full((len(ids), first.groups.shape[2]), np.nan), np.full(len(ids), np.nan)
+    contraction, pull = first.effects.contraction.copy(), first.effects.pull.copy()
+    levels = np.empty(0)
+    for step in (step for step in (Round.SCREEN, Round.CONFIRM) if step in rounds):
+        measured = rounds[step]
+        rows, means = first.rows(measured.ids), measured.group_means()
+        levels = np.median(means[np.isin(measured.ids, reference[step])], axis=0)
+        groups[rows], rising[rows] = means - levels, measured.rising.mean(axis=1)
+        contraction[rows], pull[rows] = measured.effects
+    return _Latest(groups, levels, rising, Pull(contraction, pull))
+
+
+def _on_kinds(
     rounds: Mapping[Round, Measurements],
     plan: ProfilePlanRecord,
-    unselected: np.ndarray,
+    unselected: Ids,
     settings: ProfileSettings,
-) -> TokenEstimates | None:
-    """Estimate the lift on sentences alone; None if no two sentences lie below the mean similarity."""
-    parts = {step: measured.sentence_lifts for step, measured in rounds.items()}
-    if not all(part.any() for part in parts.values()):
-        return None
-    return estimate(rounds, parts, unselected, np.array(plan.late_reference), settings.confidence)
+) -> NDArray[np.bool_]:
+    """Find outliers on one of several groups of the lift, with false discoveries controlled over all groups.
 
+    Many words lift the texts that they are about; what is rare among them is worth a name.
 
-def _group_weights(plan: ProfilePlanRecord, settings: ProfileSettings) -> np.ndarray:
-    sentences = 1 + max(anchor.group for anchor in plan.sentence_anchors)
-    entries = 1 + max((anchor.group for anchor in plan.vocabulary_anchors), default=-1)
-    return group_weights(sentences, entries, settings.vocabulary_share)
+    Returns:
+        Shape (T, G).
+    """
+    found = np.zeros((len(rounds[Round.SCREEN].ids), len(plan.groups)), dtype=np.bool_)
+    of_lift = [place for place, group in enumerate(plan.groups) if group.weight > 0]
+    if len(of_lift) < 2 or len(unselected) < LEAST_NULL_TOKENS:
+        return found
+    late = np.array(plan.late_reference)
+    for group in of_lift:
+        first, last = lifts_of(rounds, group)
+        if min(each.values.shape[1] for each in (first, last) if each is not None) < _LEAST_CARRIERS:
+            continue
+        tokens = estimate(first, last, unselected, late, settings.confidence)
+        smallest = settings.smallest_effect * plan.groups[group].spread
+        fdr = settings.fdr / len(of_lift)
+        found[:, group] = find_lifts(tokens, len(unselected), smallest, fdr, outliers_only=True).found
+        if last is not None:  # the few texts of the first round are not enough to name a kind
+            found[:, group] &= np.isin(first.ids, last.ids)
+    return found

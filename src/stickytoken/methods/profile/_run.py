@@ -1,27 +1,31 @@
-"""Run the profile method: three rounds, each planned from the results of the earlier ones."""
+"""Run the profile method: rounds, each planned from the results of the earlier ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from stickytoken.insertion import Token
 from stickytoken.measurement.progress import ProgressCallback
 from stickytoken.measurement.store import ShardCost
 from stickytoken.methods.job import FolderRunner, Job, StageRunner
-from stickytoken.methods.profile._results import (
-    Findings,
-    decide,
-    estimate_lifts,
-    estimate_pulls,
+from stickytoken.methods.panel import AnchorPanel
+from stickytoken.methods.profile._effects import EFFECTS_FILE, effects_frame
+from stickytoken.methods.profile._results import Findings, decide
+from stickytoken.methods.profile.anchors import anchor_panel
+from stickytoken.methods.profile.carrier_choice import representative_carriers
+from stickytoken.methods.profile.estimates import (
+    Ids,
+    Measurements,
+    estimate,
+    lifts_of,
     measurements,
+    together,
 )
-from stickytoken.methods.profile.estimates import Measurements
-from stickytoken.methods.profile.plan import anchor_panel, make_profile_plan, round_stage
+from stickytoken.methods.profile.plan import make_profile_plan, round_stage
 from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.methods.profile.rounds import Round, advancing, tokens_in
+from stickytoken.methods.profile.rounds import Round, highest, screening_carriers, tokens_to_confirm
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.protocol import Outcome
 
@@ -39,76 +43,135 @@ def run_profile(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame, run: FolderRunner
 ) -> Outcome[ProfileResultRecord]:
     """Run the rounds into a run folder, and sum up what they found."""
-    findings = compute_profile(job, plan, vocabulary, run)
-    return Outcome(findings.tokens, _result(job, findings, run.cost))
+    measured = measure_rounds(job, plan, run)
+    found = measured.findings(job, plan, vocabulary)
+    run.folder.write_table(EFFECTS_FILE, effects_frame(measured.rounds))
+    tokens = found.tokens.filter(pl.col("token_id").is_in([token.id for token in job.tokens]))
+    return Outcome(tokens, _result(job, found, measured, run.cost))
 
 
-def compute_profile(
-    job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame, run: StageRunner
-) -> Findings:
-    """Run the rounds and judge the tokens that were asked for."""
+class Measured(NamedTuple):
+    """What the rounds measured.
+
+    Attributes:
+        rounds: the first round and, if there is one, the last, which has the pilot's tokens too.
+        panel: the anchors.
+        carriers: places in the plan of the first round's carriers.
+        candidates: ids of the tokens that were asked for and reached the last round.
+    """
+
+    rounds: dict[Round, Measurements]
+    panel: AnchorPanel
+    carriers: list[int]
+    candidates: Ids
+
+    def findings(
+        self, job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame
+    ) -> Findings:
+        """Judge the tokens that were measured."""
+        center = self.panel.weights @ self.panel.vectors
+        found = decide(vocabulary, self.rounds, plan, _unselected(job, plan), job.settings, center)
+        return found._replace(tokens=found.tokens.with_columns(self._precision(job)))
+
+    def _precision(self, job: Job[ProfileSettings]) -> pl.Expr:
+        """Name the precision behind each token's numbers: the last round has the model's own."""
+        own = job.encoder.identity.dtype
+        early = job.settings.screen_precision or own
+        last = self.rounds[Round.CONFIRM].ids.tolist() if Round.CONFIRM in self.rounds else []
+        return (
+            pl.when(pl.col("token_id").is_in(last)).then(pl.lit(own)).otherwise(pl.lit(str(early)))
+        ).alias("precision")
+
+
+def measure_rounds(
+    job: Job[ProfileSettings], plan: ProfilePlanRecord, run: StageRunner, confirm_all: bool = False
+) -> Measured:
+    """Run the rounds: a pilot of random tokens, all tokens, and those that lift most.
+
+    Args:
+        job: with the tokens to measure.
+        plan: plan of the run.
+        run: runs a stage.
+        confirm_all: send all tokens that were asked for to the last round.
+    """
     # A probe may name tokens that cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
-    wanted = np.array([token.id for token in job.tokens])
-    unselected = _unselected(job, plan, wanted)
-    panel = anchor_panel(job.encoder, job.settings, plan, job.vocabulary.available)
-    rounds: dict[Round, Measurements] = {}
+    wanted, unselected = np.array([token.id for token in job.tokens]), _unselected(job, plan)
+    panel = anchor_panel(job.encoder, plan, job.vocabulary.available)
 
-    def measure(step: Round, ids: np.ndarray) -> None:
-        stage = round_stage(job.encoder, job.settings, plan, panel, step)
-        rounds[step] = measurements(run(stage, _tokens(tokens, ids)))
+    def measure(step: Round, ids: Ids, places: list[int]) -> Measurements:
+        stage = round_stage(job.encoder, job.settings, plan, panel, step, places)
+        return measurements(run(stage, [tokens[token_id] for token_id in ids.tolist()]), len(places))
 
-    measure(Round.SCREEN, np.union1d(wanted, unselected))
-    for step, count in tokens_in(job.settings, len(wanted)).items():
-        if step is Round.SCREEN:
-            continue
-        found = estimate_lifts(rounds, plan, unselected, job.settings)
-        pull = estimate_pulls(rounds, plan, unselected, job.settings, found)
-        # Only from the round before: a token that went no further is known from few texts.
-        before = list(rounds.values())[-1].ids
-        asked = np.isin(found.ids, wanted) & np.isin(found.ids, before)
-        # Not by posterior means: the prior draws down a sticky token that looks ordinary when alone.
-        chosen = advancing(found.ids[asked], found.tested.value[asked], pull.tested.value[asked], count)
-        measure(step, np.union1d(chosen, plan.late_reference))
-    findings = decide(vocabulary, rounds, plan, unselected, job.settings)
-    precision = _precision(job, rounds)
-    return findings._replace(
-        tokens=findings.tokens.filter(pl.col("token_id").is_in(wanted.tolist())).with_columns(precision),
-        candidates=int(np.isin(list(rounds.values())[-1].ids, wanted).sum()),
+    every = list(range(len(plan.carriers)))
+    if not job.settings.adaptive:
+        rounds = {Round.SCREEN: measure(Round.SCREEN, np.union1d(wanted, unselected), every)}
+        return Measured(rounds, panel, every, wanted)
+    late = np.array(plan.late_reference)
+    pilot = measure(Round.PILOT, late, every)
+    few = representative_carriers(
+        pilot.groups.astype(np.float64), _importance(plan), screening_carriers(job.settings)
     )
+    rest = [place for place in every if place not in few]
+    screened = measure(Round.SCREEN, np.union1d(wanted, unselected), few)
+    chosen = wanted if confirm_all else _candidates(screened, plan, wanted, unselected, job.settings)
+    known = pilot.chosen(np.arange(len(late)), rest)
+    further = np.setdiff1d(chosen, late)
+    confirmed = together(known, measure(Round.CONFIRM, further, rest)) if len(further) else known
+    rounds = {Round.SCREEN: screened, Round.CONFIRM: confirmed}
+    return Measured(rounds, panel, few, np.intersect1d(rounds[Round.CONFIRM].ids, wanted))
 
 
-def _precision(job: Job[ProfileSettings], rounds: Mapping[Round, Measurements]) -> pl.Expr:
-    """Name the precision behind each token's numbers: the last round has the model's own."""
-    own = job.encoder.identity.dtype
-    early = job.settings.screen_precision or own
-    last = rounds[Round.CONFIRM].ids if Round.CONFIRM in rounds else np.empty(0, np.int64)
-    return (
-        pl.when(pl.col("token_id").is_in(last.tolist())).then(pl.lit(own)).otherwise(pl.lit(str(early)))
-    ).alias("precision")
+def _importance(plan: ProfilePlanRecord) -> np.ndarray:
+    """How much each group counts in the choice of carriers: those of the lift, and the kinds, half each."""
+    weights = np.array([group.weight for group in plan.groups])
+    kinds = np.array([group.kind for group in plan.groups], dtype=np.float64)
+    return np.asarray(weights + kinds / max(1.0, kinds.sum()))
 
 
-def _unselected(job: Job[ProfileSettings], plan: ProfilePlanRecord, wanted: np.ndarray) -> np.ndarray:
+def _candidates(
+    screened: Measurements,
+    plan: ProfilePlanRecord,
+    wanted: Ids,
+    unselected: Ids,
+    settings: ProfileSettings,
+) -> Ids:
+    """Choose the tokens that lift most: all anchors, and the kind of text that each lifts most."""
+    late = np.array(plan.late_reference)
+    found = estimate(*lifts_of({Round.SCREEN: screened}), unselected, late, settings.confidence)
+    of_lift = np.array([group.weight > 0 for group in plan.groups])
+    means = screened.group_means()[:, of_lift]
+    ordinary = means[np.isin(screened.ids, unselected)]
+    deviations = means - np.median(ordinary, axis=0)
+    spreads = np.median(np.abs(ordinary - np.median(ordinary, axis=0)), axis=0)
+    standard = np.divide(deviations, spreads, out=np.zeros_like(deviations), where=spreads > 0)
+    # Not by posterior means: with one error for all tokens they rank alike.
+    values = np.column_stack([found.tested.value, np.nan_to_num(standard).max(axis=1)])
+    asked = np.isin(found.ids, wanted)
+    return highest(found.ids[asked], values[asked], tokens_to_confirm(settings, len(wanted)))
+
+
+def _unselected(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> Ids:
     """Ids of tokens that were not chosen by a user: all, or a random sample."""
+    wanted = np.array([token.id for token in job.tokens])
     if not job.restricted:
         return wanted
     return np.union1d(wanted, plan.reference) if job.sampled else np.array(plan.reference)
 
 
-def _tokens(tokens: dict[int, Token], ids: np.ndarray) -> list[Token]:
-    return [tokens[token_id] for token_id in ids.tolist()]
-
-
-def _result(job: Job[ProfileSettings], findings: Findings, cost: ShardCost) -> ProfileResultRecord:
-    verdicts = findings.tokens["verdict"]
+def _result(
+    job: Job[ProfileSettings], findings: Findings, measured: Measured, cost: ShardCost
+) -> ProfileResultRecord:
+    verdicts = findings.tokens.filter(pl.col("token_id").is_in([token.id for token in job.tokens]))["verdict"]
     return ProfileResultRecord(
         looked_at=len(job.tokens),
-        candidates=findings.candidates,
+        candidates=len(measured.candidates),
         sticky=int((verdicts == "sticky").sum()),
         topical=int((verdicts == "topical").sum()),
         ordinary_lift=findings.ordinary_lift,
         ordinary_spread=findings.ordinary_spread,
         empirical_null=findings.empirical_null,
+        screening_carriers=measured.carriers,
         texts_per_token=round(cost.sequences / len(job.tokens), 2),
         sequences=cost.sequences,
         seconds=round(cost.seconds, 1),

@@ -14,15 +14,18 @@ _INTERVAL = (_LIFT, Column("lift_low", "low", 4), Column("lift_high", "high", 4)
 _SEVERITY = Column("severity", "severity")
 _UNIVERSALITY = Column("universality", "universality", 2)
 _RATE = Column("validation_rate", "validation rate", 2)
-LISTED = (*_INTERVAL, _UNIVERSALITY, _SEVERITY)
+_KIND = Column("kind", "kind")
+LISTED = (*_INTERVAL, _UNIVERSALITY, _KIND, _SEVERITY)
 REPORTED = (
     _SEVERITY,
+    _KIND,
     Column("sd", "SD", 2),
     *_INTERVAL,
     _UNIVERSALITY,
     _CONTRACTION,
     _RATE,
     Column("q_value", "q value", 4),
+    Column("lift_words", "lift on single words", 4),
 )
 RANKED_BY = _LIFT
 _SHOWN_COPIES = (0, 1, 2, 4, 8, 16, 32)
@@ -40,8 +43,8 @@ def figures(run: ProfileRun) -> list[Figure]:
             {"ordinary": ordinary, "matters": matters},
             "How far copies of a token raise the similarity of unrelated texts. The grey bars count all "
             "tokens; their axis is logarithmic, so that a single token is visible. “Ordinary” is the typical "
-            "token. Beyond “matters” a lift is large enough to be called sticky, if it is also too rare to "
-            "be chance and acts on most texts.",
+            "token. A token beyond “matters” is flagged: as sticky if on most kinds of text, as topical "
+            "if only some. One that lifts at least half as much is flagged if ordinary tokens never do.",
         ),
         Scatter(
             "lift-contraction",
@@ -51,7 +54,7 @@ def figures(run: ProfileRun) -> list[Figure]:
             "Lift says how far unrelated texts come together, contraction how much of the difference between "
             "similarities is gone (0: none, 1: all). Among ordinary tokens the two go against each other: a "
             "word that is near to many texts lifts and contracts little, noise contracts and does not lift. "
-            "A sticky token lifts far more than others of its contraction; the verdict tests both together.",
+            "A sticky token lifts far more than others of its contraction.",
         ),
     ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from stickytoken.methods.descriptions import Fact, Scale
 from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.methods.protocol import FinishedRun
@@ -14,20 +16,23 @@ _GRADES = ("severe", "serious", "mild", "negligible")
 GLOSSARY = {
     "interval": "The values that the lift may have, given that only some texts were tried; at the confidence "
     "that the settings name. The text, not the pair, is the unit of sampling.",
-    "SD": "The lift beyond an ordinary token's, in standard deviations of the model's own similarities, so "
-    "that models can be compared.",
-    "severity": "By SD: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from 0.8 severe (Cohen's "
-    "small, medium and large effects). At 0.8 an unrelated text looks as similar as one that beats four in "
-    "five of the unrelated ones.",
-    "verdict": "Sticky: a lift that matters, too rare to be chance, on most texts. Topical: such a lift on "
-    "part of the texts only, which is meaning at work and not a defect. Benign: everything else.",
-    "universality": "The share of the groups of texts, by topic and of vocabulary entries, that the token "
-    "lifts more than an ordinary one. Sticky tokens exceed 0.7.",
-    "lift floor": "The lift that 70 % of the groups exceed.",
+    "SD": "The lift beyond an ordinary token's, in standard deviations of the similarities between the "
+    "model's own vectors of texts, so that models can be compared.",
+    "severity": "Of a flagged token, by SD: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from 0.8 "
+    "severe (Cohen's small, medium and large effects). At 0.8 an unrelated text looks as similar as one that "
+    "beats four in five of the unrelated ones. A topical token is graded on the kind of text that it lifts "
+    "most.",
+    "verdict": "Sticky: a lift that matters, on most kinds of text. Topical: on some kinds of text only, "
+    "which is meaning at work and not a defect. Benign: everything else.",
+    "universality": "The share of the kinds of text (news, law, code, chat, ...) that the token lifts by at "
+    "least half of what matters. Sticky tokens exceed 0.5.",
+    "kind": "The kind of text that a topical token lifts most.",
+    "lift on single words": "The lift if the carrier is compared with single vocabulary entries instead of "
+    "texts. Nobody embeds those; no verdict rests on it.",
     "contraction": "How much of the difference between similarities is gone: 0 leaves the meaning, 1 erases "
     "it.",
     "fixed point": "The similarity that all pairs are pulled to.",
-    "q value": "The share of false alarms to expect among tokens that stand out at least as much.",
+    "q value": "The share of ordinary tokens to expect among those that stand out at least as much.",
 }
 
 
@@ -35,18 +40,35 @@ def headline(run: ProfileRun) -> str:
     """Say whether the model has a problem, and how bad it is."""
     name, sticky = run.model_name, run.sticky
     if sticky.is_empty():
-        return f"{name} has no sticky tokens among those looked at."
+        scope = "" if run.result.looked_at == run.available else " among those looked at"
+        return f"{name} has no sticky tokens{scope}{_strongest(run)}."
     worst = sticky.row(0, named=True)
     counts = sticky["severity"].value_counts()
     found = dict(zip(counts["severity"].to_list(), counts["count"].to_list(), strict=True))
     grades = ", ".join(f"{found[grade]} {grade}" for grade in _GRADES if grade in found)
-    moved = (worst["lift"] - run.result.ordinary_lift) / run.plan.similarity_spread
     tokens = "sticky token" if len(sticky) == 1 else "sticky tokens"
     return (
         f"{name} has {len(sticky)} {tokens} ({grades}); the worst, {visible(repr(worst['token']))}, "
-        f"moves unrelated texts together by {moved:.1f} standard deviations of the model's similarities "
-        "more than an ordinary token does."
+        f"moves unrelated texts together by {_moved(run, worst['lift']):.1f} standard deviations of the "
+        "model's similarities more than an ordinary token does."
     )
+
+
+def _strongest(run: ProfileRun) -> str:
+    """Name the token that lifts most, of a run without sticky tokens."""
+    known = run.tokens.filter(pl.col("lift").is_not_null()).sort("lift", descending=True)
+    if known.is_empty():
+        return ""
+    token = known.row(0, named=True)
+    return (
+        f"; the one that lifts texts most, {visible(repr(token['token']))}, moves unrelated texts together "
+        f"by {_moved(run, token['lift']):.1f} standard deviations of the model's similarities more than an "
+        "ordinary token does"
+    )
+
+
+def _moved(run: ProfileRun, lift: float) -> float:
+    return (lift - run.result.ordinary_lift) / run.plan.similarity_spread
 
 
 def lines(run: ProfileRun) -> list[str]:
@@ -72,7 +94,7 @@ def lines(run: ProfileRun) -> list[str]:
     if result.topical:
         lift = "token lifts" if result.topical == 1 else "tokens lift"
         found.append(
-            f"{result.topical} further {lift} only part of the anchors, by meaning: "
+            f"{result.topical} further {lift} only some kinds of text, by meaning: "
             "--verdict topical of `stickytoken show` lists them"
         )
     return found
@@ -102,20 +124,22 @@ def key_facts(run: ProfileRun) -> list[Fact]:
     )
     if highest is None:
         return [topical, ordinary]
-    moved = (highest - result.ordinary_lift) / run.plan.similarity_spread
-    return [Fact(f"{moved:.1f} SD", f"lift of {whose}, beyond an ordinary token's"), topical, ordinary]
+    return [
+        Fact(f"{_moved(run, highest):.1f} SD", f"lift of {whose}, beyond an ordinary token's"),
+        topical,
+        ordinary,
+    ]
 
 
 def how(settings: StoredSettings) -> str:
     """Explain the method in a few sentences."""
     return (
         "Copies of every token were put into short texts (carriers), at their beginning, their end and "
-        f"between their words, {settings.text('copies')} at a time. Each text was compared with sentences "
-        "and vocabulary entries (anchors) before and after. All tokens got a few texts, those with the "
-        "highest lift or pull more, and the last of them "
+        f"between their words, {settings.text('copies')} at a time. Each text was compared with texts of "
+        "several kinds (anchors) before and after. A few random tokens went through all carriers first, to "
+        "find the few that stand for all; all tokens then got these, and those that lift most "
         f"{settings.number('confirming_texts'):g} texts of their own, on which their numbers rest alone. "
-        "What is ordinary was learned from the vocabulary itself, and false discoveries are controlled over "
-        "all tokens."
+        "What is ordinary was learned from the vocabulary itself."
     )
 
 
@@ -128,9 +152,9 @@ def plan_facts(plan: ProfilePlanRecord) -> dict[str, float]:
         "share_below": plan.share_below,
         "left_out": plan.left_out,
         "groups": len(plan.groups),
-        "sentence_anchors": len(plan.sentence_anchors),
+        "anchors": len(plan.anchors),
         "vocabulary_anchors": len(plan.vocabulary_anchors),
-        **{f"carriers, {step}": len(texts) for step, texts in plan.carriers.items()},
+        "carriers": len(plan.carriers),
     }
 
 

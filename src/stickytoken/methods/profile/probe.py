@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import polars as pl
 
-from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion, Placement, Token
-from stickytoken.measurement.engines.local import compute_shard
-from stickytoken.measurement.progress import Progress, ProgressCallback
-from stickytoken.measurement.stage import Shard, Stage
+from stickytoken.insertion import Insertion, Placement
+from stickytoken.measurement.progress import ProgressCallback
 from stickytoken.methods.evidence_panel import fitting_copies
 from stickytoken.methods.job import Job
+from stickytoken.methods.memory_runner import MemoryRunner
 from stickytoken.methods.profile._results import Findings
-from stickytoken.methods.profile._run import compute_profile, plan_profile
-from stickytoken.methods.profile.plan import anchor_panel, round_stage
+from stickytoken.methods.profile._run import Measured, measure_rounds, plan_profile
+from stickytoken.methods.profile.anchors import anchor_panel
+from stickytoken.methods.profile.plan import round_stage
 from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round, cells
 from stickytoken.methods.profile.settings import ProfileSettings
@@ -63,13 +60,13 @@ class ProfileEvidence:
     token: str
     category: str
     verdict: str
-    severity: str
+    severity: str | None
     lift: float
     lift_low: float
     lift_high: float
-    lift_floor: float
+    lift_words: float | None
     ordinary_lift: float
-    universality: float
+    universality: float | None
     validation_rate: dict[str, float]
     by_placement: dict[str, dict[str, float]]
     contraction: float
@@ -97,49 +94,29 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
     distinct = list({token.id: token for token in job.tokens}.values())
     once = replace(job, tokens=distinct)
     plan = plan_profile(once, progress)
-    runner = _MemoryRunner(job.encoder, progress)
-    findings = compute_profile(once, plan, job.vocabulary.frame(), runner)
+    runner = MemoryRunner(job.encoder, progress)
+    measured = measure_rounds(once, plan, runner, confirm_all=True)
+    findings = measured.findings(once, plan, job.vocabulary.frame())
     curves = _curves(once, plan, runner)
     rows = {row["token_id"]: row for row in findings.tokens.to_dicts()}
-    return [_evidence(rows[token.id], findings, plan, job.settings, curves[token.id]) for token in job.tokens]
+    return [
+        _evidence(rows[token.id], measured, findings, plan, job.settings, curves[token.id])
+        for token in job.tokens
+    ]
 
 
-class _MemoryRunner:
-    """Runs stages in memory, in shards small enough to show progress."""
-
-    def __init__(self, encoder: Encoder, progress: ProgressCallback) -> None:
-        self._encoder = encoder
-        self._progress = progress
-
-    def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
-        size = max(1, 2048 // stage.probes_per_token)
-        rows: list[dict[str, Any]] = []
-        sequences = 0
-        self._progress(Progress(stage.name, 0, len(tokens)))
-        for start in range(0, len(tokens), size):
-            part = tuple(tokens[start : start + size])
-            found, encoded = compute_shard(stage, Shard(start, part), self._encoder)
-            rows += found
-            sequences += encoded
-            self._progress(Progress(stage.name, len(rows), len(tokens), len(rows), sequences))
-        return pl.DataFrame(rows, infer_schema_length=None)
-
-
-def _curves(
-    job: Job[ProfileSettings], plan: ProfilePlanRecord, run: _MemoryRunner
-) -> dict[int, SymptomCurve]:
+def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunner) -> dict[int, SymptomCurve]:
     """Compute the curve of each token, with the mean curve of a few ordinary ones."""
-    panel = anchor_panel(job.encoder, job.settings, plan, job.vocabulary.available)
-    confirming = round_stage(job.encoder, job.settings, plan, panel, Round.CONFIRM)
-    count = min(SYMPTOM_CARRIERS, len(confirming.carriers))
-    carriers = confirming.carriers[:count]
-    longest = max(job.encoder.content_ids(plan.carriers[Round.CONFIRM][:count]), key=len)
+    places = range(min(SYMPTOM_CARRIERS, len(plan.carriers)))
+    anchors = anchor_panel(job.encoder, plan, job.vocabulary.available, beside=False)
+    confirming = round_stage(job.encoder, job.settings, plan, anchors, Round.CONFIRM, places)
+    longest = max(job.encoder.content_ids([plan.carriers[place] for place in places]), key=len)
     asked = {token.id for token in job.tokens}
     available = {token.id: token for token in job.vocabulary.available}
     ordinary = [available[k] for k in plan.late_reference if k not in asked][:_ORDINARY_TOKENS]
     pieces = 1 if job.settings.insertion is Insertion.IDS else 8
     copies = fitting_copies(job.encoder, longest, pieces)
-    stage = SymptomStage(carriers, copies, confirming.panel.first(count))
+    stage = SymptomStage(confirming.carriers, copies, confirming.panel)
     rows = {row["token_id"]: row for row in run(stage, [*job.tokens, *ordinary]).to_dicts()}
     controls = {
         side: np.mean([rows[token.id][side] for token in ordinary], axis=0).tolist() if ordinary else []
@@ -159,14 +136,16 @@ def _curves(
 
 def _evidence(
     row: dict[str, Any],
+    measured: Measured,
     findings: Findings,
     plan: ProfilePlanRecord,
     settings: ProfileSettings,
     curve: SymptomCurve,
 ) -> ProfileEvidence:
-    confirmed = findings.rounds[Round.CONFIRM]
+    confirmed = measured.rounds[Round.CONFIRM]
     lifts = confirmed.lifts[confirmed.rows(np.array([row["token_id"]]))[0]]
-    places = np.array([cell.placement for cell in cells(settings, len(lifts))])
+    every = cells(settings, len(plan.carriers))
+    places = np.array([cell.placement for place, cell in enumerate(every) if place not in measured.carriers])
     shared = {name: row[name] for name in ProfileEvidence.__slots__ if name in row}
     return ProfileEvidence(
         **shared | {"validation_rate": {"cosine": row["validation_rate"]}},

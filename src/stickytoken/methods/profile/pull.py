@@ -1,71 +1,91 @@
-"""How hard copies pull similarities toward the mean: lift and contraction together. Pure."""
+"""What a token does whatever it is compared with: its pull and its contraction. Pure.
+
+With n copies of a token in a carrier c, and any anchor a (unit vectors),
+
+    cos(after) = (1 - k) cos(before) + p . a
+
+The contraction k is a number and the pull p a vector; both are fitted to a few carriers.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.methods.profile.estimates import Measurements, Vector
-from stickytoken.methods.profile.rounds import Round
-from stickytoken.methods.statistics import centre_probes, interaction_variance
+from stickytoken.methods.panel import CarrierPanel, Vector
 
-# Contraction counts half as much as the lift. It is known less exactly, and for some tokens less than for
-# others, so that a full weight would give the pulls heavy tails.
-_CONTRACTION_SHARE = 0.5
+# Without contraction there is no fixed point.
+_LEAST_CONTRACTION = 1e-3
 
 
-def pulls(
-    rounds: Mapping[Round, Measurements], unselected: NDArray[np.int64]
-) -> dict[Round, NDArray[np.float64]]:
-    """Compute the pull of every probe, in units of the lift: lift + weight / 2 x (1 - slope).
+class Pull(NamedTuple):
+    """Contraction and pull of T tokens.
 
-    A token that draws all texts to one value raises the low similarities and flattens the line
-    of similarity after on similarity before. A word that is close to many texts raises the low
-    similarities without flattening the line: over ordinary tokens, lift and contraction are
-    negatively correlated. Their sum separates the two better than the lift alone.
+    Attributes:
+        contraction: k; 0 leaves a text's meaning, 1 erases it; shape (T,).
+        pull: p, shape (T, d).
+    """
+
+    contraction: Vector
+    pull: NDArray[np.floating[Any]]
+
+
+def fit_pull(before: NDArray[np.float32], after: NDArray[np.float32]) -> tuple[float, Vector]:
+    """Fit k and p by least squares: after = (1 - k) before + p, over carriers and dimensions.
 
     Args:
-        rounds: measurements.
-        unselected: unselected tokens of the first round.
+        before: unit vectors of the carriers, shape (K, d).
+        after: unit vectors of the carriers with copies in them, shape (K, d).
 
     Returns:
-        Pulls by round, shape (T, K). Where the slope is undefined, the lift alone.
+        k and p, shape (d,). Where the carriers do not differ, k is 0 and p the mean change.
     """
-    first = rounds[Round.SCREEN]
-    weight = _CONTRACTION_SHARE * contraction_weight(
-        first.lifts, contractions(first), np.isin(first.ids, unselected)
-    )
-    return {step: measured.lifts + weight * contractions(measured) for step, measured in rounds.items()}
+    origin, mean = before.mean(axis=0, dtype=np.float64), after.mean(axis=0, dtype=np.float64)
+    deviations = before - origin
+    variation = float((deviations**2).sum())
+    kept = float(((after - mean) * deviations).sum()) / variation if variation > 0 else 1.0
+    return 1 - kept, mean - kept * origin
 
 
-def contractions(measured: Measurements) -> Vector:
-    """Compute 1 - slope of every probe, shape (T, K); 0 if the carrier is equally similar to all anchors."""
-    return np.nan_to_num(1 - measured.slopes, nan=0.0)
+class Anchorage(NamedTuple):
+    """What a corpus adds to a token's lift on it.
+
+    Attributes:
+        mean: mean vector of the anchors, over the pairs below the mean similarity, shape (d,).
+        similarity: mean similarity of those pairs.
+    """
+
+    mean: Vector
+    similarity: float
 
 
-def contraction_weight(lifts: Vector, contracted: Vector, reference: NDArray[np.bool_]) -> float:
-    """Find the weight at which contraction varies between unselected tokens as much as the lift.
+def anchorage(carriers: CarrierPanel) -> Anchorage:
+    """Average over the pairs of carriers and anchors that count for the lift."""
+    weights = carriers.pair_weights
+    present = weights.sum(axis=1) > 0
+    count = max(1, int(present.sum()))
+    mean = (weights.sum(axis=0) / count) @ carriers.panel.vectors
+    return Anchorage(mean, float((weights * carriers.before).sum() / count))
+
+
+def predicted_lifts(tokens: Pull, corpus: Anchorage) -> Vector:
+    """Compute the lifts of T tokens on a corpus: p . mean - k x similarity, shape (T,)."""
+    return np.asarray(tokens.pull @ corpus.mean - tokens.contraction * corpus.similarity, dtype=np.float64)
+
+
+def fixed_points(tokens: Pull, center: Vector) -> Vector:
+    """Compute the similarities toward which T tokens drag: p . center / k.
 
     Args:
-        lifts: shape (T, K).
-        contracted: contractions of the same probes, shape (T, K).
-        reference: unselected tokens, shape (T,).
+        tokens: contraction and pull.
+        center: mean vector of the corpus, shape (d,).
 
     Returns:
-        The weight; 0 if noise explains all the variance of one of them.
+        Shape (T,); NaN where there is no contraction.
     """
-    lift = _effect_variance(lifts, reference)
-    contraction = _effect_variance(contracted, reference)
-    if lift <= 0 or contraction <= 0:
-        return 0.0
-    return math.sqrt(lift / contraction)
-
-
-def _effect_variance(values: Vector, reference: NDArray[np.bool_]) -> float:
-    """Estimate the variance between tokens without the noise of their means."""
-    centred = centre_probes(values, reference)[reference]
-    noise = interaction_variance(centred) / values.shape[1]
-    return float(max(0.0, centred.mean(axis=1).var(ddof=1) - noise))
+    drawn = tokens.pull.astype(np.float64) @ center
+    clear = np.abs(tokens.contraction) > _LEAST_CONTRACTION
+    points: Vector = np.divide(drawn, tokens.contraction, out=np.full(len(drawn), np.nan), where=clear)
+    return points

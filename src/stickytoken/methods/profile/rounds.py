@@ -1,4 +1,4 @@
-"""Spend the budget: probes of each round, and the number of tokens that go on. Pure."""
+"""Spend the budget: the rounds, their carriers, and the number of tokens that go on. Pure."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from numpy.typing import NDArray
 from stickytoken.insertion import Placement
 from stickytoken.methods.profile.settings import ProfileSettings
 
-# Share of the budget for the first round, and share of the rest for the second.
-_SCREENING_SHARE = 2 / 3
-_REFINING_SHARE = 0.4
-# Smallest number of tokens in the later rounds.
-_LEAST_REFINED = 60
+# Carriers of the first round, beside what the budget leaves for the others.
+_LEAST_SCREENING = 2
+# Smallest number of tokens in the last round.
 _LEAST_CONFIRMED = 30
-# Number of reference tokens in the later rounds.
+# Number of random tokens that are measured on all carriers.
 LATE_REFERENCE = 128
 
 
 class Round(StrEnum):
     """The passes of the method, in order."""
 
+    PILOT = "pilot"
+    """Random tokens on all carriers: which few carriers stand for all of them, and what is ordinary."""
     SCREEN = "screen"
-    REFINE = "refine"
+    """All tokens on those few."""
     CONFIRM = "confirm"
+    """The tokens with the highest lifts on all the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,9 @@ class Cell:
 
 
 def cells(settings: ProfileSettings, probes: int) -> list[Cell]:
-    """Choose placement and number of copies of each probe: all combinations in turn.
+    """Choose placement and number of copies of each carrier: all combinations in turn.
 
-    Neighbours differ in both, so that a few probes already cover all placements and numbers.
+    Neighbours differ in both, so that a few carriers already cover all placements and numbers.
     """
     placements = tuple(Placement)
     grid = [
@@ -51,19 +52,20 @@ def cells(settings: ProfileSettings, probes: int) -> list[Cell]:
     return [grid[k % len(grid)] for k in range(probes)]
 
 
-def probes_in(settings: ProfileSettings) -> dict[Round, int]:
-    """Count the carriers of each round; the first round also has the token alone."""
-    if not settings.adaptive:
-        return {Round.SCREEN: max(2, round(settings.budget) - 1)}
-    return {
-        Round.SCREEN: max(2, round(settings.budget * _SCREENING_SHARE) - 1),
-        Round.REFINE: settings.refining_texts,
-        Round.CONFIRM: settings.confirming_texts,
-    }
+def screening_carriers(settings: ProfileSettings) -> int:
+    """Count the carriers that every token is put into."""
+    whole = int(settings.budget)
+    return max(_LEAST_SCREENING, whole - 1 if settings.adaptive else whole)
 
 
-def tokens_in(settings: ProfileSettings, tokens: int) -> dict[Round, int]:
-    """Count the tokens of each round, so that the budget holds on average.
+def carriers_needed(settings: ProfileSettings) -> int:
+    """Count the carriers of a plan."""
+    few = screening_carriers(settings)
+    return few + settings.confirming_texts if settings.adaptive else few
+
+
+def tokens_to_confirm(settings: ProfileSettings, tokens: int) -> int:
+    """Count the tokens of the last round, so that the budget holds on average.
 
     A small selection of tokens may exceed it, because some always go on.
 
@@ -71,35 +73,28 @@ def tokens_in(settings: ProfileSettings, tokens: int) -> dict[Round, int]:
         settings: settings of the method.
         tokens: number of tokens to measure.
     """
-    probes = probes_in(settings)
-    if not settings.adaptive:
-        return {Round.SCREEN: tokens}
-    rest = max(0.0, (settings.budget - probes[Round.SCREEN] - 1) * tokens)
-    late = min(LATE_REFERENCE, tokens)
-    refined = int(_REFINING_SHARE * rest / probes[Round.REFINE]) - late
-    confirmed = int((1 - _REFINING_SHARE) * rest / probes[Round.CONFIRM]) - late
-    return {
-        Round.SCREEN: tokens,
-        Round.REFINE: min(tokens, max(_LEAST_REFINED, refined)),
-        Round.CONFIRM: min(tokens, max(_LEAST_CONFIRMED, confirmed)),
-    }
+    rest = (settings.budget - screening_carriers(settings)) * tokens
+    rest -= min(LATE_REFERENCE, tokens) * carriers_needed(settings)
+    return min(tokens, max(_LEAST_CONFIRMED, int(rest / settings.confirming_texts)))
 
 
-def advancing(
-    ids: NDArray[np.int64], lifts: NDArray[np.float64], pulls: NDArray[np.float64], count: int
-) -> NDArray[np.int64]:
-    """Choose the tokens that lift most, and as many others that pull most; ties go to the smaller id.
+def highest(ids: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Choose the tokens with the highest values; ties go to the smaller id.
 
     Args:
         ids: tokens to choose from, shape (T,).
-        lifts: estimated lifts, shape (T,).
-        pulls: estimated pulls, shape (T,).
+        values: shape (T,), or (T, columns): the columns choose in turn, each the next of its own order; a
+            column whose next is chosen already loses its turn.
         count: number of tokens to choose; all if there are fewer.
 
     Returns:
         Their ids, ascending.
     """
-    by_lift = np.lexsort((ids, -lifts))
-    lifting, rest = by_lift[: (count + 1) // 2], by_lift[(count + 1) // 2 :]
-    pulling = rest[np.lexsort((ids[rest], -pulls[rest]))][: count // 2]
-    return np.sort(ids[np.concatenate([lifting, pulling])])
+    columns = values[:, None] if values.ndim == 1 else values
+    orders = [np.lexsort((ids, -columns[:, place])) for place in range(columns.shape[1])]
+    chosen: dict[int, None] = {}
+    for row in np.stack(orders, axis=1).ravel():
+        if len(chosen) == count:
+            break
+        chosen.setdefault(int(ids[row]))
+    return np.array(sorted(chosen), dtype=np.int64)

@@ -11,7 +11,7 @@ from stickytoken.insertion import Insertion
 from stickytoken.precision import Precision
 from stickytoken.validation import proportion, real_number, set_whole_numbers, whole_number
 
-# With fewer texts per token, the first round would have fewer than two carriers.
+# With fewer texts per token, nothing would be left for the last round.
 _LEAST_BUDGET = 3
 
 
@@ -23,20 +23,20 @@ class ProfileSettings:
         budget: texts per available token, on average over the vocabulary.
         confidence: coverage of the intervals.
         fdr: false discovery rate of the verdicts.
-        smallest_effect: smallest lift above the typical token's that matters, in standard
-            deviations of the model's own similarities.
-        adaptive: spend what the first round leaves on the tokens in the upper tail; otherwise
-            spend the same on every token.
+        smallest_effect: smallest lift above the typical token's that must not be missed, in standard
+            deviations of the model's own similarities of texts.
+        adaptive: spend what the first round leaves on the tokens that lift most; otherwise spend the
+            same on every token.
         insertion: copies as token ids or as text.
         copies: numbers of copies; the carriers take turns.
-        anchors: largest number of sentences to compare carriers with.
-        vocabulary_anchors: largest number of vocabulary entries, each a text of its own, to
-            compare carriers with.
-        vocabulary_share: weight of the vocabulary entries among the anchors.
-        topics: number of groups of anchors if the corpus does not name its topics.
-        refining_texts: number of further texts per token in the second round.
-        confirming_texts: number of texts per token in the third round; verdicts on its tokens
-            rest on them alone.
+        anchors: largest number of texts to compare carriers with, shared by the kinds of text; as many
+            sentences of a corpus of one's own.
+        vocabulary_anchors: largest number of vocabulary entries, each a text of its own, to measure
+            `lift_words` on.
+        topics: number of groups of anchors if the model cannot read the bundled kinds of text and the
+            corpus does not name its topics.
+        confirming_texts: number of texts per token in the last round; verdicts on its tokens rest on
+            them alone.
         reference: number of random tokens that show what is ordinary if only a part of the
             vocabulary is measured.
         screen_precision: precision of the model before the last round; None is its own. The
@@ -47,19 +47,17 @@ class ProfileSettings:
         InputError: a value is out of range, or two settings contradict each other.
     """
 
-    budget: float = 6.0
+    budget: float = 4.0
     confidence: float = 0.9
     fdr: float = 0.05
     smallest_effect: float = 0.5
     adaptive: bool = True
     insertion: Insertion = Insertion.IDS
     copies: tuple[int, ...] = (8, 4)
-    anchors: int = 400
-    vocabulary_anchors: int = 400
-    vocabulary_share: float = 0.75
+    anchors: int = 440
+    vocabulary_anchors: int = 200
     topics: int = 24
-    refining_texts: int = 8
-    confirming_texts: int = 96
+    confirming_texts: int = 48
     reference: int = 400
     screen_precision: Precision | None = None
     seed: int = 42
@@ -69,7 +67,6 @@ class ProfileSettings:
             "anchors": 2,
             "vocabulary_anchors": 0,
             "topics": 1,
-            "refining_texts": 2,
             "confirming_texts": 4,
             "reference": 2,
             "seed": 0,
@@ -78,7 +75,7 @@ class ProfileSettings:
         given: Any = self.copies
         copies = given if isinstance(given, (tuple, list)) else (given,)
         object.__setattr__(self, "copies", tuple(whole_number("copies", count, 1) for count in copies))
-        for name in ("budget", "smallest_effect", "vocabulary_share"):
+        for name in ("budget", "smallest_effect"):
             object.__setattr__(self, name, real_number(name, getattr(self, name)))
         for name in ("confidence", "fdr"):
             object.__setattr__(self, name, proportion(name, getattr(self, name)))
@@ -93,8 +90,6 @@ class ProfileSettings:
             raise InputError(
                 f"smallest_effect is {self.smallest_effect}: it must be a finite number of at least 0"
             )
-        if not 0 <= self.vocabulary_share < 1:
-            raise InputError(f"vocabulary_share is {self.vocabulary_share}: it must be from 0 to below 1")
         if self.insertion not in tuple(Insertion):
             raise InputError(f"insertion is {self.insertion!r}: it must be {' or '.join(Insertion)}")
         adaptive: Any = self.adaptive

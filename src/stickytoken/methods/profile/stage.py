@@ -15,10 +15,11 @@ from stickytoken.insertion import (
     copies_as_ids,
     copies_as_text,
 )
-from stickytoken.methods.panel import CarrierPanel
+from stickytoken.measurement.stage import Measured
+from stickytoken.methods.panel import CarrierPanel, unit_vectors
 from stickytoken.methods.probes import Carrier, word_count
+from stickytoken.methods.profile.pull import fit_pull
 from stickytoken.methods.profile.rounds import Cell
-from stickytoken.methods.statistics import present_mean
 from stickytoken.precision import Precision
 
 
@@ -29,53 +30,53 @@ class ProfileStage:
     Attributes:
         name: name of the round.
         carriers: texts, or tokenized texts for ids insertion.
+        places: place of each carrier among all of the plan; it keys the random placement.
         cells: placement and number of copies in each carrier.
         panel: the carriers without copies against the anchors.
         seed: seed of random placement.
-        alone: also encode the token without a carrier.
         precision: precision of the model; None is its own.
     """
 
     name: str
     carriers: tuple[Carrier, ...]
+    places: tuple[int, ...]
     cells: tuple[Cell, ...]
     panel: CarrierPanel
     seed: int
-    alone: bool = False
     precision: Precision | None = None
 
     @property
     def probes_per_token(self) -> int:
-        """One per carrier, and one for the token alone."""
-        return len(self.carriers) + self.alone
+        """One per carrier."""
+        return len(self.carriers)
 
     def probes(self, token: Token) -> Sequence[Probe]:
-        """Return the carriers with copies in them, then the copies alone."""
-        found = [self._probe(token, place) for place in range(len(self.carriers))]
-        return [*found, self._copies_alone(token)] if self.alone else found
+        """Return the carriers with copies in them."""
+        return [self._probe(token, index) for index in range(len(self.carriers))]
 
-    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, float | list[float]]:
-        """Measure lift and slope of every probe, and means over probes of the rest; NaN if undefined."""
-        units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        probes = len(self.carriers)
-        response = self.panel.response(units[:probes])
-        row: dict[str, float | list[float]] = {
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
+        """Measure every carrier's lift, in all and by group, and fit the token's pull and contraction.
+
+        Returns:
+            lifts and rising, shape (K,); groups, shape (K x G,), NaN where a carrier has no pair with a
+            group; contraction; pull, float16, shape (d,).
+        """
+        units = unit_vectors(vectors)
+        response = self.panel.response(units)
+        contraction, pull = fit_pull(self.panel.vectors, units)
+        return {
             "lifts": response.lifts.tolist(),
-            "sentence_lifts": response.sentence_lifts.tolist(),
-            "groups": present_mean(response.groups).tolist(),
-            "rising": float(response.rising.mean()),
-            "slopes": response.slope.tolist(),
-            "intercept": float(present_mean(response.intercept)),
+            "rising": response.rising.astype(np.float32),
+            "groups": response.groups.astype(np.float32).ravel(),
+            "contraction": contraction,
+            "pull": pull.astype(np.float16),
         }
-        if self.alone:
-            row["alone"] = float(units[probes] @ self.panel.panel.center)
-        return row
 
-    def _probe(self, token: Token, place: int) -> Probe:
-        carrier, cell = self.carriers[place], self.cells[place]
+    def _probe(self, token: Token, index: int) -> Probe:
+        carrier, cell = self.carriers[index], self.cells[index]
         path: tuple[int, ...] = ()
         if cell.placement is Placement.RANDOM:
-            generator = np.random.default_rng([self.seed, token.id, place])
+            generator = np.random.default_rng([self.seed, token.id, self.places[index]])
             # The gap of copy k lies among the words of the carrier and of the k copies before it.
             added = len(token.text.split()) if isinstance(carrier, str) else 1
             words = word_count(carrier) + added * np.arange(cell.copies)
@@ -83,9 +84,3 @@ class ProfileStage:
         if isinstance(carrier, str):
             return copies_as_text(token, carrier, cell.placement, cell.copies, path)
         return copies_as_ids(token, carrier, cell.placement, cell.copies, path)
-
-    def _copies_alone(self, token: Token) -> Probe:
-        carrier, copies = self.carriers[0], max(cell.copies for cell in self.cells)
-        if isinstance(carrier, str):
-            return token.text * copies
-        return (*carrier.head, *(token.id,) * copies, *carrier.tail)

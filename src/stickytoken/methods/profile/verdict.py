@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.methods.profile.estimates import Ids, Measurements, TokenEstimates, Vector
-from stickytoken.methods.profile.rounds import Round
-from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.methods.statistics import q_values, weighted_quantile
+from stickytoken.methods.profile.estimates import TokenEstimates, Vector
+from stickytoken.methods.statistics import q_values
 from stickytoken.methods.verdicts import Verdict
 
-# A sticky token lifts more than this share of the anchors further than an ordinary token does. A token that
-# lifts all sentences, and half of the vocabulary entries by chance, reaches 0.625 at the default weights.
-UNIVERSAL_SHARE = 0.7
+# A lift that may be smaller than this share of the smallest effect is never flagged.
+NEGLIGIBLE_SHARE = 0.5
+# A sticky token lifts most kinds of text.
+UNIVERSAL_SHARE = 0.5
 # With fewer unselected tokens, the null distribution cannot be estimated.
 LEAST_NULL_TOKENS = 200
 
@@ -38,128 +36,89 @@ class Severity(StrEnum):
 SEVERITY_BOUNDS = {Severity.MILD: 0.2, Severity.SERIOUS: 0.5, Severity.SEVERE: 0.8}
 
 
-@dataclass(frozen=True)
-class Profile:
-    """Effects of T tokens on the groups of anchors.
-
-    Attributes:
-        floor: effect exceeded in groups with `UNIVERSAL_SHARE` of the weight, shape (T,).
-        universality: weight of the groups with a positive effect, shape (T,).
-        rising: share of pairs that rise, shape (T,).
-        contraction: 1 - slope, shape (T,).
-        fixed_point: similarity that pairs are pulled to, NaN if the slope is 1, shape (T,).
-    """
-
-    floor: Vector
-    universality: Vector
-    rising: Vector
-    contraction: Vector
-    fixed_point: Vector
-
-
-class Outliers(NamedTuple):
-    """Tokens whose effects are outliers of their vocabulary.
+class Flagged(NamedTuple):
+    """Tokens whose lifts matter.
 
     Attributes:
         q_values: shape (T,); None without an empirical null: too few tokens, or effects that differ by no
             more than noise.
-        found: whether each token is an outlier, shape (T,).
+        found: whether each token's lift matters, shape (T,).
     """
 
     q_values: Vector | None
     found: NDArray[np.bool_]
 
 
-def find_outliers(
-    tokens: TokenEstimates,
-    rarity: TokenEstimates,
-    null_tokens: int,
-    smallest: float,
-    settings: ProfileSettings,
-) -> Outliers:
-    """Find effects that ordinary tokens do not have and that are large enough to matter.
+def find_lifts(
+    tokens: TokenEstimates, null_tokens: int, smallest: float, fdr: float, outliers_only: bool = False
+) -> Flagged:
+    """Find lifts that matter: large ones, and smaller ones that ordinary tokens do not have.
 
-    The interval must lie above the smallest effect. With an empirical null, false discoveries
-    over all tokens are controlled as well.
+    The interval must lie above half the smallest effect. With an empirical null, it must also reach the
+    smallest effect, or the lift must be an outlier of its vocabulary, with false discoveries over all
+    tokens controlled. So a token with the smallest effect is missed only if its interval excludes it.
 
     Args:
         tokens: estimates of the lift.
-        rarity: estimates of the effect that is tested against the null.
         null_tokens: number of unselected tokens that the null was fitted to.
-        smallest: smallest lift that matters.
-        settings: with the false discovery rate.
+        smallest: the smallest effect that matters.
+        fdr: false discovery rate.
+        outliers_only: however large the lift, it must be an outlier.
     """
-    large = tokens.lift.low > tokens.null.center + smallest
+    large = tokens.lift.low > tokens.null.center + NEGLIGIBLE_SHARE * smallest
     # A null of no width would call everything beyond the noise an outlier.
-    if null_tokens < LEAST_NULL_TOKENS or rarity.null.spread == 0:
-        return Outliers(None, large)
-    found = q_values(rarity.null.exceedance(rarity.tested))
-    return Outliers(found, large & (found <= settings.fdr))
+    if null_tokens < LEAST_NULL_TOKENS or tokens.null.spread == 0:
+        return Flagged(None, large)
+    found = q_values(tokens.null.exceedance(tokens.tested))
+    reaching = tokens.lift.high >= tokens.null.center + smallest
+    return Flagged(found, large & ((reaching & (not outliers_only)) | (found <= fdr)))
 
 
-def profile(
-    rounds: Mapping[Round, Measurements],
-    tokens: TokenEstimates,
-    reference: Ids,
-    weights: Vector,
-) -> Profile:
-    """Profile all tokens, each from the latest round that it reached.
+def universality(effects: Vector, spreads: Vector, smallest: float) -> Vector:
+    """Compute the share of the kinds of text that tokens lift by at least half the smallest effect.
 
     Args:
-        rounds: measurements.
-        tokens: estimates.
-        reference: unselected tokens; in each round they give the common effect on each group.
-        weights: weights of the groups, shape (G,).
+        effects: lifts above the ordinary token's by kind, NaN where a kind has no pair below the mean
+            similarity, shape (T, kinds).
+        spreads: standard deviations of the similarities to each kind, shape (kinds,).
+        smallest: the smallest effect that matters, in standard deviations.
+
+    Returns:
+        Shape (T,); NaN without a kind.
     """
-    size = len(tokens.ids)
-    floor, universality, rising, slope, intercept = (np.full(size, np.nan) for _ in range(5))
-    for measured in rounds.values():
-        rows = rounds[Round.SCREEN].rows(measured.ids)
-        effects = _group_effects(measured, tokens.null.center, reference)
-        present = np.isfinite(effects).all(axis=0)
-        shares = weights[present] / weights[present].sum()
-        floor[rows] = weighted_quantile(effects[:, present], shares, 1 - UNIVERSAL_SHARE)
-        universality[rows] = (effects[:, present] > 0) @ shares
-        rising[rows], slope[rows], intercept[rows] = measured.rising, measured.slope, measured.intercept
-    contraction = 1 - slope
-    fixed_point = np.divide(
-        intercept, contraction, out=np.full(size, np.nan), where=np.abs(contraction) > 1e-3
-    )
-    return Profile(floor, universality, rising, contraction, fixed_point)
+    known = np.isfinite(effects)
+    lifted = known & (np.nan_to_num(effects) >= NEGLIGIBLE_SHARE * smallest * spreads)
+    counts = known.sum(axis=1)
+    shares = np.divide(lifted.sum(axis=1), counts, out=np.full(len(counts), np.nan), where=counts > 0)
+    return np.asarray(shares, dtype=np.float64)
 
 
-def _group_effects(measured: Measurements, center: float, reference: Ids) -> Vector:
-    """Compute the effects by group above those of the ordinary token."""
-    own = np.isin(measured.ids, reference)
-    effects: Vector = measured.groups - measured.groups[own].mean(axis=0) - center
-    return effects
-
-
-def severities(effects: Vector, spread: float) -> list[Severity]:
-    """Grade effects above the typical token's.
+def severities(effects: Vector, verdicts: Sequence[Verdict]) -> list[Severity | None]:
+    """Grade effects above the ordinary token's; only flagged tokens have a severity.
 
     Args:
-        effects: lift minus the typical token's, shape (T,).
-        spread: standard deviation of the model's own similarities.
+        effects: in standard deviations of the model's own similarities, shape (T,).
+        verdicts: verdict of each token.
     """
     names = (Severity.NEGLIGIBLE, *SEVERITY_BOUNDS)
-    grades = np.digitize(effects / spread, tuple(SEVERITY_BOUNDS.values()))
-    return [names[grade] for grade in grades]
+    grades = np.digitize(effects, tuple(SEVERITY_BOUNDS.values()))
+    return [
+        None if verdict is Verdict.BENIGN else names[grade]
+        for grade, verdict in zip(grades, verdicts, strict=True)
+    ]
 
 
-def verdicts(
-    outlying: NDArray[np.bool_], on_sentences: NDArray[np.bool_], universality: Vector
-) -> list[Verdict]:
-    """Call outliers on most anchors sticky; those on some anchors, or on sentences alone, topical.
+def verdicts(mattering: NDArray[np.bool_], on_a_kind: NDArray[np.bool_], universal: Vector) -> list[Verdict]:
+    """Call flagged tokens sticky if they lift most kinds of text, and topical otherwise.
 
     Args:
-        outlying: outliers on all anchors, shape (T,).
-        on_sentences: outliers on the corpus's sentences, shape (T,).
-        universality: universality of each token, shape (T,).
+        mattering: whether the lift matters on the anchors that the run is about, shape (T,).
+        on_a_kind: whether it is an outlier on one of several kinds among these, shape (T,).
+        universal: universality of each token, shape (T,); NaN, unknown, counts as universal.
     """
-    sticky = outlying & (universality > UNIVERSAL_SHARE)
-    topical = ~sticky & (outlying | on_sentences)
+    flagged = mattering | on_a_kind
+    sticky = flagged & ~(universal <= UNIVERSAL_SHARE)
     return [
-        Verdict.STICKY if is_sticky else Verdict.TOPICAL if is_topical else Verdict.BENIGN
-        for is_sticky, is_topical in zip(sticky, topical, strict=True)
+        Verdict.STICKY if is_sticky else Verdict.TOPICAL if is_flagged else Verdict.BENIGN
+        for is_sticky, is_flagged in zip(sticky, flagged, strict=True)
     ]

@@ -21,7 +21,7 @@ def std_panel(job: Job[StdSettings], plan: StdPlanRecord) -> EvidencePanel:
     texts = sorted({pair.sentence2 for pair in plan.validation}, key=lambda text: (len(text), text))
     sentences = list(dict.fromkeys(pair.sentence1 for pair in plan.validation))[:_ANCHORS]
     vectors = unit_vectors(job.encoder.encode(sentences))
-    anchors = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1), 1)
+    anchors = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
     return evidence_panel(job, texts[:SYMPTOM_CARRIERS], sentences, anchors, plan.mean_similarity)
 
 

@@ -36,35 +36,35 @@ class Breakdown:
 
 
 def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
-    """Count tokens by kind, script, length and position.
+    """Count tokens by kind of entry, script, length and position.
 
     Args:
-        tokens: with kind, script, length, position (0 to 1) and verdict.
+        tokens: with entry, script, length, position (0 to 1) and verdict.
     """
     scripts = [
         name
         for name, _ in sorted(tokens["script"].value_counts().iter_rows(), key=lambda row: (-row[1], row[0]))
     ]
     kept = scripts[:_MOST_SCRIPTS]
-    kinds = [kind.value for kind in Kind if (tokens["kind"] == kind.value).any()]
+    kinds = [kind.value for kind in Kind if (tokens["entry"] == kind.value).any()]
     lengths = [str(length) for length in range(1, _LONGEST)] + [f"{_LONGEST}+"]
     tenths = [f"{10 * place}–{10 * place + 10}" for place in range(_DECILES)]
     length = pl.col("length").clip(1, _LONGEST)
     shown = tokens.select(
         "verdict",
-        kind=pl.col("kind"),
+        entry=pl.col("entry"),
         script=pl.when(pl.col("script").is_in(kept)).then(pl.col("script")).otherwise(pl.lit("others")),
         length=pl.when(length == _LONGEST).then(pl.lit(lengths[-1])).otherwise(length.cast(pl.String)),
         place=(pl.col("position") * _DECILES).floor().clip(0, _DECILES - 1).cast(pl.Int64),
     ).with_columns(position=pl.col("place").replace_strict(dict(enumerate(tenths)), default=None))
     groups = {
-        "kind": kinds,
+        "entry": kinds,
         "script": [*kept, *(["others"] if len(scripts) > _MOST_SCRIPTS else [])],
         "length": lengths,
         "position": tenths,
     }
     titles = {
-        "kind": "kind of entry",
+        "entry": "kind of entry",
         "script": "script of its letters",
         "length": "length in characters",
         "position": "position, % of the vocabulary",

@@ -8,6 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from stickytoken.impacts.conclusion import cost_sentence
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.style import CONTROL, ORDINARY, STICKY, empty_figure, label, new_figure
 
@@ -25,10 +26,11 @@ _COSTS = {
     "clean": "clean",
     "sticky": "sticky",
     "benign": "benign",
-    "difference": "sticky cost more by",
+    "difference": "sticky minus benign",
     "difference_low": "low",
     "difference_high": "high",
     "effect_size": "effect size",
+    "p_value": "p value",
     "q_value": "q value",
 }
 _TOKENS = {
@@ -75,10 +77,10 @@ def costs(effects: Sequence[Mapping[str, Any]], measured: str = "sticky") -> go.
 
 
 def describe_costs(effects: Sequence[Mapping[str, Any]], measured: str = "sticky") -> str:
-    """Describe every task in one sentence."""
+    """Describe every task and metric in one sentence; that of a main metric ends with a conclusion."""
     if not effects:
         return "No task was measured."
-    return " ".join(_sentence(row, measured) for row in effects)
+    return " ".join(cost_sentence(row, measured) for row in effects)
 
 
 def costs_table(effects: Sequence[Mapping[str, Any]], measured: str = "sticky") -> DataTable:
@@ -207,22 +209,6 @@ def _finish(figure: go.Figure) -> None:
     figure.add_vline(x=0, line={"width": 1, "color": ORDINARY})
     figure.update_layout(
         hovermode="closest", legend={"y": -70 / (figure.layout.height - 110), "yanchor": "top"}
-    )
-
-
-def _sentence(row: Mapping[str, Any], measured: str) -> str:
-    name = f"{row['task']}: {row['metric']}"
-    if row["difference"] is None:
-        return f"{name} is not defined."
-    text = (
-        f"{name} is {row['clean']:.4f} without copies; {measured} ones cost {row['drop_sticky']:.4f}, "
-        f"benign ones {row['drop_benign']:.4f}"
-    )
-    if row["difference_low"] is None:
-        return f"{text}."
-    return (
-        f"{text}, a difference of {row['difference']:.4f} (interval {row['difference_low']:.4f} to "
-        f"{row['difference_high']:.4f})."
     )
 
 

@@ -1,0 +1,135 @@
+"""Write a page about a real model: what a run found, and what it says of the published tokens.
+
+python benchmarks/model_card.py RUN --corpus sts.txt --corpus trec.txt     # docs/models/<model>.md
+
+RUN is a finished run of the profile method over the whole vocabulary. The published tokens are those of the
+paper's table, if it has the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from scipy.stats import kstest
+
+from published import PUBLISHED, table
+from stickytoken.cli.output.progress import progress_bar
+from stickytoken.detection import Run, judge, open_run
+from stickytoken.detection.run_model import encoder_for
+from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.visible_text import markdown
+
+PAGES = Path(__file__).resolve().parents[1] / "docs" / "models"
+SHOWN = 10
+
+
+def in_units(run: Run) -> pl.DataFrame:
+    """The run's tokens with their effect in standard deviations, its interval and its percentile."""
+    plan, result = run.plan_of(ProfilePlanRecord), run.result_of(ProfileResultRecord)
+    effects = {
+        name: (pl.col(column) - result.ordinary_lift) / plan.similarity_spread
+        for name, column in (("sd", "lift"), ("low", "lift_low"), ("high", "lift_high"))
+    }
+    return run.tokens.with_columns(**effects, percentile=pl.col("lift").rank() / len(run.tokens))
+
+
+def rows(tokens: pl.DataFrame) -> str:
+    """A Markdown table of tokens."""
+    lines = [
+        "| token | SD | interval | kinds lifted | contraction | verdict |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {markdown(repr(row['token']))} | {row['sd']:.2f} | {row['low']:.2f} to {row['high']:.2f} "
+        f"| {row['universality']:.0%} | {row['contraction']:.2f} | {row['verdict']} |"
+        for row in tokens.iter_rows(named=True)
+    ]
+    return "\n".join(lines)
+
+
+def published_section(run: Run, tokens: pl.DataFrame, folder: Path) -> str:
+    """Where the paper's tokens stand among all."""
+    listed = table(folder, "sticky_tokens").filter(pl.col("model") == Path(run.model_name).name)
+    found = tokens.filter(pl.col("token_id").is_in(listed["token_id"].to_list()))
+    if found.is_empty():
+        return "The paper does not list this model."
+    percentiles = found["percentile"].to_numpy()
+    chance = float(kstest(percentiles, "uniform").pvalue)
+    named = ", ".join(
+        f"{markdown(repr(row['token']))} {row['percentile']:.0%}"
+        for row in found.sort("percentile", descending=True).iter_rows(named=True)
+    )
+    told = (
+        "That is what tokens drawn at random would give"
+        if chance > 0.05
+        else "Tokens drawn at random would rarely stand like that"
+    )
+    return (
+        f"The paper lists {len(found)} tokens of this model. By their lift on texts they stand at these "
+        f"percentiles of the vocabulary: {named}. The median is {np.median(percentiles):.0%}. {told} "
+        f"(Kolmogorov-Smirnov test against a uniform distribution, p = {chance:.2g}); "
+        f"{len(found.filter(pl.col('verdict') != 'benign'))} of them are flagged."
+    )
+
+
+def judged_section(run: Run, corpora: list[str]) -> str:
+    """What the tokens do to other corpora."""
+    encoder = encoder_for(None, run, "the page")
+    lines = [
+        "| corpus | texts | sticky | topical | the strongest flagged |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for source in corpora:
+        with progress_bar() as progress:
+            found = judge(run, source, encoder=encoder, progress=progress)
+        first = ", ".join(markdown(repr(token)) for token in found.flagged["token"].head(5)) or "-"
+        topical = len(found.flagged) - len(found.sticky)
+        lines.append(f"| {Path(source).stem} | {found.texts:,} | {len(found.sticky)} | {topical} | {first} |")
+    return "\n".join(lines)
+
+
+def page(run: Run, corpora: list[str], folder: Path) -> str:
+    """The page."""
+    tokens, plan, result = in_units(run), run.plan_of(ProfilePlanRecord), run.result_of(ProfileResultRecord)
+    named = pl.col("token").str.contains(r"^[\[<].+[\]>]$")  # the paper counts [CLS] as no special token
+    special = tokens.filter((pl.col("category") == "OK_SPECIAL") | named).sort("sd", descending=True)
+    parts = [
+        f"# {Path(run.model_name).name}",
+        f"{run.method.headline(run)}",
+        f"{run.record.model.vocabulary:,} vocabulary entries, {run.available:,} of them can occur in text; "
+        f"mean similarity u = {plan.mean_similarity:.5f}. An ordinary token lifts texts by "
+        f"{result.ordinary_lift:.4f} (SD {result.ordinary_spread:.4f}); similarities of texts spread by "
+        f"{plan.similarity_spread:.4f}. {result.sticky} tokens are sticky, {result.topical} topical; "
+        f"{result.sequences:,} texts, {result.texts_per_token:g} per token.",
+        f"## The {SHOWN} tokens that lift texts most",
+        "SD is the lift beyond an ordinary token's, in standard deviations of the similarities of texts.",
+        rows(tokens.sort("lift", descending=True).head(SHOWN)),
+        "## Special tokens that text can contain",
+        rows(special) if len(special) else "None.",
+        "## The published tokens",
+        published_section(run, tokens, folder),
+        "## On other corpora",
+        judged_section(run, corpora) if corpora else "None was judged.",
+        "Written by `benchmarks/model_card.py` from a run of the default settings.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--corpus", action="append", default=[], help="a corpus to judge; repeatable")
+    parser.add_argument("--published", type=Path, default=PUBLISHED, help="folder of the published tables")
+    arguments = parser.parse_args()
+    run = open_run(arguments.run)
+    PAGES.mkdir(exist_ok=True)
+    path = PAGES / f"{Path(run.model_name).name}.md"
+    path.write_text(page(run, arguments.corpus, arguments.published), encoding="utf-8")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

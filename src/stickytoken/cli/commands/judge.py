@@ -1,0 +1,86 @@
+"""stickytoken judge: what the tokens of a finished run do to the texts of a corpus."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stickytoken.cli._command import command
+from stickytoken.cli._run_models import load_for
+from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
+from stickytoken.cli.options.output import VerbosityOptions
+from stickytoken.cli.options.panels import OUTPUT, TEXTS
+from stickytoken.cli.options.texts import Column
+from stickytoken.cli.output.console import print_json
+from stickytoken.cli.output.judgement import print_csv, print_judgement
+from stickytoken.cli.output.progress import progress_bar
+
+
+class JudgementFormat(StrEnum):
+    """Formats of a printed judgement."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+@command
+def judge(
+    run: Annotated[Path, typer.Argument(help="Run folder.", show_default=False)],
+    *,
+    sentences: Annotated[
+        str,
+        typer.Option(
+            help="Your texts: a txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or "
+            "hub:REPOSITORY@SPLIT.",
+            show_default=False,
+            rich_help_panel=TEXTS,
+        ),
+    ],
+    column: Column = None,
+    anchors: Annotated[
+        int,
+        typer.Option(
+            min=2, help="Random texts of the corpus to compare with, at most.", rich_help_panel=TEXTS
+        ),
+    ] = 2000,
+    model: RunsModel = None,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Most tokens to list in a table.", rich_help_panel=OUTPUT)
+    ] = 50,
+    output_format: Annotated[
+        JudgementFormat,
+        typer.Option(
+            "--format",
+            "-f",
+            help="Print a table or one JSON document of the flagged tokens, or all tokens as CSV.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = JudgementFormat.TABLE,
+    verbosity: VerbosityOptions,
+) -> None:
+    """Judge your own texts by a finished run: which tokens are sticky there, in seconds.
+
+    Example: stickytoken judge runs/all-MiniLM-L6-v2-profile-0123456789ab --sentences documents.parquet
+    """
+    from stickytoken.corpora import load_sentences
+    from stickytoken.detection import judge as run_judge
+    from stickytoken.detection import open_run
+
+    opened = open_run(run)
+    opened.method.require_judging(opened)
+    corpus = load_sentences(sentences, column)
+    encoder = load_for(str(run), opened.record, loading, prompting, model)
+    with progress_bar() as progress:
+        found = run_judge(opened, corpus, encoder=encoder, anchors=anchors, progress=progress)
+    if output_format is JudgementFormat.JSON:
+        print_json(found.summary())
+    elif output_format is JudgementFormat.CSV:
+        print_csv(found.tokens)
+    else:
+        print_judgement(opened.model_name, found, limit)

@@ -1,0 +1,204 @@
+"""Judge the tokens of a finished run on another corpus."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stickytoken.errors import RunError
+from stickytoken.measurement.progress import ProgressCallback
+from stickytoken.measurement.store import ResultFolder
+from stickytoken.methods._null import Null
+from stickytoken.methods.job import Job
+from stickytoken.methods.judgement import Judgement
+from stickytoken.methods.memory_runner import MemoryRunner
+from stickytoken.methods.panel import unit_vectors
+from stickytoken.methods.profile._calibration import Calibrated
+from stickytoken.methods.profile._corpus_probes import (
+    Calibrating,
+    Corpus,
+    Probed,
+    calibrated,
+    calibrating_tokens,
+    encoded_corpus,
+    probed_tokens,
+)
+from stickytoken.methods.profile._effects import EFFECTS_COLUMNS, EFFECTS_FILE, RoundEffects, round_effects
+from stickytoken.methods.profile._ranks import moves_up
+from stickytoken.methods.profile._words import ProfileRun
+from stickytoken.methods.profile.anchors import anchor_panel
+from stickytoken.methods.profile.estimates import Ids, TokenEstimates, Vector
+from stickytoken.methods.profile.pull import Pull, anchorage, fixed_points, predicted_lifts
+from stickytoken.methods.profile.rounds import Round
+from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.profile.verdict import (
+    NEGLIGIBLE_SHARE,
+    find_lifts,
+    severities,
+    universality,
+    verdicts,
+)
+from stickytoken.methods.statistics import Estimates
+
+# Tokens that may be flagged and are measured on the corpus, at most.
+_MEASURED = 256
+# They may be flagged if their lift is not further than this many errors below what matters.
+_ERRORS = 2.0
+
+
+def require_judging(run: ProfileRun) -> None:
+    """Refuse a run without effects.
+
+    Raises:
+        RunError: effects.parquet is missing.
+    """
+    if not (run.path / EFFECTS_FILE).is_file():
+        raise RunError(
+            f"{run.path} has no {EFFECTS_FILE}, by which a corpus is judged: run the detection again"
+        )
+
+
+def judge_corpus(
+    job: Job[ProfileSettings], run: ProfileRun, anchors: int, progress: ProgressCallback
+) -> Judgement:
+    """Compute the lift of every token on a corpus, measure those that may matter, and judge.
+
+    Args:
+        job: model, settings, corpus, and the tokens of the run.
+        run: the run.
+        anchors: number of texts of the corpus to compare with, at most.
+        progress: called after every step.
+
+    Raises:
+        InputError: the corpus has too few texts, or the model does not tell them apart.
+    """
+    plan, tokens = run.plan, run.tokens
+    corpus = encoded_corpus(job, plan, anchors)
+    memory = MemoryRunner(job.encoder, progress)
+    effects = ResultFolder(run.path).read_table(EFFECTS_FILE, EFFECTS_COLUMNS)
+    screened = round_effects(effects, Round.SCREEN)
+    every = len(tokens) == len(job.vocabulary.available)
+    unselected = np.isin(screened.ids, screened.ids if every else plan.reference)
+    reference = calibrating_tokens(screened.ids[unselected], job.settings.seed)
+    found, calibrating = calibrated(job, corpus, screened, reference, progress)
+    null = _null(found, unselected)
+    gate = null.center + NEGLIGIBLE_SHARE * job.settings.smallest_effect * corpus.spread
+    asked = np.isin(screened.ids, tokens["token_id"].to_numpy())
+    may = asked & (found.values + _ERRORS * found.error >= gate)
+    order = np.lexsort((screened.ids, -found.values))
+    chosen = np.sort(screened.ids[order[may[order]][:_MEASURED]])
+    common_variance = found.error**2 / len(reference)
+    probed = probed_tokens(job, corpus, chosen, calibrating.common, common_variance, memory)
+    estimates = _estimates(screened.ids, found, null, probed, job.settings.confidence)
+    universal = _universality(job, run, screened.ids, probed, calibrating)
+    table = _table(job, corpus, tokens, screened, probed, estimates, universal, int(unselected.sum()))
+    return Judgement(
+        tokens=table,
+        source=job.sentences.source,
+        texts=len(job.sentences),
+        anchors=len(corpus.panel.vectors),
+        left_out=corpus.left_out,
+        ordinary_lift=null.center,
+        similarity_spread=corpus.spread,
+        error=found.error,
+        measured=len(probed.ids),
+        undecided=int(may.sum()) - len(chosen),
+    )
+
+
+def _null(found: Calibrated, unselected: NDArray[np.bool_]) -> Null:
+    """Fit the distribution of ordinary lifts: that of the computed ones, and their error."""
+    fitted = Null.fit(found.values[unselected], 0.0)
+    return Null(fitted.center, float(np.hypot(fitted.spread, found.error)), fitted.shape)
+
+
+def _universality(
+    job: Job[ProfileSettings], run: ProfileRun, ids: Ids, probed: Probed, calibrating: Calibrating
+) -> Vector:
+    """Return the run's universality; of tokens that it did not measure closely, that of their pulls here."""
+    found = np.full(len(ids), np.nan)
+    tokens = run.tokens.select("token_id", "texts", pl.col("universality").cast(pl.Float64))
+    found[np.searchsorted(ids, tokens["token_id"].to_numpy())] = tokens["universality"].to_numpy()
+    closely = tokens.filter(pl.col("texts") == tokens["texts"].max())["token_id"].to_numpy()
+    rough = ~np.isin(probed.ids, closely)
+    kinds = [place for place, group in enumerate(run.plan.groups) if group.kind]
+    if not rough.any() or not kinds:
+        return found
+    panel = anchor_panel(job.encoder, run.plan, job.vocabulary.available)
+    carriers = unit_vectors(job.encoder.encode(run.plan.carriers))
+    effects = Pull(probed.effects.contraction[rough], probed.effects.pull[rough])
+    lifts = []
+    for kind in kinds:
+        alone = np.eye(len(panel.group_weights))[kind]
+        of_kind = anchorage(replace(panel, group_weights=alone).against(carriers, run.plan.mean_similarity))
+        ordinary = float(np.median(predicted_lifts(calibrating.effects, of_kind)))
+        lifts.append(predicted_lifts(effects, of_kind) - ordinary)
+    spreads = np.array([run.plan.groups[kind].spread for kind in kinds])
+    found[np.searchsorted(ids, probed.ids[rough])] = universality(
+        np.column_stack(lifts), spreads, job.settings.smallest_effect
+    )
+    return found
+
+
+def _estimates(ids: Ids, found: Calibrated, null: Null, probed: Probed, confidence: float) -> TokenEstimates:
+    """Put computed and measured lifts together."""
+    from scipy import stats
+
+    half = stats.norm.ppf((1 + confidence) / 2) * found.error
+    values = found.values
+    lift = Estimates(values.copy(), np.full(len(ids), found.error), values - half, values + half)
+    rows = np.searchsorted(ids, probed.ids)
+    for target, source in zip(lift, probed.lifts, strict=True):
+        target[rows] = source
+    texts = np.zeros(len(ids), dtype=np.int64)
+    texts[rows] = probed.texts
+    return TokenEstimates(ids, texts, lift, lift, null, 0.0)
+
+
+def _table(
+    job: Job[ProfileSettings],
+    corpus: Corpus,
+    tokens: pl.DataFrame,
+    screened: RoundEffects,
+    probed: Probed,
+    estimates: TokenEstimates,
+    universal: Vector,
+    null_tokens: int,
+) -> pl.DataFrame:
+    settings, ids = job.settings, screened.ids
+    rows = np.searchsorted(ids, tokens["token_id"].to_numpy())
+    mattering = find_lifts(estimates, null_tokens, settings.smallest_effect * corpus.spread, settings.fdr)
+    found = mattering.found & (estimates.texts > 0)
+    given = verdicts(found[rows], np.zeros(len(rows), dtype=np.bool_), universal[rows])
+    effects = (estimates.lift.value - estimates.null.center) / corpus.spread
+    contraction, pull = screened.effects.contraction.copy(), screened.effects.pull.copy()
+    places = np.searchsorted(ids, probed.ids)
+    contraction[places], pull[places] = probed.effects
+    flagged = np.flatnonzero(found)
+    up = np.full(len(ids), np.nan)
+    up[flagged] = moves_up(Pull(contraction[flagged], pull[flagged]), corpus.panel.vectors, settings.seed)
+    unknown, center = np.full(len(ids), np.nan), corpus.panel.weights @ corpus.panel.vectors
+    q_values = unknown if mattering.q_values is None else mattering.q_values
+    columns = {
+        "texts": estimates.texts,
+        "lift": estimates.lift.value,
+        "lift_low": estimates.lift.low,
+        "lift_high": estimates.lift.high,
+        "universality": universal,
+        "moves_up": up,
+        "contraction": contraction,
+        "fixed_point": fixed_points(Pull(contraction, pull), center),
+        "q_value": q_values,
+    }
+    return (
+        tokens.select("token_id", "token", "decoded", "category")
+        .with_columns(**{name: pl.Series(values[rows]) for name, values in columns.items()})
+        .with_columns(
+            severity=pl.Series(severities(effects[rows], given), dtype=pl.String),
+            verdict=pl.Series(given, dtype=pl.String),
+        )
+        .with_columns(pl.col(pl.Float64).fill_nan(None))
+    )

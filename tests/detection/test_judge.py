@@ -1,0 +1,138 @@
+"""Judging a corpus by a finished run."""
+
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.stats import spearmanr
+
+import planted
+import profiled
+from stickytoken import judge, load_encoder, open_run
+from stickytoken.corpora.corpus import collect_sentences
+from stickytoken.errors import InputError, RunError
+
+OTHER = profiled.WORDS[::2]
+SMALL = {"sentences": profiled.sentences(400, OTHER, seed=5), "anchors": 200}
+
+
+@pytest.fixture(scope="module")
+def pulling():
+    """The model with one sticky token."""
+    return load_encoder(profiled.planted_model(2))
+
+
+@pytest.fixture(scope="module")
+def run(pulling, tmp_path_factory):
+    return profiled.detect_profile(pulling, tmp_path_factory.mktemp("judged") / "run", smallest_effect=1)
+
+
+@pytest.fixture(scope="module")
+def found(run, pulling):
+    return judge(run, **SMALL, encoder=pulling)
+
+
+def test_the_planted_token_is_sticky_on_another_corpus_and_no_other(found):
+    assert found.sticky["token"].to_list() == [planted.PLANTED]
+    (row,) = found.sticky.to_dicts()
+    assert row["texts"] == 24
+    assert row["severity"] == "severe"
+    assert row["moves_up"] > 0.3
+    assert row["lift_low"] < row["lift"] < row["lift_high"]
+    assert set(found.tokens.filter(pl.col("verdict") == "benign")["severity"]) == {None}
+    assert "1 sticky" in repr(found)
+
+
+def test_lifts_agree_with_a_run_made_on_the_corpus(found, pulling, tmp_path):
+    own = profiled.detect_profile(
+        pulling,
+        tmp_path / "own",
+        sentences=collect_sentences(SMALL["sentences"], "test"),
+        budget=20,
+        smallest_effect=1,
+    )
+    ours, theirs = found.tokens.sort("token_id"), own.tokens.sort("token_id")
+    assert ours["token_id"].equals(theirs["token_id"])
+    assert spearmanr(ours["lift"], theirs["lift"])[0] > 0.7
+    assert ours.filter(verdict="sticky")["token"].equals(theirs.filter(verdict="sticky")["token"])
+    (judged,), (measured,) = (each.filter(verdict="sticky").to_dicts() for each in (ours, theirs))
+    assert judged["lift"] == pytest.approx(measured["lift"], rel=0.15)
+
+
+def test_the_table_has_one_row_a_token_of_the_run(found, run):
+    assert found.tokens["token_id"].equals(run.tokens["token_id"])
+    assert found.tokens.select("lift", "lift_low", "lift_high").null_count().sum_horizontal().item() == 0
+    assert found.measured == (found.tokens["texts"] > 0).sum()
+    summary = found.summary()
+    assert [row["token"] for row in summary["flagged"]] == found.flagged["token"].to_list()
+
+
+def test_the_same_call_gives_the_same_numbers_and_a_run_in_a_folder_does_too(found, run, pulling):
+    again = judge(str(run.path), **SMALL, encoder=pulling)
+    assert again.tokens.equals(found.tokens)
+    assert run.judge(**SMALL, encoder=pulling).tokens.equals(found.tokens)
+
+
+def test_an_ordinary_model_has_nothing_to_flag(tmp_path):
+    ordinary = load_encoder(profiled.planted_model(0))
+    run = profiled.detect_profile(ordinary, tmp_path / "run", smallest_effect=1)
+    assert judge(run, **SMALL, encoder=ordinary).flagged.is_empty()
+
+
+def test_named_tokens_are_judged_beside_the_random_ones_of_the_run(pulling, tmp_path):
+    run = profiled.detect_profile(pulling, tmp_path / "run", tokens=[34, 200], smallest_effect=1)
+    found = judge(run, **SMALL, encoder=pulling)
+    assert found.tokens["token_id"].to_list() == [34, 200]
+    assert found.sticky["token_id"].to_list() == [34]
+
+
+def test_a_run_without_effects_or_of_another_method_is_refused_in_one_line(run, pulling, tmp_path, small_run):
+    folder = tmp_path / "run"
+    shutil.copytree(run.path, folder)
+    (folder / "effects.parquet").unlink()
+    with pytest.raises(RunError, match=r"has no effects\.parquet"):
+        judge(folder, **SMALL, encoder=pulling)
+    with pytest.raises(InputError, match="of the method std, which cannot judge another corpus"):
+        judge(small_run, **SMALL)
+
+
+def test_damaged_effects_are_refused(run, pulling, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run.path, folder)
+    (folder / "effects.parquet").write_bytes(b"PAR1 nothing")
+    with pytest.raises(RunError, match=r"effects\.parquet"):
+        judge(folder, **SMALL, encoder=pulling)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "message"),
+    [
+        ([], "empty"),
+        (["one text", "another text"], "needed"),
+        ("no-such-file.txt", "no file"),
+    ],
+)
+def test_a_corpus_that_cannot_be_used_is_refused(run, pulling, sentences, message):
+    with pytest.raises(InputError, match=message):
+        judge(run, sentences, encoder=pulling)
+
+
+def test_another_model_is_refused(run):
+    with pytest.raises(RunError, match="another model"):
+        judge(run, **SMALL, encoder=load_encoder(profiled.planted_model(1)))
+
+
+def test_long_documents_are_judged_by_their_first_sentences(run, pulling):
+    texts = SMALL["sentences"]
+    documents = [" ".join(texts[k : k + 4]) for k in range(len(texts) - 4)]
+    found = judge(run, documents, encoder=pulling, anchors=200)
+    assert found.sticky["token"].to_list() == [planted.PLANTED]
+
+
+def test_runs_keep_effects_of_every_round(run):
+    effects = pl.read_parquet(open_run(run.path).path / "effects.parquet")
+    assert effects["pull"].dtype in (pl.List(pl.Float16), pl.Array(pl.Float16, 32))
+    screened = effects.filter(pl.col("round") == "screen")
+    assert screened["token_id"].to_list() == run.tokens["token_id"].to_list()
+    assert np.isfinite(screened["contraction"].to_numpy()).all()

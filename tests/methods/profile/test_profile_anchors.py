@@ -1,0 +1,207 @@
+"""What carriers are compared with: kinds of text, a corpus of one's own, its topics, vocabulary entries."""
+
+from dataclasses import replace
+
+import pytest
+
+import profiled
+import tiny
+from stickytoken import load_encoder
+from stickytoken.corpora import bundled_frame, load_sentences, text_kinds_frame
+from stickytoken.encoders import analyze_vocabulary
+from stickytoken.methods.panel import unit_vectors
+from stickytoken.methods.profile.anchors import (
+    Sources,
+    TextGroup,
+    anchor_panel,
+    choose_anchors,
+    clustered,
+    sources,
+    vocabulary_anchors,
+)
+from stickytoken.methods.profile.plan import make_profile_plan
+from stickytoken.methods.profile.settings import ProfileSettings
+
+KINDS = list(dict.fromkeys(text_kinds_frame()["kind"]))
+SETTINGS = ProfileSettings()
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    """A model that reads English letter by letter."""
+    return load_encoder(profiled.planted_model(2))
+
+
+@pytest.fixture(scope="module")
+def foreign():
+    """A model that does not read the bundled kinds of text."""
+    return load_encoder(profiled.foreign_model())
+
+
+def names(groups):
+    return [group.name for group in groups]
+
+
+# sources
+
+
+def test_without_a_corpus_everyday_sentences_and_ten_kinds_weigh_the_same(encoder):
+    found = sources(encoder, load_sentences())
+    assert found.beside == []
+    assert names(found.own) == ["everyday", *KINDS]
+    assert len(KINDS) == 10
+    assert {group.weight for group in found.own} == {1 / 11}
+    assert all(group.kind for group in found.own)
+    assert found.own[0].texts == bundled_frame()["sentence"].unique(maintain_order=True).to_list()
+    kinds = text_kinds_frame()
+    for group in found.own[1:]:
+        # A small tokenizer makes some texts equal, of which one stays.
+        assert set(group.texts) <= set(kinds.filter(kind=group.name)["text"])
+        assert len(group.texts) > 70
+
+
+@pytest.mark.parametrize("topics", [0, 5])
+def test_a_corpus_of_ones_own_is_one_group_and_the_kinds_stand_beside_it(encoder, topics):
+    corpus = profiled.corpus(60, topics=topics)
+    (own,), beside = sources(encoder, corpus)
+    assert (own.name, own.weight, own.kind) == ("corpus", 1.0, False)
+    assert own.texts == list(corpus.texts)
+    assert names(beside) == KINDS
+    assert {(group.weight, group.kind) for group in beside} == {(0.0, True)}
+
+
+def test_the_bundled_sentences_in_a_file_of_ones_own_are_a_corpus_of_ones_own(encoder):
+    (own,), beside = sources(encoder, replace(load_sentences(), bundled=False))
+    assert (own.name, len(beside)) == ("corpus", 10)
+
+
+def test_a_model_that_cannot_read_the_kinds_has_the_topics_of_the_corpus(foreign):
+    corpus = profiled.corpus(61, topics=4)
+    found = sources(foreign, corpus)
+    assert found.beside == []
+    assert names(found.own) == [f"topic {place}" for place in range(4)]
+    assert {(group.weight, group.kind) for group in found.own} == {(0.25, True)}
+    for group in found.own:
+        own = [t for t, topic in zip(corpus.texts, corpus.topics, strict=True) if topic == group.name]
+        assert group.texts == own
+
+
+def test_without_topics_it_has_one_group_and_no_kind(foreign):
+    (own,), beside = sources(foreign, profiled.corpus(50))
+    assert (own.name, own.weight, own.kind, beside) == ("corpus", 1.0, False, [])
+
+
+# choose_anchors
+
+
+def kind_of(text, found):
+    return [group.name for groups in found for group in groups if text in group.texts]
+
+
+def test_all_groups_give_as_many_anchors_and_none_that_carries(encoder):
+    found = sources(encoder, load_sentences())
+    taken = {text for group in found.own for text in group.texts[:9]}
+    anchors = choose_anchors(encoder, SETTINGS, found, taken)
+    assert names(anchors.chosen) == names(found.own)
+    assert [len(group.texts) for group in anchors.chosen] == [40] * 11
+    assert not taken & set(anchors.texts)
+    assert len(set(anchors.texts)) == 440
+    for text, group in zip(anchors.texts, anchors.places, strict=True):
+        assert anchors.chosen[group].name in kind_of(text, found)
+    assert sum(group.weight for group in anchors.chosen) == pytest.approx(1)
+
+
+def test_beside_a_corpus_of_ones_own_there_are_as_many_anchors_again(encoder):
+    found = sources(encoder, profiled.corpus(300))
+    anchors = choose_anchors(encoder, replace(SETTINGS, anchors=100), found, set())
+    assert names(anchors.chosen) == ["corpus", *KINDS]
+    assert [len(group.texts) for group in anchors.chosen] == [100, *[10] * 10]
+    assert [group.weight for group in anchors.chosen] == [1.0, *[0.0] * 10]
+    assert anchors.places.tolist() == sorted(anchors.places.tolist())
+
+
+def test_texts_that_the_model_does_not_read_whole_are_left_out_and_counted(tmp_path):
+    model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path, max_length=24, words=profiled.WORDS))
+    encoder = load_encoder(model)
+    found = sources(encoder, profiled.corpus(120))
+    anchors = choose_anchors(encoder, replace(SETTINGS, anchors=2000), found, set())
+    everything = [text for groups in found for group in groups for text in group.texts]
+    whole = [text for text in everything if len(model.tokenizer(text).input_ids) <= 24]
+    assert 0 < len(whole) < len(everything)
+    assert sorted(anchors.texts) == sorted(whole)
+    assert anchors.left_out == len(everything) - len(whole)
+
+
+def test_a_group_without_a_text_that_fits_is_no_group(tmp_path):
+    """The weights of the others sum to 1."""
+    model = tiny.sentence_transformer(tiny.bert_backbone(tmp_path, max_length=8, words=profiled.WORDS))
+    encoder = load_encoder(model)
+    words = profiled.WORDS
+    short, long = ([" ".join(words[k : k + size]) for k in range(30)] for size in (3, 20))
+    groups = [TextGroup(name, texts, 1 / 3, True) for name, texts in (("a", short), ("b", long))]
+    groups.append(TextGroup("c", [f"{text} {words[-1]}" for text in short], 1 / 3, True))
+    anchors = choose_anchors(encoder, SETTINGS, Sources(groups, []), set())
+    assert [(group.name, group.weight) for group in anchors.chosen] == [("a", 0.5), ("c", 0.5)]
+    assert set(anchors.places.tolist()) == {0, 1}
+    assert anchors.left_out == 30
+
+
+def test_texts_of_unknown_topics_are_clustered_and_weigh_the_same(foreign):
+    settings = replace(SETTINGS, topics=6, anchors=120)
+    (whole,) = choose_anchors(foreign, settings, sources(foreign, profiled.corpus(200)), set()).chosen
+    found = clustered(foreign, settings, whole)
+    assert names(found) == [f"cluster {place}" for place in range(6)]
+    assert sorted(text for group in found for text in group.texts) == sorted(whole.texts)
+    for group in found:
+        assert group.kind
+        assert group.weight == pytest.approx(len(group.texts) / 120)
+    one = clustered(foreign, replace(settings, topics=1), whole)
+    assert [(group.name, group.weight, group.kind) for group in one] == [("cluster 0", 1.0, False)]
+
+
+def test_the_draw_is_a_function_of_the_seed(encoder):
+    found = sources(encoder, profiled.corpus(300))
+    first, again, other = (
+        choose_anchors(encoder, replace(SETTINGS, anchors=100, seed=seed), found, set()) for seed in (1, 1, 2)
+    )
+    assert first.texts == again.texts
+    assert set(first.texts) != set(other.texts)
+
+
+# vocabulary_anchors, anchor_panel
+
+
+def test_vocabulary_entries_are_drawn_at_random_in_the_order_of_their_ids(encoder):
+    available = analyze_vocabulary(encoder).available
+    found = vocabulary_anchors(encoder, SETTINGS, available)
+    ids = [token.id for token in found]
+    assert ids == sorted(set(ids))
+    assert len(ids) == 200
+    assert set(found) <= set(available)
+    assert ids != [token.id for token in available][:200]
+    assert vocabulary_anchors(encoder, SETTINGS, available) == found
+    assert vocabulary_anchors(encoder, replace(SETTINGS, seed=1), available) != found
+    assert vocabulary_anchors(encoder, replace(SETTINGS, vocabulary_anchors=0), available) == []
+    many = vocabulary_anchors(encoder, replace(SETTINGS, vocabulary_anchors=10**4), available)
+    assert many == sorted(available, key=lambda token: token.id)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_the_panel_of_a_plan_has_the_vectors_of_its_texts_one_by_one(encoder, beside):
+    """Of all of them, or of those that the lift is measured on."""
+    available = analyze_vocabulary(encoder).available
+    settings = replace(profiled.SMALL, vocabulary_anchors=30)
+    plan = make_profile_plan(encoder, settings, profiled.corpus(), available, lambda progress: None)
+    panel = anchor_panel(encoder, plan, available, beside)
+    named = {token.id: token.text for token in available}
+    texts = [(anchor.text, anchor.group) for anchor in plan.anchors if beside or anchor.group == 0]
+    if beside:
+        texts += [(named[token_id], len(plan.groups) - 1) for token_id in plan.vocabulary_anchors]
+    assert [plan.groups[0].name, plan.groups[-1].name] == ["corpus", "vocabulary entries"]
+    assert len(panel.vectors) == len(texts)
+    for row, (text, group) in enumerate(texts):
+        assert panel.vectors[row] == pytest.approx(unit_vectors(encoder.encode([text]))[0], abs=1e-6)
+        assert panel.groups[row] == group
+    expected = [group.weight for group in plan.groups] if beside else [1.0]
+    assert panel.group_weights.tolist() == expected
+    assert panel.weights.sum() == pytest.approx(1)

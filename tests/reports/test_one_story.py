@@ -1,0 +1,183 @@
+"""Report, explanation, impact and web app of one run make the same claims with the same numbers."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+import impact_files as files
+import planted
+import profiled
+import stickytoken
+from report_pages import Page
+from stickytoken import load_encoder
+from stickytoken.cli.options.output import Format
+from stickytoken.cli.output.impact import show_impact
+from stickytoken.demo._exploring import NO_TEXT, Filters, filtered, headings, table_rows
+from stickytoken.explanation import ExplainSettings, explain
+from stickytoken.impacts import impact
+from stickytoken.impacts.conclusion import cost_sentence
+from stickytoken.reports._escaping import number
+from stickytoken.reports.content import read_content
+
+pytestmark = pytest.mark.slow
+
+ORDINARY = "?"
+EXPLAINED = ExplainSettings(carriers=20, attribution=False, directions=16)
+# No text about a token that the run calls sticky may say so.
+DENIALS = re.compile(
+    r"no more than (its |the )?(benign|match)|no significant difference|not sticky|cost less"
+)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """A run that found one planted token, explained beside an ordinary one, with two measurements."""
+    folder = tmp_path_factory.mktemp("story")
+    encoder = load_encoder(profiled.planted_model(2))
+    # The typical pair has 8 copies; the lift is that of 8 copies too.
+    run = profiled.detect_profile(encoder, folder / "run", copies=(8,))
+    assert run.sticky["token"].to_list() == [planted.PLANTED]
+    assert run.tokens.filter(token=ORDINARY)["verdict"].to_list() == ["benign"]
+    explain(encoder, [planted.PLANTED, ORDINARY], run=run, settings=EXPLAINED, out=run.path / "explain")
+    task, few = files.sts(folder), replace(files.FEW, copies=8, seeds=1)
+    for benign in (8, 19):
+        impact(encoder, [task], run=run, settings=replace(few, benign=benign))
+    return run
+
+
+@pytest.fixture(scope="module")
+def content(told):
+    return read_content(told.path)
+
+
+@pytest.fixture(scope="module")
+def documents(told):
+    """The report in every format: what a reader reads."""
+    html, markdown = (stickytoken.report(told.path, format=name) for name in ("html", "md"))
+    return {
+        "html": " ".join(Page(html).text.split()),
+        "md": markdown.replace("\\", ""),
+        "json": json.loads(stickytoken.report(told.path, format="json")),
+    }
+
+
+@pytest.fixture(scope="module")
+def row(told):
+    """What the run says of the planted token."""
+    return told.sticky.row(0, named=True)
+
+
+@pytest.fixture(scope="module")
+def sd(told, row):
+    return (row["lift"] - told.result.ordinary_lift) / told.plan.similarity_spread
+
+
+def explained(content, token):
+    return next(each for each in content.explanations if each.token.token == token)
+
+
+def test_verdict_severity_and_lift_are_the_same_everywhere(content, documents, row, sd):
+    document, page, text = documents["json"], documents["html"], documents["md"]
+    for shown in (document["worst"][0], document["flagged"][0]):
+        assert shown["token"] == planted.PLANTED
+        assert {name: shown[name] for name in ("verdict", "severity", "lift", "lift_low", "lift_high")} == {
+            name: row[name] for name in ("verdict", "severity", "lift", "lift_low", "lift_high")
+        }
+        assert shown["sd"] == pytest.approx(sd)
+    assert f"by {sd:.1f} standard deviations" in document["headline"]
+    assert all(document["headline"] in shown.replace("**", "") for shown in (page, text))
+    assert f"lift {number(row['lift'], 3)} · {number(sd, 1)} SD" in page
+    assert f"- **{planted.PLANTED}** ({row['severity']}): lift {number(row['lift'], 4)} (interval" in text
+    (line,) = [each for each in text.splitlines() if each.startswith(f"| {planted.PLANTED} | sticky |")]
+    assert {row["severity"], number(sd, 2), number(row["lift"], 4)} <= {
+        each.strip() for each in line.split("|")
+    }
+    said = explained(content, planted.PLANTED).token.verdict
+    assert (
+        f"the run calls it sticky ({row['severity']}): lift {row['lift']:.4f} over {row['texts']} texts"
+        in said
+    )
+    assert (
+        f"{sd:.2f} SD beyond an ordinary token's, on {row['universality']:.0%} of the kinds of text" in said
+    )
+    assert said in page
+
+
+def test_the_web_app_shows_the_numbers_of_the_report(content, row, sd):
+    names = headings(content)
+    rows = [
+        dict(zip(names, cells, strict=True)) for cells in table_rows(content, filtered(content, Filters()))
+    ]
+    shown = rows[0]
+    assert (shown["token"], shown["verdict"], shown["severity"]) == (
+        planted.PLANTED,
+        "sticky",
+        row["severity"],
+    )
+    assert (shown["lift"], shown["SD"]) == (round(row["lift"], 4), round(sd, 2))
+    assert {each["severity"] for each in rows[1:]} == {NO_TEXT}
+    assert {each["verdict"] for each in rows[1:]} == {"benign"}
+
+
+def test_nothing_denies_what_the_run_calls_sticky(told, content, documents):
+    texts = [documents["html"], documents["md"], json.dumps(documents["json"])]
+    texts += [(each.path / "impact.md").read_text("utf-8") for each in content.impacts]
+    texts += [each.token.verdict for each in content.explanations]
+    assert len(texts) == 3 + 2 + 2
+    for text in texts:
+        assert not DENIALS.search(text), DENIALS.search(text)
+    said = explained(content, planted.PLANTED).token.verdict
+    assert "consistent with the run" in said or "too few texts and benign tokens to say" in said
+
+
+def test_an_unflagged_token_is_called_sticky_nowhere(content, documents):
+    found = next(each for each in documents["json"]["explanations"] if each["token"] == ORDINARY)
+    assert found["run_verdict"] == "benign"
+    assert f"{ORDINARY!r} (" in found["verdict"]
+    assert "the run calls it benign: lift" in found["verdict"]
+    for words in (found["verdict"], found["basis"], *found["findings"], *found["notes"]):
+        assert "sticky" not in words
+        assert not re.search("severe|serious|mild|negligible", words)
+    assert {each["verdict"] for each in documents["json"]["flagged"]} == {"sticky"}
+    assert {each["token"] for each in documents["json"]["flagged"]} == {planted.PLANTED}
+    for each in content.impacts:
+        assert [token.token for token in each.record.tokens if token.kind == "sticky"] == [planted.PLANTED]
+
+
+def test_a_measurement_concludes_alike_everywhere(content, documents, capsys):
+    by_benign = {found.record.settings["benign"]: found for found in content.impacts}
+    for benign, found in by_benign.items():
+        (effect,) = found.effects.filter("main").to_dicts()
+        said = cost_sentence(effect, "sticky")
+        if benign == 8:
+            assert said.endswith(
+                "too few tokens to conclude (1 sticky token with 8 benign ones; 11 more would do)."
+            )
+        else:
+            assert f"(p = {effect['p_value']:.2g})." in said
+        show_impact(found, Format.TABLE)
+        printed = " ".join(capsys.readouterr().out.split())
+        written = (found.path / "impact.md").read_text("utf-8")
+        figures = " ".join(each["alt"] for each in documents["json"]["figures"])
+        for text in (documents["html"], documents["md"], figures, printed, written):
+            assert said in text
+
+
+def test_an_explanation_and_a_measurement_compare_with_the_same_benign_tokens(content, row):
+    benign = explained(content, planted.PLANTED).tables["benign"]["benign_id"].to_list()
+    assert len(benign) == 16
+    for found in content.impacts:
+        matches = [each.token_id for each in found.record.tokens if each.matched_to == row["token_id"]]
+        assert matches[:16] == benign[: len(matches)]
+
+
+def test_the_typical_pair_rises_about_as_much_as_the_stated_lift(documents, row):
+    for pair in documents["json"]["worst"][0]["pairs"]:
+        rise = pair["after"] - pair["before"]
+        if pair["which"] == "typical":
+            width = row["lift_high"] - row["lift_low"]
+            assert row["lift_low"] - width <= rise <= row["lift_high"] + width
+        else:
+            assert rise >= row["lift"]

@@ -1,0 +1,93 @@
+"""The columns of the method profile in reports: all explained, and some of them empty."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import planted
+import profiled
+import stickytoken
+from report_pages import Page
+from stickytoken import load_encoder, open_run
+from stickytoken.detection.token_evidence import reopen, token_evidence
+from stickytoken.reports._glossary import glossary
+from stickytoken.reports.content import read_content
+from stickytoken.reports.token_table import columns
+from stickytoken.visible_text import markdown
+from stickytoken.vocabulary.categories import categorize
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A profile run with one sticky token."""
+    encoder = load_encoder(profiled.planted_model(2))
+    return profiled.detect_profile(encoder, tmp_path_factory.mktemp("run") / "run")
+
+
+@pytest.fixture
+def run_copy(run, tmp_path):
+    return Path(shutil.copytree(run.path, tmp_path / "copy"))
+
+
+def test_everything_but_judging_works_without_the_effects(run, run_copy):
+    """The example that comes with the package has none: they are large."""
+    (run_copy / "effects.parquet").unlink()
+    bare = open_run(run_copy)
+    assert bare.tokens.equals(run.tokens)
+    pages = [Page(stickytoken.report(folder)).text for folder in (run_copy, run.path)]
+    assert pages[0].replace(str(run_copy), "") == pages[1].replace(str(run.path), "")
+    encoder = load_encoder(profiled.planted_model(2))
+    again = token_evidence(reopen(bare, encoder, categorize(encoder.tokenizer)), [34], with_ordinary=False)
+    assert len(again.tokens) == 1
+    before = planted.files_of(run_copy)
+    profiled.detect_profile(encoder, run_copy)
+    assert planted.files_of(run_copy) == before
+
+
+def test_a_topical_token_names_the_kind_of_text_that_it_lifts_most(run_copy):
+    table = pl.read_parquet(run_copy / "tokens.parquet")
+    topical = pl.col("token") == "!"
+    shown = table.with_columns(
+        verdict=pl.when(topical).then(pl.lit("topical")).otherwise(pl.lit("benign")),
+        kind=pl.when(topical).then(pl.lit("<b>law")).otherwise(pl.lit(None, pl.String)),
+        severity=pl.when(topical).then(pl.lit("severe")).otherwise(pl.lit(None, pl.String)),
+    )
+    shown.write_parquet(run_copy / "tokens.parquet")
+    html = stickytoken.report(run_copy)
+    assert "lifts most: <bdi>&lt;b&gt;law</bdi>" in html
+    assert '<td data-label="kind">&lt;b&gt;law</td>' in html
+    assert '<td data-label="entry">symbol</td>' in html
+    listed = f"({markdown('topical, lifts most: <b>law')}): "
+    assert listed in stickytoken.report(run_copy, format="md")
+    (row,) = json.loads(stickytoken.report(run_copy, format="json"))["flagged"]
+    assert (row["kind"], row["entry"]) == ("<b>law", "symbol")
+
+
+@pytest.mark.parametrize(
+    "name", ["universality", "kind", "lift_words", "fixed_point", "q_value", "contraction"]
+)
+def test_a_number_that_is_missing_everywhere_is_a_dash(run_copy, name):
+    table = pl.read_parquet(run_copy / "tokens.parquet")
+    table.with_columns(pl.lit(None, table.schema[name]).alias(name)).write_parquet(
+        run_copy / "tokens.parquet"
+    )
+    html = stickytoken.report(run_copy)
+    if name != "fixed_point":
+        (title,) = [column.title for column in open_run(run_copy).method.reported if column.key == name]
+        assert re.search(rf'<td data-label="{title}" data-value="">–</td>', html)
+    for other in ("md", "json"):
+        stickytoken.report(run_copy, format=other)
+    assert planted.command("show", run_copy).exit_code == 0
+
+
+def test_the_glossary_explains_every_heading(run):
+    """Headings that are plain words of English, and the ends of an interval, need no entry."""
+    content = read_content(run.path)
+    titles = {column.title for column in columns(content)}
+    plain = {"token", "script", "id", "low", "high"}
+    assert titles - plain <= set(glossary(content.method))
+    assert len(columns(content)) == len(titles)

@@ -1,0 +1,59 @@
+"""A model that reads the bundled kinds of text word by word, with a sticky and a topical token planted."""
+
+import re
+from collections import Counter
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import Whitespace
+
+from stickytoken.corpora import bundled_sentences, text_kinds
+
+STICKY, TOPICAL, KIND = "zzsticky", "zzlegal", "law"
+_WORD = re.compile(r"\w+|[^\w\s]+")
+
+
+def model(sticky: float = 0.0, topical: float = 0.0, dimension: int = 96) -> SentenceTransformer:
+    """Mean-pooled static embeddings of all words of the bundled texts; frequent words are short vectors.
+
+    All entries have a little of a first direction in common. Words that occur in law texts alone have much
+    of a second one.
+
+    Args:
+        sticky: length of the row of the sticky token, which points to the first direction.
+        topical: length of the row of the topical token, which points to the second one.
+        dimension: of the vectors.
+    """
+    texts = dict.fromkeys(bundled_sentences().texts, "everyday") | _kinds()
+    kinds: dict[str, Counter[str]] = {}
+    for text, kind in texts.items():
+        for word in _WORD.findall(text.lower()):
+            kinds.setdefault(word, Counter())[kind] += 1
+    entries = ["[UNK]", STICKY, TOPICAL, *sorted(kinds)]
+    places = {entry: place for place, entry in enumerate(entries)}
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.nn.functional.normalize(torch.randn(len(entries), dimension, generator=generator))
+    rows -= rows.mean(0)
+    rows[:, 0], rows[:, 1] = 0.1, 0.0
+    for word, found in kinds.items():
+        rows[places[word]] /= found.total() ** 0.5
+        if set(found) == {KIND}:
+            rows[places[word], 1] = 0.5
+    if sticky:
+        rows[places[STICKY]] = sticky * torch.eye(dimension)[0]
+    if topical:
+        rows[places[TOPICAL]] = topical * torch.eye(dimension)[1]
+    tokenizer = Tokenizer(WordLevel(places, "[UNK]"))
+    tokenizer.normalizer = Lowercase()
+    tokenizer.pre_tokenizer = Whitespace()
+    module = StaticEmbedding(tokenizer, embedding_weights=rows.numpy())
+    return SentenceTransformer(modules=[module], device="cpu")
+
+
+def _kinds() -> dict[str, str]:
+    kinds = text_kinds()
+    return dict(zip(kinds.texts, kinds.topics or (), strict=True))
