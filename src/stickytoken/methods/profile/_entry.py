@@ -42,7 +42,7 @@ ENTRY = MethodEntry(
         Option(
             "screen_precision",
             Precision,
-            "Precision of the rounds before the last: faster, less exact. CPU: int8, bfloat16. "
+            "Precision of the pass over all tokens: faster, less exact. CPU: int8, bfloat16. "
             "GPU: tf32, bfloat16, float16.",
             "the model's own",
         ),

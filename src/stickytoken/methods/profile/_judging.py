@@ -57,7 +57,8 @@ def require_judging(run: ProfileRun) -> None:
     """
     if not (run.path / EFFECTS_FILE).is_file():
         raise RunError(
-            f"{run.path} has no {EFFECTS_FILE}, by which a corpus is judged: run the detection again"
+            f"{run.path} has no {EFFECTS_FILE}, by which a corpus is judged: run the detection "
+            "again, into another folder"
         )
 
 

@@ -39,8 +39,8 @@ class ProfileSettings:
             them alone.
         reference: number of random tokens that show what is ordinary if only a part of the
             vocabulary is measured.
-        screen_precision: precision of the model before the last round; None is its own. The
-            last round always uses the model's own.
+        screen_precision: precision of the model in the round of all tokens; None is its own,
+            which the pilot and the last round always use.
         seed: seed of all random sampling.
 
     Raises:
