@@ -31,6 +31,10 @@ class RunError(StickyTokenError):
     """A run folder that cannot be read, written or continued."""
 
 
+class RepairError(StickyTokenError):
+    """A model or tokenizer that cannot be repaired as asked, or a repaired model that cannot be written."""
+
+
 class MissingExtraError(StickyTokenError):
     """An optional dependency that is not installed."""
 

@@ -23,7 +23,7 @@ LAYERS = [
     {"methods"},
     {"detection"},
     {"tasks"},
-    {"explanation", "impacts"},
+    {"explanation", "impacts", "repair"},
     {"evaluation"},
     {"reports"},
     {"demo"},
