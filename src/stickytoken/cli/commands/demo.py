@@ -31,9 +31,7 @@ _PACKAGED_MODEL = "all-MiniLM-L6-v2"
 def demo(
     run: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--run", help="Run folder to open. Repeatable.", show_default=False, rich_help_panel=TEXTS
-        ),
+        typer.Option("--run", help="Run folder to open. Repeatable.", rich_help_panel=TEXTS),
     ] = None,
     folder: Annotated[
         Path, typer.Option(help="List the runs in this folder too.", rich_help_panel=TEXTS)
@@ -43,7 +41,6 @@ def demo(
         str | None,
         typer.Option(
             help="Model to try tokens on. Default: that of the first --run, else all-MiniLM-L6-v2.",
-            show_default=False,
             rich_help_panel=MODEL,
         ),
     ] = None,
@@ -55,9 +52,7 @@ def demo(
     share: Annotated[
         bool,
         typer.Option(
-            "--share",
-            help="Also serve on a public address, through Gradio.",
-            rich_help_panel=OUTPUT,
+            "--share", help="Also serve on a public address, through Gradio.", rich_help_panel=OUTPUT
         ),
     ] = False,
     open_it: Annotated[

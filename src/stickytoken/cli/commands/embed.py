@@ -24,18 +24,13 @@ def embed(
         typer.Option(
             "--input",
             help="A txt file with one text per line, or a csv, tsv, jsonl or parquet file.",
-            show_default=False,
             rich_help_panel=TEXTS,
         ),
     ],
-    out: Annotated[Path, typer.Option(help="New parquet file.", show_default=False, rich_help_panel=OUTPUT)],
+    out: Annotated[Path, typer.Option(help="New parquet file.", rich_help_panel=OUTPUT)],
     column: Annotated[
         str | None,
-        typer.Option(
-            help="Column of --input to read. Default: found by name.",
-            show_default=False,
-            rich_help_panel=TEXTS,
-        ),
+        typer.Option(help="Column of --input to read. Default: found by name.", rich_help_panel=TEXTS),
     ] = None,
     *,
     loading: LoadingOptions,

@@ -19,12 +19,7 @@ from stickytoken.cli.output.console import inform, print_json, print_table, stat
 def evaluate(
     model: Model,
     task: Annotated[
-        str,
-        typer.Option(
-            help="Task file, BEIR folder, or name of an MTEB task.",
-            show_default=False,
-            rich_help_panel=TEXTS,
-        ),
+        str, typer.Option(help="Task file, BEIR folder, or name of an MTEB task.", rich_help_panel=TEXTS)
     ],
     *,
     loading: LoadingOptions,

@@ -58,9 +58,7 @@ class MeasuringOptions:
     steps: Annotated[
         int,
         typer.Option(
-            min=1,
-            help="Points per integral, more where it changes sharply.",
-            rich_help_panel=METHOD,
+            min=1, help="Points per integral, more where it changes sharply.", rich_help_panel=METHOD
         ),
     ] = 32
     seed: AnySeed = 42
@@ -76,7 +74,6 @@ def explain(
         typer.Option(
             "--text",
             help="Put the copies into this text. Repeatable. Default: sentences of the corpus.",
-            show_default=False,
             rich_help_panel=TEXTS,
         ),
     ] = None,
@@ -85,7 +82,6 @@ def explain(
         str | None,
         typer.Option(
             help="Corpus, as for detect. Default: that of the run, else the bundled one.",
-            show_default=False,
             rich_help_panel=TEXTS,
         ),
     ] = None,
@@ -98,7 +94,6 @@ def explain(
         Path | None,
         typer.Option(
             help="Folder for the tables. Default: explain in the run folder; none for a model.",
-            show_default=False,
             rich_help_panel=OUTPUT,
         ),
     ] = None,

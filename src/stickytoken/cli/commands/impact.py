@@ -38,7 +38,6 @@ def impact(
         typer.Option(
             help="Folder. Default: impact-<identity> in the run folder, where report finds it; "
             "runs/<model>-impact-<identity> for a model.",
-            show_default=False,
             rich_help_panel=OUTPUT,
         ),
     ] = None,

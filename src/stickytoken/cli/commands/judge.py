@@ -29,14 +29,13 @@ class JudgementFormat(StrEnum):
 
 @command
 def judge(
-    run: Annotated[Path, typer.Argument(help="Run folder.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
     *,
     sentences: Annotated[
         str,
         typer.Option(
             help="Your texts: a txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or "
             "hub:REPOSITORY@SPLIT.",
-            show_default=False,
             rich_help_panel=TEXTS,
         ),
     ],

@@ -29,7 +29,7 @@ class ReportFormat(StrEnum):
 
 @command
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folder; several are compared.", show_default=False)],
+    runs: Annotated[list[Path], typer.Argument(help="Run folder; several are compared.")],
     output_format: Annotated[
         ReportFormat | None,
         typer.Option(
@@ -37,7 +37,6 @@ def report(
             "-f",
             help="html writes a file; md and json go to stdout unless --out names a file. "
             "Default: by the ending of --out, else html.",
-            show_default=False,
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -45,23 +44,19 @@ def report(
         Path | None,
         typer.Option(
             help="File to write. Default for html: report.html in the run folder, or comparison.html here.",
-            show_default=False,
             rich_help_panel=OUTPUT,
         ),
     ] = None,
     figures: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for the figures as PNG and SVG; needs Chrome or Chromium.",
-            show_default=False,
-            rich_help_panel=OUTPUT,
+            help="Folder for the figures as PNG and SVG; needs Chrome or Chromium.", rich_help_panel=OUTPUT
         ),
     ] = None,
     explanations: Annotated[
         Path | None,
         typer.Option(
             help="Folder that `explain --out` wrote to. Default: explain in the run folder.",
-            show_default=False,
             rich_help_panel=TEXTS,
         ),
     ] = None,

@@ -23,25 +23,17 @@ _LISTED = 50
 
 @command
 def show(
-    run: Annotated[Path, typer.Argument(help="Run folder.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
     token: Annotated[
-        str | None,
-        typer.Option(
-            help="Show one token, by vocabulary string or text.", show_default=False, rich_help_panel=TEXTS
-        ),
+        str | None, typer.Option(help="Show one token, by vocabulary string or text.", rich_help_panel=TEXTS)
     ] = None,
     verdict: Annotated[
         str | None,
-        typer.Option(
-            help="List tokens with this verdict, such as sticky or benign.",
-            show_default=False,
-            rich_help_panel=TEXTS,
-        ),
+        typer.Option(help="List tokens with this verdict, such as sticky or benign.", rich_help_panel=TEXTS),
     ] = None,
     category: InCategory = None,
     contains: Annotated[
-        str | None,
-        typer.Option(help="List tokens whose text contains this.", show_default=False, rich_help_panel=TEXTS),
+        str | None, typer.Option(help="List tokens whose text contains this.", rich_help_panel=TEXTS)
     ] = None,
     validated: Annotated[
         bool,
@@ -55,15 +47,11 @@ def show(
         str | None,
         typer.Option(
             help="Column to sort by, largest first. Default: the one that the method ranks by.",
-            show_default=False,
             rich_help_panel=OUTPUT,
         ),
     ] = None,
     limit: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Most tokens to list. Default: 50.", show_default=False, rich_help_panel=OUTPUT
-        ),
+        int | None, typer.Option(min=1, help="Most tokens to list. Default: 50.", rich_help_panel=OUTPUT)
     ] = None,
     output_format: OutputFormat = Format.TABLE,
     *,

@@ -28,7 +28,6 @@ def tune(
         Path,
         typer.Option(
             help="Development set: a csv, tsv, jsonl or parquet file with sentence1, sentence2 and score.",
-            show_default=False,
             rich_help_panel=TEXTS,
         ),
     ],

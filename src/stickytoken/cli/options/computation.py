@@ -33,7 +33,6 @@ RayAddress: TypeAlias = Annotated[
     str | None,
     typer.Option(
         help="With --engine ray: host:port of the head node, or auto. Default: RAY_ADDRESS, else a Ray here.",
-        show_default=False,
         rich_help_panel=COMPUTATION,
     ),
 ]
@@ -42,7 +41,6 @@ Workers: TypeAlias = Annotated[
     typer.Option(
         min=1,
         help="With --engine ray: number of workers. Default: one per GPU, or one per four cores.",
-        show_default=False,
         rich_help_panel=COMPUTATION,
     ),
 ]

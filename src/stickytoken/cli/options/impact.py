@@ -35,25 +35,18 @@ class MeasuredOptions:
     task: Annotated[
         list[str] | None,
         typer.Option(
-            help="Task file, BEIR folder, or name of an MTEB task. Repeatable.",
-            show_default=False,
-            rich_help_panel=TEXTS,
+            help="Task file, BEIR folder, or name of an MTEB task. Repeatable.", rich_help_panel=TEXTS
         ),
     ] = None
     preset: Annotated[
         Preset | None,
-        typer.Option(
-            help="paper: the sixteen MTEB tasks of Chen et al. 2025.",
-            show_default=False,
-            rich_help_panel=TEXTS,
-        ),
+        typer.Option(help="paper: the sixteen MTEB tasks of Chen et al. 2025.", rich_help_panel=TEXTS),
     ] = None
     intrusion: Annotated[
         str | None,
         typer.Option(
             help="Also push random documents into search results: a BEIR folder, a file of documents, or "
             "bundled.",
-            show_default=False,
             rich_help_panel=TEXTS,
         ),
     ] = None

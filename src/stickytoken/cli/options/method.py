@@ -75,10 +75,7 @@ def _method_annotation() -> Any:
     with_pairs = entry_of(None, pairs_given=True).name
     default = without if without == with_pairs else f"{without}, or {with_pairs} with --pairs"
     return Annotated[
-        names | None,
-        typer.Option(
-            "--method", help=f"{said}. Default: {default}.", show_default=False, rich_help_panel=METHOD
-        ),
+        names | None, typer.Option("--method", help=f"{said}. Default: {default}.", rich_help_panel=METHOD)
     ]
 
 
@@ -90,7 +87,6 @@ def _annotation(owners: Sequence[tuple[MethodEntry, Option]]) -> Any:
             option.flag,
             help=f"{option.help} Default: {_defaults(owners)}.",
             min=option.least,
-            show_default=False,
             rich_help_panel=METHOD,
         ),
     ]

@@ -12,8 +12,7 @@ from stickytoken.cli.options.panels import COMPUTATION, LANGUAGE_MODELS, MODEL
 Model: TypeAlias = Annotated[
     str,
     typer.Argument(
-        help="Folder, or name: looked up in the hub cache, then as the packaged model, then on the hub.",
-        show_default=False,
+        help="Folder, or name: looked up in the hub cache, then as the packaged model, then on the hub."
     ),
 ]
 RunsModel: TypeAlias = Annotated[
@@ -21,13 +20,11 @@ RunsModel: TypeAlias = Annotated[
     typer.Option(
         "--model",
         help="Model of the run, if it has moved. Default: the one that the run names.",
-        show_default=False,
         rich_help_panel=MODEL,
     ),
 ]
 Revision: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Branch, tag or commit on the hub.", show_default=False, rich_help_panel=MODEL),
+    str | None, typer.Option(help="Branch, tag or commit on the hub.", rich_help_panel=MODEL)
 ]
 TrustRemoteCode: TypeAlias = Annotated[
     bool,
@@ -38,34 +35,25 @@ TrustRemoteCode: TypeAlias = Annotated[
 Device: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="cpu, cuda, cuda:1, mps. Default: the best one available.",
-        show_default=False,
-        rich_help_panel=COMPUTATION,
+        help="cpu, cuda, cuda:1, mps. Default: the best one available.", rich_help_panel=COMPUTATION
     ),
 ]
 Dtype: TypeAlias = Annotated[
     str | None,
     typer.Option(
         help="Precision: float32, float16, bfloat16, or tf32 on CUDA. Default: the run's, else float32.",
-        show_default=False,
         rich_help_panel=COMPUTATION,
     ),
 ]
 TokenBudget: TypeAlias = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Tokens in a batch. Default: chosen by device.",
-        show_default=False,
-        rich_help_panel=COMPUTATION,
-    ),
+    typer.Option(min=1, help="Tokens in a batch. Default: chosen by device.", rich_help_panel=COMPUTATION),
 ]
 PackedLayers: TypeAlias = Annotated[
     bool | None,
     typer.Option(
         "--packed-layers/--no-packed-layers",
         help="Pack the weights of linear layers on a CPU. Default: yes, unless STICKYTOKEN_PACKED_LAYERS=0.",
-        show_default=False,
         rich_help_panel=COMPUTATION,
     ),
 ]
@@ -74,15 +62,11 @@ Prompt: TypeAlias = Annotated[
     typer.Option(
         help="Text in front of every input. Default: the model's own. For a plain language model: "
         "prompteol, cot, ke, metaeol, echo, or a text with {sentence}.",
-        show_default=False,
         rich_help_panel=LANGUAGE_MODELS,
     ),
 ]
 PromptName: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        help="Name of one of the model's own prompts.", show_default=False, rich_help_panel=LANGUAGE_MODELS
-    ),
+    str | None, typer.Option(help="Name of one of the model's own prompts.", rich_help_panel=LANGUAGE_MODELS)
 ]
 TokenPrepending: TypeAlias = Annotated[
     bool,
@@ -96,7 +80,6 @@ Start: TypeAlias = Annotated[
     int | None,
     typer.Option(
         help="First layer that token prepending overwrites, counted from 0. Default: the prompt's preset.",
-        show_default=False,
         rich_help_panel=LANGUAGE_MODELS,
     ),
 ]
@@ -104,7 +87,6 @@ Exit: TypeAlias = Annotated[
     int | None,
     typer.Option(
         help="First layer after --start that it leaves alone. Default: the prompt's preset.",
-        show_default=False,
         rich_help_panel=LANGUAGE_MODELS,
     ),
 ]
@@ -113,7 +95,6 @@ Layer: TypeAlias = Annotated[
     typer.Option(
         help="Layer to read the vector from, counted from 1; -1 is the last. Default: that of a published "
         "preset, else the last one for a plain prompt.",
-        show_default=False,
         rich_help_panel=LANGUAGE_MODELS,
     ),
 ]

@@ -21,12 +21,10 @@ class Format(StrEnum):
 
 
 OutputFormat: TypeAlias = Annotated[
-    Format,
-    typer.Option("--format", "-f", help="Print tables, or one JSON document.", rich_help_panel=OUTPUT),
+    Format, typer.Option("--format", "-f", help="Print tables, or one JSON document.", rich_help_panel=OUTPUT)
 ]
 Quiet: TypeAlias = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", help="Print results and errors only.", rich_help_panel=OUTPUT),
+    bool, typer.Option("--quiet", "-q", help="Print results and errors only.", rich_help_panel=OUTPUT)
 ]
 Verbose: TypeAlias = Annotated[
     bool,
@@ -39,11 +37,7 @@ Verbose: TypeAlias = Annotated[
 ]
 RunFolderPath: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        help="Run folder. Default: runs/<model>-<method>-<identity>.",
-        show_default=False,
-        rich_help_panel=OUTPUT,
-    ),
+    typer.Option(help="Run folder. Default: runs/<model>-<method>-<identity>.", rich_help_panel=OUTPUT),
 ]
 WriteReport: TypeAlias = Annotated[
     bool,

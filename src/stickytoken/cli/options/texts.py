@@ -39,11 +39,9 @@ def _category(name: str) -> str:
 
 
 Source: TypeAlias = Annotated[
-    str, typer.Argument(metavar="RUN|MODEL", help="Run folder, or model as for detect.", show_default=False)
+    str, typer.Argument(metavar="RUN|MODEL", help="Run folder, or model as for detect.")
 ]
-TokenArguments: TypeAlias = Annotated[
-    list[str], typer.Argument(help="Tokens, by vocabulary string or text.", show_default=False)
-]
+TokenArguments: TypeAlias = Annotated[list[str], typer.Argument(help="Tokens, by vocabulary string or text.")]
 Ids: TypeAlias = Annotated[
     bool, typer.Option("--ids", help="Read the arguments as token ids.", rich_help_panel=TEXTS)
 ]
@@ -53,17 +51,12 @@ SentenceSource: TypeAlias = Annotated[
         "--sentences",
         help="A txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT, or paper. "
         "Default: the bundled corpus.",
-        show_default=False,
         rich_help_panel=TEXTS,
     ),
 ]
 Column: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        help="Column of --sentences to read. Default: found by name.",
-        show_default=False,
-        rich_help_panel=TEXTS,
-    ),
+    typer.Option(help="Column of --sentences to read. Default: found by name.", rich_help_panel=TEXTS),
 ]
 PairsFile: TypeAlias = Annotated[
     Path | None,
@@ -71,24 +64,15 @@ PairsFile: TypeAlias = Annotated[
         "--pairs",
         help="File of pairs (sentence1, sentence2, similarity) to use in place of sampled ones.",
         rich_help_panel=TEXTS,
-        show_default=False,
     ),
 ]
 Tokens: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        help=f"{_NAMED_TOKENS} Default: all tokens.",
-        show_default=False,
-        rich_help_panel=TEXTS,
-    ),
+    list[str] | None, typer.Option(help=f"{_NAMED_TOKENS} Default: all tokens.", rich_help_panel=TEXTS)
 ]
 ImpactTokens: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--tokens",
-        help=f"{_NAMED_TOKENS} Default: the sticky tokens of the run.",
-        show_default=False,
-        rich_help_panel=TEXTS,
+        "--tokens", help=f"{_NAMED_TOKENS} Default: the sticky tokens of the run.", rich_help_panel=TEXTS
     ),
 ]
 InCategory: TypeAlias = Annotated[
@@ -99,18 +83,12 @@ InCategory: TypeAlias = Annotated[
         autocompletion=_completed,
         metavar="CATEGORY",
         help="List tokens of one category, such as OK or UNDECODEABLE.",
-        show_default=False,
         rich_help_panel=TEXTS,
     ),
 ]
 Sample: TypeAlias = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Detect in a random sample of this many tokens.",
-        show_default=False,
-        rich_help_panel=TEXTS,
-    ),
+    typer.Option(min=1, help="Detect in a random sample of this many tokens.", rich_help_panel=TEXTS),
 ]
 
 
