@@ -12,10 +12,11 @@ from sentence_transformers import SentenceTransformer
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
-from stickytoken.encoders import Encoder, IdEncoder, load_encoder, mean_similarity
+from stickytoken.encoders import Encoder, IdEncoder, Prompting, load_encoder, mean_similarity
 from stickytoken.encoders.causal_module import CausalPrompt
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.module import reading_for
+from stickytoken.encoders.prompted.prompts import find_prompt
 from stickytoken.encoders.protocol import is_encoder, reads_ids, require_ids
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.precision import Precision
@@ -89,7 +90,8 @@ def _loaded(model, weight, *last):
 
 def _prompted(tmp_path):
     model, tokenizer = tiny_decoders.decoder("qwen2")
-    reading, _ = reading_for(model, "tiny", "prompteol", True, 1, 3, -1)
+    options = Prompting(token_prepending=True, start=1, exit=3, layer=-1)
+    reading, _ = reading_for(model, "tiny", find_prompt("prompteol"), options)
 
     def again():
         return CausalPromptEncoder(model, tokenizer, "tiny", reading)

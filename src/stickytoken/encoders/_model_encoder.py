@@ -15,7 +15,7 @@ from stickytoken.encoders._arithmetic import ROUNDING, Arithmetic, arithmetic, r
 from stickytoken.encoders._fingerprint import weights_fingerprint
 from stickytoken.encoders.checks import require_list, require_usable, shown
 from stickytoken.encoders.cpu.calibration import calibration_inputs, require_agreement
-from stickytoken.encoders.model_state import computing, exclusive
+from stickytoken.encoders.model_state import computing, exclusive, weight_mark
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer, vocabulary_size
 from stickytoken.precision import Precision
@@ -257,11 +257,7 @@ class ModelEncoder(ABC):
             vars(self).pop("_arithmetic", None)  # int8 has ranges from calibration
 
     def _marks_of_weights(self) -> list[tuple[int, int]]:
-        # Weights that were made in inference mode have no version.
-        return [
-            (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
-            for weight in self._network.parameters()
-        ]
+        return [weight_mark(weight) for weight in self._network.parameters()]
 
     def _marks_of_inputs(self) -> tuple[object, ...]:
         tokenizer = self.user_tokenizer

@@ -48,6 +48,12 @@ def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[No
         yield
 
 
+def weight_mark(weight: torch.Tensor) -> tuple[int, int]:
+    """Return what changes when torch writes to a weight or replaces it: its address and version."""
+    # Weights that were made in inference mode have no version.
+    return weight.data_ptr(), 0 if weight.is_inference() else weight._version
+
+
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode, then restore the mode of every module."""

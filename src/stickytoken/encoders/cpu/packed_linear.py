@@ -21,7 +21,7 @@ import torch
 
 from stickytoken.encoders.batching import TOKEN_MULTIPLE
 from stickytoken.encoders.cpu._linear_places import LinearPlace, linear_places
-from stickytoken.encoders.model_state import evaluating
+from stickytoken.encoders.model_state import evaluating, weight_mark
 from stickytoken.errors import StickyTokenWarning
 
 _LOG = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class PackedLayer(PackedForward):
         self._layer = place.layer
         # What oneDNN calls the function that follows, and its kind.
         self._activation = ("gelu", "none") if place.gelu else ("none", "")
-        self._address: tuple[int, int] | None = None
+        self._mark: tuple[int, int] | None = None
         self._checksum = torch.empty(0)
         generator = torch.Generator().manual_seed(0)
         self._direction = torch.randn(place.layer.in_features, generator=generator)
@@ -145,13 +145,12 @@ class PackedLayer(PackedForward):
         direction shows these, for the time of reading the weights once.
         """
         weight = self._layer.weight.detach()
-        # Weights that were made in inference mode have no version.
-        address = (0 if weight.is_inference() else self._layer.weight._version, weight.data_ptr())
+        mark = weight_mark(self._layer.weight)
         with torch.inference_mode():
             checksum = weight @ self._direction
-        if address != self._address or not torch.equal(checksum, self._checksum):
+        if mark != self._mark or not torch.equal(checksum, self._checksum):
             self.pack(weight)
-            self._address, self._checksum = address, checksum
+            self._mark, self._checksum = mark, checksum
 
     @property
     def bias(self) -> torch.Tensor | None:

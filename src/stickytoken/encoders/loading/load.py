@@ -115,15 +115,8 @@ def load_encoder(
             cast("Encoder | TextModel", model),
             {key: value for key, value in given.items() if value is not None},
         )
-    if dtype not in _DTYPES:
-        raise InputError(f"dtype {dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
-    if device is not None:
-        require_device(device)
-    require_length(max_length)
-    name = str(model)
-    source = resolve_model(name, revision)
     spec = EncoderSpec(
-        model=str(Path(name).expanduser().resolve()) if source.origin is Origin.FOLDER else name,
+        model=str(model),
         device=device,
         prompting=prompting,
         dtype=dtype,
@@ -133,13 +126,40 @@ def load_encoder(
         token_budget=token_budget,
         packed_layers=packed_layers,
     )
+    return _load_by_name(spec)
+
+
+def load_from_spec(spec: EncoderSpec, device: str) -> IdEncoder:
+    """Load the encoder that a spec describes, in another process or on another machine.
+
+    Args:
+        spec: spec of an encoder that `load_encoder` loaded by name.
+        device: device to use here.
+
+    Raises:
+        ModelError: The model cannot be found or used here.
+        InputError: An option is not supported here.
+    """
+    return _load_by_name(replace(spec, device=device))
+
+
+def _load_by_name(spec: EncoderSpec) -> IdEncoder:
+    """Check the options, find the model and load it."""
+    if spec.dtype not in _DTYPES:
+        raise InputError(f"dtype {spec.dtype!r} is unknown: use one of {', '.join(_DTYPES)}")
+    if spec.device is not None:
+        require_device(spec.device)
+    require_length(spec.max_length)
+    source, prompting = resolve_model(spec.model, spec.revision), spec.prompting
+    if source.origin is Origin.FOLDER:
+        spec = replace(spec, model=str(Path(spec.model).expanduser().resolve()))
     if not loads_as_causal(source, prompting):
-        refuse_prompt_options(prompting, name)
+        refuse_prompt_options(prompting, source.name)
         return _load_plain(source, spec)
     if prompting.prompt_name is not None:
         raise InputError(
-            f"{name!r} is a prompted language model, which has no named prompts: leave out the prompt name "
-            f"{prompting.prompt_name!r}"
+            f"{source.name!r} is a prompted language model, which has no named prompts: leave out the prompt "
+            f"name {prompting.prompt_name!r}"
         )
     return load_causal(source, prompting, spec)
 
@@ -193,7 +213,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
     name = source.name
     precision = Precision.TF32 if spec.dtype == Precision.TF32 else None
     weights = "float32" if precision else spec.dtype
-    loaded = _load_sentence_transformer(source, spec.device, weights, spec.revision, spec.trust_remote_code)
+    loaded = _load_sentence_transformer(source, spec, weights)
     if precision:
         require_cuda(loaded.device.type, name)
     encoder = SentenceTransformerEncoder(
@@ -234,30 +254,6 @@ def require_model(name: str, revision: str | None = None) -> str:
     return name
 
 
-def load_from_spec(spec: EncoderSpec, device: str) -> IdEncoder:
-    """Load the encoder that a spec describes, in another process or on another machine.
-
-    Args:
-        spec: spec of an encoder that `load_encoder` loaded by name.
-        device: device to use here.
-
-    Raises:
-        ModelError: The model cannot be found or used here.
-        InputError: An option is not supported here.
-    """
-    return load_encoder(
-        spec.model,
-        device=device,
-        prompt=spec.prompting,
-        dtype=spec.dtype,
-        revision=spec.revision,
-        trust_remote_code=spec.trust_remote_code,
-        max_length=spec.max_length,
-        token_budget=spec.token_budget,
-        packed_layers=spec.packed_layers,
-    )
-
-
 def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
     """Categorize every vocabulary entry of an encoder, a tokenizer, or a model that is named.
 
@@ -272,9 +268,7 @@ def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
     )
 
 
-def _load_sentence_transformer(
-    source: ModelSource, device: str | None, dtype: str, revision: str | None, trust_remote_code: bool
-) -> SentenceTransformer:
+def _load_sentence_transformer(source: ModelSource, spec: EncoderSpec, dtype: str) -> SentenceTransformer:
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -284,9 +278,9 @@ def _load_sentence_transformer(
         torch.manual_seed(0)  # a missing, unused pooler is initialised the same every time
         loaded = SentenceTransformer(
             source.location,
-            device=device,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
+            device=spec.device,
+            revision=spec.revision,
+            trust_remote_code=spec.trust_remote_code,
             local_files_only=source.origin is not Origin.HUB,
             model_kwargs={"dtype": getattr(torch, dtype)},
         )

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from stickytoken.encoders.batching import equal_length_batches
+from stickytoken.encoders.model_state import weight_mark
 from stickytoken.encoders.prefixes.reuse import REUSE, PrefixReuse, ReuseLimits, TreeModel, agree, known_kind
 from stickytoken.encoders.prompted._fixed_beginning import FixedBeginnings
 from stickytoken.encoders.prompted._prompt_ids import Ids, PromptIds
@@ -135,11 +136,7 @@ class PromptRunner:
 
     def _beginnings(self, numbers: Sequence[int]) -> FixedBeginnings:
         """Return the beginnings, reusing those of the last call if layers and weights are the same."""
-        weights = [
-            (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
-            for weight in self._prompted.decoder.model.parameters()
-        ]
-        made_for = [tuple(numbers), *weights]
+        made_for = [tuple(numbers), *map(weight_mark, self._prompted.decoder.model.parameters())]
         if self._made is None or self._made[0] != made_for:
             self._made = made_for, FixedBeginnings(self._prompted, numbers)
         return self._made[1]

@@ -83,9 +83,7 @@ def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> C
     precision = Precision.TF32 if spec.dtype == Precision.TF32 else None
     if precision:
         require_cuda(model.device.type, source.name)
-    reading, choice = reading_for(
-        model, source.name, prompt, options.token_prepending, options.start, options.exit, options.layer
-    )
+    reading, choice = reading_for(model, source.name, prompt, options)
     encoder = CausalPromptEncoder(
         model,
         tokenizer,
@@ -98,20 +96,11 @@ def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> C
         packed_layers=spec.packed_layers,
     )
     encoder.spec = replace(
-        spec, device=encoder.device, layer_choice=choice if saved is None else LayerChoice.SAVED
+        spec,
+        device=encoder.device,
+        prompting=Prompting(**reading.options) if saved is None else spec.prompting,
+        layer_choice=choice if saved is None else LayerChoice.SAVED,
     )
-    if saved is None:
-        span = reading.prepending
-        encoder.spec = replace(
-            encoder.spec,
-            prompting=Prompting(
-                prompt=prompt.source,
-                token_prepending=span is not None,
-                start=None if span is None else span.start,
-                exit=None if span is None else span.exit,
-                layer=reading.layer,
-            ),
-        )
     return encoder
 
 

@@ -52,6 +52,18 @@ class Reading:
                 "an echo prompt already shows the whole sentence to every token: leave out token prepending"
             )
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of a prompt that lead to this reading, without presets."""
+        span = self.prepending
+        return {
+            "prompt": self.prompt.source,
+            "token_prepending": span is not None,
+            "start": None if span is None else span.start,
+            "exit": None if span is None else span.exit,
+            "layer": self.layer,
+        }
+
 
 class PromptedModel:
     """A prompted language model. The model and its tokenizer are not changed.

@@ -16,7 +16,7 @@ from stickytoken.encoders.prompted.layer_states import pooled_states
 from stickytoken.encoders.prompted.model import PromptedModel, PromptLayout, Reading
 from stickytoken.encoders.prompted.prompts import Prompt, find_prompt
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending
-from stickytoken.encoders.prompting import LayerChoice
+from stickytoken.encoders.prompting import LayerChoice, Prompting
 from stickytoken.errors import EncodingError, InputError
 
 
@@ -60,7 +60,8 @@ class CausalPrompt(InputModule):
         self.model = model.base_model if hasattr(model, "base_model") else model
         self.tokenizer = tokenizer
         name = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
-        reading, _ = reading_for(self.model, name, prompt, token_prepending, start, exit, layer)
+        options = Prompting(token_prepending=token_prepending, start=start, exit=exit, layer=layer)
+        reading, _ = reading_for(self.model, name, find_prompt(prompt), options)
         self._prompted = PromptedModel(self.model, tokenizer, name, reading)
         self.max_seq_length = context_length(
             self._prompted.decoder.model, tokenizer, None, name, taken=self._prompted.length(0)
@@ -119,15 +120,7 @@ class CausalPrompt(InputModule):
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return what `load` needs besides the model and the tokenizer, with presets resolved."""
-        reading = self.reading
-        prepending = reading.prepending
-        return {
-            "prompt": reading.prompt.source,
-            "token_prepending": prepending is not None,
-            "start": None if prepending is None else prepending.start,
-            "exit": None if prepending is None else prepending.exit,
-            "layer": reading.layer,
-        }
+        return self.reading.options
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Write the model, the user's tokenizer, and the prompt and layers."""
@@ -169,30 +162,19 @@ class CausalPrompt(InputModule):
 
 def stacked(model: Any, tokenizer: Any, reading: Reading, *, normalize: bool) -> SentenceTransformer:
     """Return a SentenceTransformer with this reading of a model."""
-    span = reading.prepending
-    module = CausalPrompt(
-        model,
-        tokenizer,
-        prompt=reading.prompt,
-        token_prepending=span is not None,
-        start=None if span is None else span.start,
-        exit=None if span is None else span.exit,
-        layer=reading.layer,
-    )
+    module = CausalPrompt(model, tokenizer, **reading.options | {"prompt": reading.prompt})
     device = str(module.model.device)
     return SentenceTransformer(modules=[module, *([Normalize()] if normalize else [])], device=device)
 
 
-def reading_for(
-    model: Any,
-    name: str,
-    prompt: str | Prompt,
-    token_prepending: bool,
-    start: int | None,
-    exit: int | None,  # noqa: A002 - the published name
-    layer: int | None,
-) -> tuple[Reading, LayerChoice]:
+def reading_for(model: Any, name: str, prompt: Prompt, options: Prompting) -> tuple[Reading, LayerChoice]:
     """Resolve a reading: the given options, and the preset of the model family for the others.
+
+    Args:
+        model: the language model.
+        name: name of the model in messages.
+        prompt: the prompt that the options name.
+        options: token prepending and layers.
 
     Returns:
         The reading, and where its layer comes from.
@@ -202,22 +184,20 @@ def reading_for(
     """
     from stickytoken.encoders.prompted._decoder import find_decoder
 
-    chosen = find_prompt(prompt)
-    if not token_prepending and (start is not None or exit is not None):
+    start, end, prepending = options.start, options.exit, None
+    if not options.token_prepending and (start is not None or end is not None):
         raise InputError(
             "start and exit are the layers of token prepending, which is off: turn on token prepending, or "
             "leave them out"
         )
     decoder = find_decoder(model, name)
-    preset = preset_for(decoder.model.config, len(decoder.layers), chosen)
-    prepending = None
-    if token_prepending:
+    preset = preset_for(decoder.model.config, len(decoder.layers), prompt)
+    if options.token_prepending:
         first = preset.start if start is None else start
         # The preset's exit may be before a start that is given.
-        last = max(preset.exit, first + 1) if exit is None else exit
-        prepending = TokenPrepending(first, last)
-    number, choice = layer_for(preset, chosen, layer, prepending=token_prepending)
-    return Reading(chosen, prepending, number), choice
+        prepending = TokenPrepending(first, max(preset.exit, first + 1) if end is None else end)
+    layer, choice = layer_for(preset, prompt, options.layer, prepending=options.token_prepending)
+    return Reading(prompt, prepending, layer), choice
 
 
 def _text(given: Any) -> str:
