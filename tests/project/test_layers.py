@@ -23,7 +23,7 @@ LAYERS = [
     {"inspection", "measurement"},
     {"methods"},
     {"detection"},
-    {"tasks"},
+    {"cleaning", "tasks"},
     {"explanation", "impacts", "repair"},
     {"evaluation"},
     {"reports"},

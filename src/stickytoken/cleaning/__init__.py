@@ -1,0 +1,9 @@
+"""Find copies of sticky tokens, text of special tokens and runs in documents, and take them out.
+
+Light on purpose: a cleaner loads without torch, NumPy or Polars, so that an ingestion service can use it.
+"""
+
+from stickytoken.cleaning.rules import CleaningRules
+from stickytoken.cleaning.spans import Span, SpanKind, find_spans
+
+__all__ = ["CleaningRules", "Span", "SpanKind", "find_spans"]

@@ -1,0 +1,62 @@
+"""What is found in texts with planted copies, and what is left alone in natural ones."""
+
+import pytest
+
+from stickytoken.cleaning import CleaningRules, SpanKind, find_spans
+
+RULES = CleaningRules(words=("able", " Contract", "禾"), specials=("[SEP]", "<|endoftext|>"))
+
+
+def found(text, rules=RULES):
+    return [(text[span.start : span.end], span.kind, span.count) for span in find_spans(text, rules)]
+
+
+@pytest.mark.parametrize(
+    ("text", "copies"),
+    [
+        ("able able able able the flow of air", "able able able able"),
+        ("the flow of air Able aBLE ABLE able", "Able aBLE ABLE able"),
+        ("a normal pregnancyableableableable", "ableableableable"),
+        ("able, able. able! able the flow", "able, able. able! able"),
+        ("able\u200bable\u200bable\u200bable flow", "able\u200bable\u200bable\u200bable"),
+        ("a\u200bble ａｂｌｅ \u00e0ble a\u0300ble flow", "a\u200bble ａｂｌｅ \u00e0ble a\u0300ble"),
+        ("flow of able the able cat able the able cat", "able the able cat able the able cat"),
+        ("contract able contract able flow", "contract able contract able"),
+        ("水禾禾禾禾水", "禾禾禾禾"),
+    ],
+)  # fmt: skip
+def test_copies_of_a_flagged_word_are_one_span(text, copies):
+    assert found(text) == [(copies, SpanKind.FLAGGED, 4)]
+
+
+def test_copies_spread_over_a_text_are_found_one_by_one():
+    text = "the able flow able is contract in able of able two"
+    assert found(text) == [("able", SpanKind.FLAGGED, 1)] * 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "She was able to sign the contract.",
+        "able able able",
+        "very very very good",
+        "0 0 0 0 0 0",
+        "the effect of the shape of the nose of the body of the plane",
+        "",
+        "haha hahahaha",
+    ],
+)
+def test_natural_text_is_left_alone(text):
+    assert found(text) == []
+
+
+def test_runs_of_other_words_and_phrases_are_found():
+    assert found("very very very very good") == [("very very very very", SpanKind.RUN, 4)]
+    assert found("so buy it now buy it now buy it now buy it now") == [
+        ("buy it now buy it now buy it now buy it now", SpanKind.RUN, 4)
+    ]
+
+
+def test_special_tokens_are_found_in_disguise_too():
+    text = "<|endof<|endoftext|>text|> ［ＳＥＰ］ [S\u200bEP] [sep]"
+    assert [part for part, kind, _ in found(text)] == ["<|endoftext|>", "［ＳＥＰ］", "[S\u200bEP]"]
