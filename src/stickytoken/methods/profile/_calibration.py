@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.methods.profile.pull import Pull
 from stickytoken.methods.statistics import Vector
 
 # Ridge penalties to choose from, relative to the mean squared length of the features.
@@ -27,18 +27,22 @@ class Calibrated(NamedTuple):
 
 
 def calibrate(
-    predicted: Vector, effects: Pull, measured: NDArray[np.intp], lifts: Vector, noise: float
+    predicted: Vector,
+    features: Sequence[NDArray[np.floating[Any]]],
+    measured: NDArray[np.intp],
+    lifts: Vector,
+    noise: float,
 ) -> Calibrated:
-    """Fit the measured lifts of some tokens by a line in the predicted ones, and what is left by the pulls.
+    """Fit the measured lifts of some tokens by a line in the predicted ones, and what is left by features.
 
     Carriers of one corpus are not those of another: a question takes copies in another way than a statement
-    does. What differs depends on the token's pull, in directions that a few hundred measured tokens show:
-    a ridge regression, whose penalty is the best of several by leave-one-out cross-validation, the
-    infinite one, which leaves the line alone, included (Golub, Heath and Wahba 1979).
+    does. What differs depends on the token, in directions that measured tokens show: a ridge regression,
+    whose penalty is the best of several by leave-one-out cross-validation, the infinite one, which leaves
+    the line alone, included (Golub, Heath and Wahba 1979). Every group of features counts alike.
 
     Args:
         predicted: lifts computed from pulls and contractions, shape (T,).
-        effects: pulls and contractions, of T tokens.
+        features: groups of features of T tokens, each of shape (T, any).
         measured: rows of the R measured tokens.
         lifts: their lifts, shape (R,).
         noise: variance of the noise of these.
@@ -46,18 +50,25 @@ def calibrate(
     slope, intercept = _line(predicted[measured], lifts)
     line = intercept + slope * predicted
     left = lifts - line[measured]
-    features = np.column_stack([effects.pull, effects.contraction]).astype(np.float64)
-    features -= features[measured].mean(axis=0)
-    own = features[measured]
-    values, vectors = np.linalg.eigh(own @ own.T)
-    inside = vectors.T @ left
-    best, weights = float((left**2).mean()), np.zeros(len(left))
-    for penalty in _PENALTIES * max(float(values.mean()), np.finfo(float).tiny):
+    centers = [group[measured].mean(axis=0, dtype=np.float64) for group in features]
+    parts = [group[measured] - center for group, center in zip(features, centers, strict=True)]
+    scales = [float(np.sqrt(np.square(part).sum(axis=1).mean())) or 1.0 for part in parts]
+    own = np.column_stack([part / scale for part, scale in zip(parts, scales, strict=True)])
+    places, lengths, directions = np.linalg.svd(own, full_matrices=False)
+    inside, values = places.T @ left, lengths**2
+    best, weights = float((left**2).mean()), np.zeros(own.shape[1])
+    for penalty in _PENALTIES * max(float(values.sum()) / len(left), np.finfo(float).tiny):
         kept = values / (values + penalty)
-        errors = (left - vectors @ (kept * inside)) / (1 - (vectors**2) @ kept)
+        errors = (left - places @ (kept * inside)) / (1 - (places**2) @ kept)
         if (found := float((errors**2).mean())) < best:
-            best, weights = found, vectors @ (inside / (values + penalty))
-    return Calibrated(line + features @ (own.T @ weights), float(np.sqrt(max(best - noise, 0.0))))
+            best, weights = found, directions.T @ (lengths * inside / (values + penalty))
+    fitted, begin = line.copy(), 0
+    # Group by group: the features of a large vocabulary are never copied as a whole.
+    for group, center, scale in zip(features, centers, scales, strict=True):
+        of_group = weights[begin : begin + group.shape[1]] / scale
+        fitted += group @ of_group.astype(group.dtype) - center @ of_group
+        begin += group.shape[1]
+    return Calibrated(fitted, float(np.sqrt(max(best - noise, 0.0))))
 
 
 def _line(x: Vector, y: Vector) -> tuple[float, float]:

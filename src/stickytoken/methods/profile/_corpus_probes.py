@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stickytoken.errors import InputError
+from stickytoken.encoders.protocol import Encoder, reads_ids
+from stickytoken.errors import InputError, ModelError
+from stickytoken.inspection import inspector_of
 from stickytoken.measurement.progress import Progress, ProgressCallback, ignore_progress
 from stickytoken.methods.job import Job
 from stickytoken.methods.memory_runner import MemoryRunner
@@ -26,9 +29,10 @@ from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.statistics import Estimates, mean_with_interval
 
 _CARRIERS = 24
-CALIBRATING = 4
-"""Carriers that each calibrating token is put into; all tokens together cover all carriers."""
-_TOKENS = 600
+# Carriers that each calibrating token is put into; all tokens together cover all carriers. Many tokens in few
+# carriers teach more than few in many.
+_CALIBRATING = 2
+_TOKENS = 2400
 _LEAST_TOKENS = 24
 _CALIBRATING_TOKENS = 5  # key of the generator
 
@@ -119,10 +123,10 @@ def calibrated(
     """Correct the predicted lifts by random tokens, each of which is put into a few of the carriers."""
     every = round_stage(job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, range(_CARRIERS))
     predicted = predicted_lifts(screened.effects, anchorage(every.panel))
-    common, residuals = np.empty(_CARRIERS), np.empty((len(reference), CALIBRATING))
+    common, residuals = np.empty(_CARRIERS), np.empty((len(reference), _CALIBRATING))
     pulls = np.empty((len(reference), corpus.panel.vectors.shape[1]))
     contractions = np.empty(len(reference))
-    parts = _CARRIERS // CALIBRATING
+    parts = _CARRIERS // _CALIBRATING
     silent = MemoryRunner(job.encoder, ignore_progress)
     for part in range(parts):
         ids, places = reference[part::parts], list(range(part, _CARRIERS, parts))
@@ -132,13 +136,27 @@ def calibrated(
         residuals[part::parts] = left - common[places]
         contractions[part::parts], pulls[part::parts] = measured.effects
         done = (part + 1) * len(reference) // parts
-        progress(Progress("calibrate", done, len(reference), done, done * CALIBRATING))
+        progress(Progress("calibrate", done, len(reference), done, done * _CALIBRATING))
     level = float(common.mean())
     rows = np.searchsorted(screened.ids, reference)
     lifts = predicted[rows] + residuals.mean(axis=1) + level
-    noise = float(residuals.var(axis=1, ddof=1).mean()) / CALIBRATING
-    found = calibrate(predicted, screened.effects, rows, lifts, noise)
+    noise = float(residuals.var(axis=1, ddof=1).mean()) / _CALIBRATING
+    found = calibrate(predicted, features(job.encoder, screened), rows, lifts, noise)
     return found, Calibrating(common - level, Pull(contractions, pulls))
+
+
+def features(encoder: Encoder, screened: RoundEffects) -> list[NDArray[np.floating[Any]]]:
+    """List what is known of every token: pull and contraction, and its row of the embedding matrix if any.
+
+    The row is free of the noise of measuring.
+    """
+    contraction, pull = screened.effects
+    known = [np.column_stack([pull, contraction.astype(pull.dtype)])]
+    try:
+        rows = inspector_of(encoder).embedding_matrix() if reads_ids(encoder) else None
+    except ModelError:
+        rows = None
+    return known if rows is None else [*known, rows[screened.ids]]
 
 
 class Probed(NamedTuple):
