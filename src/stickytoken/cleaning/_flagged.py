@@ -1,55 +1,80 @@
-"""Find the copies of flagged words, from the keys of a text's units."""
+"""Find the copies of flagged words that no ordinary text would have."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+
+from stickytoken.cleaning._common_words import COMMON_SIGNS, COMMON_WORDS
+from stickytoken.cleaning._document import Document
 
 FEWEST_COPIES = 4
 _MOST_BETWEEN = 2
 _UNITS_PER_COPY = 250
-"""Each copy more than this apart on average counts as ordinary use."""
+_ENOUGH_COPIES = 16
+# A word in ordinary use is told by its company; both figures are from `benchmarks/cleaning.py`.
+_ALIKE = 0.5
+_TIMES_CHANCE = 3.0
+# A word that is common in every text must make up a large part of one to be conspicuous.
+_COMMON_COPIES = 6
+_COMMON_SHARE = 0.2
 
 
-def flagged_copies(positions: Mapping[str, list[int]], units: int, words: frozenset[str]) -> set[int]:
-    """Return the places of copies of flagged words that no ordinary text would have.
+def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
+    """Return the places of copies of flagged words.
 
-    Copies are too many where four of them have at most two other words between each, or where the whole text
-    has more than its length explains.
+    Copies are found where at least four have at most two other words between each, or where the whole text
+    has more than its length explains and their company says that they were put in.
 
     Args:
-        positions: Places of every key that occurs at least `FEWEST_COPIES` times.
-        units: Length of the text.
+        document: The text.
         words: Keys of the flagged words.
     """
     found: set[int] = set()
-    for key, places in positions.items():
-        if key not in words:
+    for key in words.intersection(document.positions):
+        places = document.positions[key]
+        if len(places) < FEWEST_COPIES:
             continue
-        if len(places) >= max(FEWEST_COPIES, units / _UNITS_PER_COPY):
+        if is_common(key):
+            if len(places) >= max(_COMMON_COPIES, _COMMON_SHARE * len(document)):
+                found.update(places)
+        elif _is_spread(document, places):
             found.update(places)
         else:
-            for first, last in close_groups(places, 1 + _MOST_BETWEEN):
+            for first, last in close_groups(places, 1 + _MOST_BETWEEN, FEWEST_COPIES):
                 found.update(places[first:last])
+    for stretch in _mixed_runs(document, words):
+        found.update(stretch)
     return found
 
 
-def mixed_runs(keys: Sequence[str], words: frozenset[str]) -> Iterator[range]:
-    """Yield stretches of at least four flagged words, equal or not, without another word in between."""
-    start = 0
-    for place, key in enumerate(keys):
-        if key not in words:
-            if place - start >= FEWEST_COPIES:
-                yield range(start, place)
-            start = place + 1
-    if len(keys) - start >= FEWEST_COPIES:
-        yield range(start, len(keys))
+def is_common(key: str) -> bool:
+    """Whether a word or sign is so common that copies of it far apart prove nothing."""
+    return (len(key) == 1 and key.isascii()) or key in COMMON_WORDS or key in COMMON_SIGNS
 
 
-def close_groups(places: Sequence[int], farthest: int) -> Iterator[tuple[int, int]]:
-    """Yield where at least four neighbouring places are no farther apart than this."""
+def close_groups(places: Sequence[int], farthest: int, least: int) -> Iterator[tuple[int, int]]:
+    """Yield where at least so many neighbouring places are no farther apart than this."""
     start = 0
     for number in range(1, len(places) + 1):
         if number == len(places) or places[number] - places[number - 1] > farthest:
-            if number - start >= FEWEST_COPIES:
+            if number - start >= least:
                 yield start, number
             start = number
+
+
+def _is_spread(document: Document, places: Sequence[int]) -> bool:
+    if len(places) < min(len(document) / _UNITS_PER_COPY, _ENOUGH_COPIES):
+        return False
+    company = document.company(places)
+    return company.alike <= _ALIKE + _TIMES_CHANCE * company.chance
+
+
+def _mixed_runs(document: Document, words: frozenset[str]) -> Iterator[range]:
+    """Yield stretches of at least four flagged words, equal or not, without another word in between."""
+    places = sorted(
+        place for key in words.intersection(document.positions) for place in document.positions[key]
+    )
+    for first, last in close_groups(places, 1, FEWEST_COPIES):
+        group = range(places[first], places[last - 1] + 1)
+        if not all(is_common(document.keys[place]) for place in group):
+            yield group

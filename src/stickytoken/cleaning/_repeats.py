@@ -24,15 +24,15 @@ class Stretch(NamedTuple):
     period: int
 
 
-def positions_of(keys: Sequence[str], least: int) -> dict[str, list[int]]:
-    """Return the places of each key that occurs at least so often."""
+def positions_of(keys: Sequence[str]) -> dict[str, list[int]]:
+    """Return the places of each key."""
     places: dict[str, list[int]] = {}
     for place, key in enumerate(keys):
         if key in places:
             places[key].append(place)
         else:
             places[key] = [place]
-    return {key: found for key, found in places.items() if len(found) >= least}
+    return places
 
 
 def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies: int) -> list[Stretch]:
@@ -57,8 +57,9 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
             if first < done:
                 continue
             stretch = _widened(keys, first, places[start + copies - 1] + 1)
-            done = stretch.last
-            found.append(stretch)
+            if stretch.last - stretch.first > (copies - 1) * stretch.period:
+                done = stretch.last
+                found.append(stretch)
     return _apart(found)
 
 

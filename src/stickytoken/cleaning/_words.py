@@ -8,29 +8,23 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import NamedTuple
 
 from stickytoken.cleaning._alternation import alternation
+from stickytoken.cleaning._periods import COPIES, Repeat, repeats_in
 
-_REPEATED = re.compile(r"(.{1,32}?)\1{3,}", re.DOTALL)
-_SHORTEST_ROOT = 3
+Part = tuple[str, int, int]
+"""The key of a part, and where it begins and ends in its word."""
+
 _SHORTEST_DOUBLED = 4
-_LEAST_COPIES = 4
-_GENETIC = frozenset("acgtun")
-_FILLERS = frozenset("\u115f\u1160\u3164\uffa0")
-_DIACRITICS = ((0x0300, 0x036F), (0x1AB0, 0x1AFF), (0x1DC0, 0x1DFF), (0x20D0, 0x20FF), (0xFE00, 0xFE2F))
-_IDEOGRAPHS = ((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x323AF))
+_GENETIC = frozenset("acgtu")
+_DIACRITICS = "\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f"
+_INVISIBLE = "\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
+_BREAKS = re.compile(f"[{_DIACRITICS}{_INVISIBLE}\U000e0000-\U000e0fff]+")
+_IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]")
 _REMEMBERED = 50_000
-
-
-class Part(NamedTuple):
-    """A part of a word: what it is compared by, and where it stands in the word."""
-
-    key: str
-    start: int
-    end: int
+_LONGEST_REMEMBERED = 64
 
 
 class WordReader:
@@ -41,20 +35,19 @@ class WordReader:
     """
 
     def __init__(self, flagged: Iterable[str]) -> None:
-        self._flagged = frozenset(flagged)
-        self._copies = re.compile(f"({alternation(self._flagged)})\\1+") if self._flagged else None
+        words = frozenset(flagged)
+        self._copies = re.compile(f"({alternation(words)})\\1+") if words else None
         self._seen: dict[str, tuple[Part, ...]] = {}
         self._whole: set[str] = set()
 
     def all_whole(self, words: list[str]) -> bool:
         """Whether each of these words in lower-case ASCII is one part, itself."""
         new = set(words) - self._whole
+        if any(len(self.parts(word)) > 1 for word in new):
+            return False
         if len(self._whole) > _REMEMBERED:
             self._whole.clear()
-        for word in new:
-            if len(self.parts(word)) > 1:
-                return False
-            self._whole.add(word)
+        self._whole.update(word for word in new if len(word) <= _LONGEST_REMEMBERED)
         return True
 
     def parts(self, word: str) -> tuple[Part, ...]:
@@ -62,114 +55,103 @@ class WordReader:
         found = self._seen.get(word)
         if found is None:
             found = tuple(self._divide(word))
-            if len(self._seen) > _REMEMBERED:
-                self._seen.clear()
-            self._seen[word] = found
+            if len(word) <= _LONGEST_REMEMBERED:
+                if len(self._seen) > _REMEMBERED:
+                    self._seen.clear()
+                self._seen[word] = found
         return found
 
     def _divide(self, word: str) -> Iterator[Part]:
         if word.isascii():
-            yield from self._split_copies(Part(word.lower(), 0, len(word)), range(len(word) + 1))
+            yield from self._split_copies(word.lower(), range(len(word) + 1))
             return
         for piece, places in _pieces(word):
-            for first, last in _runs_of_letters(piece):
-                inner = Part(piece[first:last], places[first], places[last])
-                yield from self._split_copies(inner, places[first : last + 1])
+            for first, last in _around_ideographs(piece):
+                yield from self._split_copies(piece[first:last], places[first : last + 1])
 
-    def _split_copies(self, part: Part, places: range | list[int]) -> Iterator[Part]:
-        """Split copies that are glued together; ``places`` are the offsets of the characters of the key."""
+    def _split_copies(self, key: str, places: Sequence[int]) -> Iterator[Part]:
+        """Split glued copies; ``places`` are the offsets of the characters of the key, with its end."""
         done = 0
-        for start, end, root in self._copies_in(part.key):
+        for start, end, period in self._copies_in(key) if len(key) >= COPIES else ():
             if start > done:
-                yield Part(part.key[done:start], places[done], places[start])
-            for place in range(start, end, root):
-                yield Part(part.key[place : place + root], places[place], places[place + root])
+                yield key[done:start], places[done], places[start]
+            for place in range(start, end, period):
+                yield key[place : place + period], places[place], places[place + period]
             done = end
-        if not done:
-            yield part
-        elif done < len(part.key):
-            yield Part(part.key[done:], places[done], places[len(part.key)])
+        if done < len(key):
+            yield key[done:] if done else key, places[done], places[len(key)]
 
-    def _copies_in(self, key: str) -> Iterator[tuple[int, int, int]]:
-        """Find glued copies in a key: start, end and the length of one."""
-        if len(key) < _LEAST_COPIES:
-            return
+    def _copies_in(self, key: str) -> Iterator[Repeat]:
+        """Find glued copies in a key, of flagged words first."""
         done = 0
-        if self._copies is not None:
-            for match in self._copies.finditer(key):
-                root = len(match[1])
-                copies = (match.end() - match.start()) // root
-                if copies >= _LEAST_COPIES or (root >= _SHORTEST_DOUBLED and key != match[1]):
-                    yield from _repeats(key, done, match.start())
-                    yield match.start(), match.end(), root
-                    done = match.end()
-        yield from _repeats(key, done, len(key))
+        for match in self._copies.finditer(key) if self._copies else ():
+            period = len(match[1])
+            copies = (match.end() - match.start()) // period
+            if copies >= COPIES or period >= _SHORTEST_DOUBLED:
+                yield from _repeats_between(key, done, match.start())
+                yield Repeat(match.start(), match.end(), period)
+                done = match.end()
+        yield from _repeats_between(key, done, len(key))
 
 
 def key_of(word: str) -> str:
     """Return what a word is compared by."""
-    return word.lower() if word.isascii() else "".join(_plain(character) for character in word)
+    return word.lower() if word.isascii() else "".join(_plain(each) for each in _BREAKS.sub("", word))
 
 
-def _repeats(key: str, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    if end - start < _LEAST_COPIES * _SHORTEST_ROOT:
-        return
-    for match in _REPEATED.finditer(key, start, end):
-        root = match[1]
-        if len(root) >= _SHORTEST_ROOT and root.isalpha() and not _GENETIC.issuperset(root):
-            yield match.start(), match.end(), len(root)
+def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
+    """Find repeated pieces of letters in a part of a key, in order; but not in genetic sequences."""
+    found = []
+    for first, last, period in repeats_in(key[start:end]):
+        root = key[start + first : start + first + period]
+        if root.isalpha() and len(set(root)) > 1 and not _GENETIC.issuperset(key):
+            found.append(Repeat(start + first, start + last, period))
+    return sorted(found)
 
 
-def _pieces(word: str) -> Iterator[tuple[str, list[int]]]:
-    """Normalise a word, and divide it at invisible characters if that gives equal pieces.
+def _pieces(word: str) -> list[tuple[str, Sequence[int]]]:
+    """Normalise a word, and divide it at invisible characters and loose accents if that gives equal pieces.
 
-    Yields:
-        The key of a piece, and the offset of each of its characters, with the end of the piece.
+    Returns:
+        The key of each piece, and the offsets of its characters with the end of the piece.
     """
-    pieces: list[tuple[list[str], list[int]]] = [([], [])]
-    for place, character in enumerate(word):
-        plain = _plain(character)
-        if not plain and _is_invisible(character):
-            if pieces[-1][0]:
-                pieces.append(([], []))
-            continue
-        for each in plain:
-            pieces[-1][0].append(each)
-            pieces[-1][1].append(place)
-    found = [("".join(characters), places) for characters, places in pieces if characters]
-    if len(found) > 1 and len({key for key, _ in found}) == len(found):
-        found = [("".join(key for key, _ in found), [place for _, places in found for place in places])]
-    for number, (key, places) in enumerate(found):
-        stop = found[number + 1][1][0] if number + 1 < len(found) else len(word)
-        yield key, [*places, stop]
+    pieces = []
+    start = 0
+    for match in _BREAKS.finditer(word):
+        pieces.append(_normalised(word, start, match.start(), match.end()))
+        start = match.end()
+    pieces.append(_normalised(word, start, len(word), len(word)))
+    pieces = [piece for piece in pieces if piece[0]]
+    long = [key for key, _ in pieces if len(key) > 1]
+    if len(pieces) > 1 and len(set(long)) == len(long):
+        joined = [place for _, places in pieces for place in places[:-1]]
+        return [("".join(key for key, _ in pieces), [*joined, pieces[-1][1][-1]])]
+    return pieces
 
 
-def _runs_of_letters(key: str) -> Iterator[tuple[int, int]]:
+def _normalised(word: str, start: int, end: int, stop: int) -> tuple[str, Sequence[int]]:
+    """Return the key of a piece of a word, and the offsets of the key's characters with ``stop`` behind."""
+    piece = word[start:end]
+    if piece.isascii():
+        return piece.lower(), [*range(start, end), stop]
+    plain = [_plain(each) for each in piece]
+    places = [start + number for number, each in enumerate(plain) for _ in each]
+    return "".join(plain), [*places, stop]
+
+
+def _around_ideographs(key: str) -> Iterator[tuple[int, int]]:
     """Divide a key: each ideograph alone, other characters together."""
     start = 0
-    for place, character in enumerate(key):
-        if _within(ord(character), _IDEOGRAPHS):
-            if place > start:
-                yield start, place
-            yield place, place + 1
-            start = place + 1
+    for match in _IDEOGRAPHS.finditer(key):
+        if match.start() > start:
+            yield start, match.start()
+        yield match.span()
+        start = match.end()
     if start < len(key):
         yield start, len(key)
 
 
 @cache
 def _plain(character: str) -> str:
-    if _is_invisible(character) or _within(ord(character), _DIACRITICS):
-        return ""
     decomposed = unicodedata.normalize("NFKD", character)
-    kept = "".join(each for each in decomposed if not _within(ord(each), _DIACRITICS))
-    return unicodedata.normalize("NFC", kept).casefold()
-
-
-@cache
-def _is_invisible(character: str) -> bool:
-    return unicodedata.category(character) == "Cf" or character in _FILLERS
-
-
-def _within(code: int, ranges: tuple[tuple[int, int], ...]) -> bool:
-    return any(first <= code <= last for first, last in ranges)
+    return unicodedata.normalize("NFC", _BREAKS.sub("", decomposed)).casefold()

@@ -10,15 +10,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-from stickytoken.cleaning._flagged import FEWEST_COPIES, flagged_copies, mixed_runs
-from stickytoken.cleaning._repeats import Stretch, positions_of, stretches_of
+from stickytoken.cleaning._document import Document
+from stickytoken.cleaning._flagged import FEWEST_COPIES, flagged_copies
+from stickytoken.cleaning._planted import planted_copies
+from stickytoken.cleaning._repeats import Stretch, stretches_of
 from stickytoken.cleaning._specials import find_specials, special_pattern
-from stickytoken.cleaning._units import Units, read_keys, read_units
-from stickytoken.cleaning._words import WordReader
+from stickytoken.cleaning._units import UnitReader, Units
 from stickytoken.cleaning.rules import CleaningRules
 
 _FINDERS = 32
-_MANY_SHORT = 12
+_CODE = frozenset("=()[]{}<>\"'*@#\\")
+_NAMES = _CODE | frozenset("_:/|")
+_SHORT = 2
+_MOST_OF = 0.75
+_HALF_OF = 0.5
+_VALUES = frozenset(("nan", "inf", "nil", "null", "none", "true", "false"))
 
 
 class SpanKind(StrEnum):
@@ -31,7 +37,10 @@ class SpanKind(StrEnum):
     RUN = "run"
     """A word or phrase without a flag, repeated more often than ordinary text does."""
     INTERLEAVED = "interleaved"
-    """A copy of a word without a flag that stands among other words at regular distances."""
+    """A copy of a word without a flag that was put among other words, as far as one can tell."""
+
+
+_PRECEDENCE = (SpanKind.FLAGGED, SpanKind.SPECIAL, SpanKind.RUN, SpanKind.INTERLEAVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +84,7 @@ class _Finder:
 
     def __init__(self, rules: CleaningRules) -> None:
         self._specials = special_pattern(rules.specials)
-        reader = WordReader(())
-        keys = (tuple(read_keys(word, reader)) for word in rules.words)
-        self._words = frozenset(key[0] for key in keys if len(key) == 1)
-        self._reader = WordReader(self._words)
+        self._reader = UnitReader(rules.words)
         self._copies = rules.longest_run + 1
 
     def find(self, text: str) -> list[Span]:
@@ -87,53 +93,70 @@ class _Finder:
             Span(start, end, SpanKind.SPECIAL, what, 1, end)
             for start, end, what in find_specials(text, self._specials)
         ]
-        spans = list(self._in_units(text))
-        if not specials or not spans:
-            return spans or specials
-        return _without_overlaps(specials, spans)
+        if specials:
+            text = _blanked(text, specials)
+        return _without_overlaps([*specials, *self._in_units(text)])
 
-    def _in_units(self, text: str) -> Iterator[Span]:
-        keys = read_keys(text, self._reader)
+    def _in_units(self, text: str) -> list[Span]:
+        document = Document(text, self._reader)
         fewest = min(self._copies, FEWEST_COPIES)
-        if len(keys) < fewest:
-            return
-        positions = positions_of(keys, fewest)
-        runs = [
-            each for each in stretches_of(keys, positions, self._copies) if self._is_conspicuous(keys, each)
-        ]
-        flagged = flagged_copies(positions, len(keys), self._words)
-        for stretch in mixed_runs(keys, self._words):
-            flagged.update(stretch)
-        if runs or flagged:
-            yield from _spans_of(read_units(text, self._reader), runs, flagged)
+        if len(document) < fewest:
+            return []
+        flagged = flagged_copies(document, self._reader.flagged)
+        often = {key: places for key, places in document.positions.items() if len(places) >= fewest}
+        if not often and not flagged:
+            return []
+        stretches = stretches_of(document.keys, often, self._copies)
+        runs = [stretch for stretch in stretches if self._is_run(document, stretch)]
+        planted = planted_copies(document, self._reader.flagged, runs)
+        if not runs and not flagged and not planted:
+            return []
+        return list(_spans_of(document.units, runs, flagged, planted))
 
-    def _is_conspicuous(self, keys: Sequence[str], stretch: Stretch) -> bool:
-        """Whether a stretch is more than a row of numbers or single letters, as tables have them."""
-        words = set(keys[stretch.first : stretch.last])
-        if any(len(word) > 1 and not word.isdigit() for word in words):
+    def _is_run(self, document: Document, stretch: Stretch) -> bool:
+        """Whether a stretch is more than a row of numbers in a table, or a line of code."""
+        words = set(document.keys[stretch.first : stretch.last])
+        if not words.isdisjoint(self._reader.flagged):
             return True
-        return not words.isdisjoint(self._words) or stretch.last - stretch.first >= _MANY_SHORT
+        if stretch.period > 1 and all(len(word) <= _SHORT for word in words):
+            return False
+        return not all(_is_value(word) for word in words) and not _is_structured(document, stretch)
 
 
-def _spans_of(units: Units, runs: list[Stretch], flagged: set[int]) -> Iterator[Span]:
-    """Turn runs and flagged copies into spans, in order."""
+def _is_value(word: str) -> bool:
+    """Whether tables and formulas hold rows of this word: a number, a letter, a placeholder."""
+    return word[0].isdigit() or word in _VALUES or (word.isascii() and len(set(word)) == 1)
+
+
+def _is_structured(document: Document, stretch: Stretch) -> bool:
+    """Whether a stretch is a list of one phrase per line, or has signs of code between many of its units."""
+    units = document.units
+    between = [
+        document.text[units.ends[place] : units.starts[place + 1]]
+        for place in range(stretch.first, stretch.last - 1)
+    ]
+    if stretch.period == 1:
+        return sum(not _CODE.isdisjoint(part) for part in between) >= _MOST_OF * len(between)
+    lines = sum("\n" in part for part in between)
+    names = sum(not _NAMES.isdisjoint(part) for part in between)
+    return lines >= (len(between) + 1) // stretch.period - 1 or names >= _HALF_OF * len(between)
+
+
+def _spans_of(units: Units, runs: Sequence[Stretch], flagged: set[int], planted: set[int]) -> Iterator[Span]:
+    """Turn runs and single copies into spans."""
     keys = units.keys
-    found: list[Span] = []
     for run in runs:
         places = range(run.first, run.last)
         words = [keys[place] for place in places if place in flagged]
         flagged.difference_update(places)
         if words:
-            found.append(_span(units, places, SpanKind.FLAGGED, words[0], len(words), len(places)))
+            yield _span(units, places, SpanKind.FLAGGED, words[0], len(words), len(places))
         else:
-            copies = len(places) // run.period
             what = " ".join(keys[run.first : run.first + run.period])
-            found.append(_span(units, places, SpanKind.RUN, what, copies, run.period))
-    found += [
-        _span(units, group, SpanKind.FLAGGED, keys[group[0]], len(group), 1)
-        for group in _neighbours(sorted(flagged))
-    ]
-    yield from sorted(found, key=lambda span: span.start)
+            yield _span(units, places, SpanKind.RUN, what, len(places) // run.period, run.period)
+    for places_of_kind, kind in ((flagged, SpanKind.FLAGGED), (planted - flagged, SpanKind.INTERLEAVED)):
+        for group in _neighbours(sorted(places_of_kind)):
+            yield _span(units, group, kind, keys[group[0]], len(group), 1)
 
 
 def _span(units: Units, places: range, kind: SpanKind, what: str, count: int, first: int) -> Span:
@@ -156,14 +179,26 @@ def _neighbours(places: list[int]) -> Iterator[range]:
             start = number
 
 
-def _without_overlaps(specials: list[Span], others: list[Span]) -> list[Span]:
-    """Merge two lists in order; of two that overlap the longer is kept."""
+def _blanked(text: str, spans: Sequence[Span]) -> str:
+    """Replace spans by as many spaces."""
+    parts, done = [], 0
+    for span in spans:
+        parts += [text[done : span.start], " " * (span.end - span.start)]
+        done = span.end
+    return "".join([*parts, text[done:]])
+
+
+def _without_overlaps(spans: list[Span]) -> list[Span]:
+    """Sort spans by place; of those that overlap, keep the kind that comes first in `_PRECEDENCE`."""
     kept: list[Span] = []
-    for span in sorted([*specials, *others], key=lambda each: (each.start, -each.end)):
-        if not kept or span.start >= kept[-1].end:
+    for span in sorted(spans, key=lambda each: (each.start, -each.end)):
+        stronger = True
+        while kept and span.start < kept[-1].end and stronger:
+            stronger = _PRECEDENCE.index(span.kind) < _PRECEDENCE.index(kept[-1].kind)
+            if stronger:
+                kept.pop()
+        if stronger:
             kept.append(span)
-        elif span.end - span.start > kept[-1].end - kept[-1].start:
-            kept[-1] = span
     return kept
 
 
