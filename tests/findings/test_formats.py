@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hostile import HOSTILE, assert_harmless
 from stickytoken.findings import Finding, Level, Rule
-from stickytoken.findings.annotations import annotations
+from stickytoken.findings.annotations import github_annotations
 from stickytoken.findings.junit import junit
 from stickytoken.findings.sarif import message_text, relative_uri, sarif
 from stickytoken.visible_text import visible
@@ -93,7 +93,7 @@ def test_an_empty_result_is_a_passed_check_in_every_format(schema):
     suite = ET.fromstring(junit([], RULES, "mini"))
     assert suite.get("tests") == "2"
     assert suite.get("failures") == suite.get("errors") == "0"
-    assert list(annotations([])) == []
+    assert list(github_annotations([])) == []
 
 
 def test_what_could_not_be_checked_never_looks_like_a_passed_check(schema):
@@ -102,7 +102,7 @@ def test_what_could_not_be_checked_never_looks_like_a_passed_check(schema):
     assert invocation["executionSuccessful"] is False
     suite = ET.fromstring(junit([], RULES, "mini", ["the run is not finished"]))
     assert (suite.get("tests"), suite.get("errors")) == ("1", "1")
-    (line,) = annotations([], ["the run is not finished"])
+    (line,) = github_annotations([], ["the run is not finished"])
     assert line.startswith("::error ")
 
 
@@ -122,7 +122,7 @@ def test_annotations_name_the_place_and_the_level():
         Finding("copies", Level.WARNING, "20 copies", "docs/a.txt", 9),
         Finding("copies", Level.NOTE, "read"),
     ]
-    assert list(annotations(found)) == [
+    assert list(github_annotations(found)) == [
         "::error file=runs/mini/tokens.parquet,line=1,title=stickytoken%3A sticky-token::'evil' is sticky",
         "::warning file=docs/a.txt,line=9,title=stickytoken%3A copies::20 copies",
         "::notice title=stickytoken%3A copies::read",
@@ -195,7 +195,7 @@ def test_junit_of_hostile_text_is_one_document_with_the_same_tests():
 
 
 def test_an_annotation_of_hostile_text_is_one_command_on_one_line():
-    lines = list(annotations(hostile_findings(HOSTILE_TEXTS), HOSTILE_TEXTS))
+    lines = list(github_annotations(hostile_findings(HOSTILE_TEXTS), HOSTILE_TEXTS))
     assert len(lines) == 2000
     for line in lines:
         assert_harmless(line)

@@ -13,7 +13,7 @@ from stickytoken.visible_text import visible
 _COMMANDS = {Level.ERROR: "error", Level.WARNING: "warning", Level.NOTE: "notice"}
 
 
-def annotations(findings: Iterable[Finding], incomplete: Sequence[str] = ()) -> Iterator[str]:
+def github_annotations(findings: Iterable[Finding], incomplete: Sequence[str] = ()) -> Iterator[str]:
     """Yield one line per finding, in the order given, after what could not be checked.
 
     Args:

@@ -25,7 +25,7 @@ class ModelEdit:
     """
 
     rows: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
-    tokenizer: TokenizerEdit = TokenizerEdit()
+    tokenizer: TokenizerEdit = field(default_factory=TokenizerEdit)
     centre: NDArray[np.float32] | None = None
 
 
