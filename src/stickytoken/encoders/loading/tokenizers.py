@@ -40,7 +40,7 @@ def load_tokenizer(
     if source.origin is Origin.HUB:
         with explained(source, "tokenizer"):
             return HuggingFaceTokenizer(_tokenizer_from_hub(source.name, revision, trust_remote_code))
-    folder = _tokenizer_folder(Path(source.location), source.name)
+    folder = tokenizer_folder(Path(source.location), source.name)
     files = {path.name for path in folder.iterdir()}
     with explained(source, "tokenizer"):
         if "tokenizer.json" in files and not files & {"tokenizer_config.json", "config.json"}:
@@ -68,8 +68,16 @@ def _auto_tokenizer(location: str, **options: Any) -> Any:
     return AutoTokenizer.from_pretrained(location, **options)
 
 
-def _tokenizer_folder(folder: Path, name: str) -> Path:
-    """Find the tokenizer in the folder itself, or in that of a module listed in modules.json."""
+def tokenizer_folder(folder: Path, name: str) -> Path:
+    """Find the tokenizer in the folder itself, or in that of a module listed in modules.json.
+
+    Args:
+        folder: A model folder.
+        name: What the model is called in messages.
+
+    Raises:
+        ModelError: There is no tokenizer.
+    """
     places = [folder]
     modules = folder / "modules.json"
     if modules.is_file():

@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from stickytoken.errors import RepairError
+from stickytoken.repair.tokenizer_edit._collapse import with_collapsed_runs
+from stickytoken.repair.tokenizer_edit._config import (
+    as_json,
+    config_of_pipeline,
+    read_object,
+    special_tokens_map,
+)
+from stickytoken.repair.tokenizer_edit._pipeline import (
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    Pipeline,
+    entries_of,
+    pre_tokenizer_steps,
+    read_pipeline,
+    shown_entry,
+)
+from stickytoken.repair.tokenizer_edit._specials import with_plain_specials
+from stickytoken.repair.tokenizer_edit._unreachable import merge_pairs, reasons_against, without_entries
+from stickytoken.repair.tokenizer_edit._vocabulary_files import vocabulary_files
+
+_ROLES_FILE = "special_tokens_map.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +47,10 @@ class TokenizerEdit:
     plain_specials: tuple[int, ...] = ()
     collapse: bool = False
 
+    def __bool__(self) -> bool:
+        """Whether anything changes."""
+        return bool(self.unreachable or self.plain_specials or self.collapse)
+
 
 def edited_tokenizer(folder: Path, edit: TokenizerEdit) -> dict[str, bytes]:
     """Compute the files of a tokenizer that an edit changes.
@@ -36,7 +65,23 @@ def edited_tokenizer(folder: Path, edit: TokenizerEdit) -> dict[str, bytes]:
     Raises:
         RepairError: An entry cannot be edited so; the message names it and says why.
     """
-    raise NotImplementedError
+    if not edit:
+        return {}
+    pipeline = read_pipeline(folder)
+    changed = _apply(pipeline, edit)
+    _require_out_of_reach(pipeline, changed, edit)
+    files = vocabulary_files(
+        pipeline.folder,
+        entries_of(pipeline.document),
+        changed.renamed,
+        merge_pairs(changed.document["model"]) if edit.unreachable else None,
+        edit.plain_specials,
+    )
+    files[TOKENIZER_FILE] = as_json(changed.document)
+    if changed.rebuilt and pipeline.tokenizer is not None:
+        files |= _configuration(pipeline, changed, edit)
+    place = pipeline.folder.relative_to(folder)
+    return {str(place / name): content for name, content in files.items()}
 
 
 def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
@@ -44,5 +89,114 @@ def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
 
     Returns:
         None by token id, or the reason why not.
+
+    Raises:
+        RepairError: The folder has no tokenizer that can be edited.
     """
-    raise NotImplementedError
+    return reasons_against(read_pipeline(folder).document, list(dict.fromkeys(ids)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """A pipeline after an edit.
+
+    Attributes:
+        document: tokenizer.json.
+        renamed: New strings of entries by id.
+        rebuilt: Whether more than the vocabulary changed, which classes such as BertTokenizer ignore.
+    """
+
+    document: dict[str, Any]
+    renamed: Mapping[int, str]
+    rebuilt: bool
+
+
+def _apply(pipeline: Pipeline, edit: TokenizerEdit) -> _Changed:
+    plain = tuple(dict.fromkeys(edit.plain_specials))
+    unreachable = tuple(dict.fromkeys(edit.unreachable))
+    for token_id in (*plain, *unreachable):
+        pipeline.entry(token_id)
+    document = pipeline.document
+    renamed: dict[int, str] = {}
+    rebuilt = bool(plain) or edit.collapse or pipeline.stored is None
+    removed = without_entries(document, unreachable) if unreachable else None
+    rebuilt = rebuilt or (removed is not None and removed.looks_up_words)
+    if rebuilt and pipeline.tokenizer is not None:
+        kept = {key: (pipeline.stored or {}).get(key) for key in ("truncation", "padding")}
+        document = pipeline.loaded | kept
+        removed = without_entries(document, unreachable) if unreachable else None
+    if removed is not None:
+        document = document | {"model": removed.model}
+        renamed.update(removed.renamed)
+        if removed.word_beginnings:
+            document = document | {"pre_tokenizer": _cutting(document, removed.word_beginnings)}
+    if plain:
+        document, names = with_plain_specials(
+            document, plain, getattr(pipeline.tokenizer, "pad_token_id", None)
+        )
+        renamed.update(names)
+    if edit.collapse:
+        document = with_collapsed_runs(document)
+    return _Changed(document, renamed, rebuilt)
+
+
+def _cutting(document: dict[str, Any], beginnings: Sequence[str]) -> dict[str, Any]:
+    """Cut entries off the beginnings of words, the longest first."""
+    alternatives = "|".join(re.escape(each) for each in sorted(beginnings, key=len, reverse=True))
+    step = {
+        "type": "Split",
+        "pattern": {"Regex": rf"\A(?:{alternatives})"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    return {"type": "Sequence", "pretokenizers": [*pre_tokenizer_steps(document), step]}
+
+
+def _configuration(pipeline: Pipeline, changed: _Changed, edit: TokenizerEdit) -> dict[str, bytes]:
+    pad_id = getattr(pipeline.tokenizer, "pad_token_id", None)
+    config = config_of_pipeline(
+        read_object(pipeline.folder / CONFIG_FILE),
+        pipeline.tokenizer,
+        changed.document,
+        edit.plain_specials,
+        changed.renamed.get(pad_id) if pad_id in edit.plain_specials else None,
+    )
+    files = {CONFIG_FILE: as_json(config)}
+    if roles := read_object(pipeline.folder / _ROLES_FILE):
+        files[_ROLES_FILE] = as_json(special_tokens_map(roles, config))
+    return files
+
+
+def _require_out_of_reach(pipeline: Pipeline, changed: _Changed, edit: TokenizerEdit) -> None:
+    """Tokenize the text of every edited entry, alone, repeated and within other text."""
+    import json
+
+    from tokenizers import Tokenizer
+
+    edited = Tokenizer.from_str(json.dumps(changed.document))
+    edited.no_truncation()
+    edited.no_padding()
+    before = Tokenizer.from_str(json.dumps(pipeline.document))
+    unknown = {
+        changed.document["model"].get("unk_id"),
+        edited.token_to_id(str(changed.document["model"].get("unk_token"))),
+    }
+    for token_id in {*edit.unreachable, *edit.plain_specials} - unknown:
+        entry = pipeline.entry(token_id)
+        for text in {
+            entry,
+            changed.renamed.get(token_id, entry),
+            before.decode([token_id], skip_special_tokens=False),
+        }:
+            for shape in ("{}", " {}", "{0} {0} {0}", "{0}{0}", "a {} b", "a{}b", '"{}"'):
+                found = edited.encode(shape.format(text), add_special_tokens=False).ids
+                if token_id in found:
+                    raise RepairError(
+                        f"{shown_entry(entry, token_id)} cannot be edited: text such as "
+                        f"{shape.format(text)!r} still reaches it"
+                    )
+    if edited.get_vocab_size() != before.get_vocab_size():
+        raise RepairError(
+            f"the tokenizer in {pipeline.folder} cannot be edited: it has {before.get_vocab_size()} entries, "
+            f"and {edited.get_vocab_size()} after the edit"
+        )
