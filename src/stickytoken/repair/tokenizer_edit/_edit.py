@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stickytoken.errors import RepairError
+from stickytoken.repair.tokenizer_edit._checks import EditCheck
 from stickytoken.repair.tokenizer_edit._collapse import with_collapsed_runs
 from stickytoken.repair.tokenizer_edit._config import (
     as_json,
@@ -23,7 +23,6 @@ from stickytoken.repair.tokenizer_edit._pipeline import (
     entries_of,
     pre_tokenizer_steps,
     read_pipeline,
-    shown_entry,
 )
 from stickytoken.repair.tokenizer_edit._specials import with_plain_specials
 from stickytoken.repair.tokenizer_edit._unreachable import merge_pairs, reasons_against, without_entries
@@ -69,7 +68,8 @@ def edited_tokenizer(folder: Path, edit: TokenizerEdit) -> dict[str, bytes]:
         return {}
     pipeline = read_pipeline(folder)
     changed = _apply(pipeline, edit)
-    _require_out_of_reach(pipeline, changed, edit)
+    check = EditCheck(pipeline, changed.document, changed.renamed)
+    check.require_out_of_reach((*edit.unreachable, *edit.plain_specials))
     files = vocabulary_files(
         pipeline.folder,
         entries_of(pipeline.document),
@@ -80,6 +80,7 @@ def edited_tokenizer(folder: Path, edit: TokenizerEdit) -> dict[str, bytes]:
     files[TOKENIZER_FILE] = as_json(changed.document)
     if changed.rebuilt and pipeline.tokenizer is not None:
         files |= _configuration(pipeline, changed, edit)
+        check.require_honoured(files, (*edit.unreachable, *edit.plain_specials))
     place = pipeline.folder.relative_to(folder)
     return {str(place / name): content for name, content in files.items()}
 
@@ -93,7 +94,8 @@ def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
     Raises:
         RepairError: The folder has no tokenizer that can be edited.
     """
-    return reasons_against(read_pipeline(folder).document, list(dict.fromkeys(ids)))
+    pipeline = read_pipeline(folder)
+    return reasons_against(pipeline.document, list(dict.fromkeys(ids)), pipeline.can_change_steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +121,12 @@ def _apply(pipeline: Pipeline, edit: TokenizerEdit) -> _Changed:
     document = pipeline.document
     renamed: dict[int, str] = {}
     rebuilt = bool(plain) or edit.collapse or pipeline.stored is None
-    removed = without_entries(document, unreachable) if unreachable else None
+    removed = without_entries(document, unreachable, pipeline.can_change_steps) if unreachable else None
     rebuilt = rebuilt or (removed is not None and removed.looks_up_words)
     if rebuilt and pipeline.tokenizer is not None:
         kept = {key: (pipeline.stored or {}).get(key) for key in ("truncation", "padding")}
         document = pipeline.loaded | kept
-        removed = without_entries(document, unreachable) if unreachable else None
+        removed = without_entries(document, unreachable, pipeline.can_change_steps) if unreachable else None
     if removed is not None:
         document = document | {"model": removed.model}
         renamed.update(removed.renamed)
@@ -165,38 +167,3 @@ def _configuration(pipeline: Pipeline, changed: _Changed, edit: TokenizerEdit) -
     if roles := read_object(pipeline.folder / _ROLES_FILE):
         files[_ROLES_FILE] = as_json(special_tokens_map(roles, config))
     return files
-
-
-def _require_out_of_reach(pipeline: Pipeline, changed: _Changed, edit: TokenizerEdit) -> None:
-    """Tokenize the text of every edited entry, alone, repeated and within other text."""
-    import json
-
-    from tokenizers import Tokenizer
-
-    edited = Tokenizer.from_str(json.dumps(changed.document))
-    edited.no_truncation()
-    edited.no_padding()
-    before = Tokenizer.from_str(json.dumps(pipeline.document))
-    unknown = {
-        changed.document["model"].get("unk_id"),
-        edited.token_to_id(str(changed.document["model"].get("unk_token"))),
-    }
-    for token_id in {*edit.unreachable, *edit.plain_specials} - unknown:
-        entry = pipeline.entry(token_id)
-        for text in {
-            entry,
-            changed.renamed.get(token_id, entry),
-            before.decode([token_id], skip_special_tokens=False),
-        }:
-            for shape in ("{}", " {}", "{0} {0} {0}", "{0}{0}", "a {} b", "a{}b", '"{}"'):
-                found = edited.encode(shape.format(text), add_special_tokens=False).ids
-                if token_id in found:
-                    raise RepairError(
-                        f"{shown_entry(entry, token_id)} cannot be edited: text such as "
-                        f"{shape.format(text)!r} still reaches it"
-                    )
-    if edited.get_vocab_size() != before.get_vocab_size():
-        raise RepairError(
-            f"the tokenizer in {pipeline.folder} cannot be edited: it has {before.get_vocab_size()} entries, "
-            f"and {edited.get_vocab_size()} after the edit"
-        )

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 Pair = tuple[str, str]
+# How entries that begin a word are marked: by byte-level tokenizers, and by SentencePiece.
+WORD_MARKS = ("Ġ", "▁")
 # Entries that may depend on looking up whole words; with more, longer words would change too often.
 _LOOKED_UP = 40
 
@@ -63,6 +65,23 @@ class Merges:
         ]
         return Removal(tuple(sorted(order, key=order.__getitem__)), tuple(lost))
 
+    def can_be_looked_up(self, lost: Collection[str], removed: frozenset[str]) -> bool:
+        """Say whether entries that no merges make are found all the same.
+
+        They are if they begin words: looked up as whole words, or cut from longer ones.
+        """
+        if len(lost) > _LOOKED_UP:
+            return False
+        return all(
+            entry.startswith(WORD_MARKS)
+            or (entry.startswith(tuple(removed)) and not self._continues_words(entry))
+            for entry in lost
+        )
+
+    def _continues_words(self, part: str) -> bool:
+        words = (entry.lstrip("".join(WORD_MARKS)) for entry in self.entries if part in entry)
+        return any(not word.startswith(part) for word in words)
+
     def _built_from(self, removed: Iterable[str]) -> list[str]:
         """List the entries that contain one of the strings."""
         for part in removed:
@@ -82,8 +101,3 @@ def merged(text: str, order: Mapping[Pair, float]) -> list[str]:
         place = ranks.index(lowest)
         pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
     return pieces
-
-
-def too_many(looked_up: Collection[str]) -> bool:
-    """Say whether too many entries depend on looking up whole words."""
-    return len(looked_up) > _LOOKED_UP

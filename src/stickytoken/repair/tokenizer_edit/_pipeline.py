@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,39 @@ class Pipeline:
     tokenizer: Any
 
     @property
+    def entries(self) -> dict[int, str]:
+        """All entries by id."""
+        return entries_of(self.loaded)
+
+    @property
     def document(self) -> dict[str, Any]:
         """The pipeline as stored, or as loaded if it is not stored."""
         return self.loaded if self.stored is None else self.stored
+
+    def can_change_steps(self) -> bool:
+        """Ask transformers whether it honours the steps of tokenizer.json, and not only its vocabulary.
+
+        It does for `PreTrainedTokenizerFast`, except for some kinds of models whose class it insists on.
+        """
+        if self.tokenizer is None:
+            return True
+        step = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
+        model = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
+        document = {"version": "1.0", "added_tokens": [], "normalizer": step, "model": model}
+        files = {
+            TOKENIZER_FILE: json.dumps(document).encode(),
+            CONFIG_FILE: b'{"tokenizer_class": "PreTrainedTokenizerFast"}',
+        }
+        if (config := self.folder / "config.json").is_file():
+            files["config.json"] = config.read_bytes()
+        with tempfile.TemporaryDirectory() as place:
+            for name, content in files.items():
+                (Path(place) / name).write_bytes(content)
+            try:
+                found = transformers_tokenizer(Path(place))
+            except RepairError:
+                return False
+        return bool(json.loads(found.backend_tokenizer.to_str())["normalizer"] == step)
 
     def entry(self, token_id: int) -> str:
         """Return the string of an id.
@@ -47,7 +78,7 @@ class Pipeline:
         Raises:
             RepairError: The vocabulary has no such id.
         """
-        found = entries_of(self.loaded).get(token_id)
+        found = self.entries.get(token_id)
         if found is None:
             raise RepairError(f"the tokenizer in {self.folder} has no token {token_id}: pass one of its ids")
         return found
@@ -73,7 +104,7 @@ def read_pipeline(model: Path) -> Pipeline:
         except Exception as error:  # tokenizers raises nothing narrower
             raise RepairError(f"{path} is not a tokenizer: {_short(error)}") from error
         return Pipeline(folder, stored, loaded, None)
-    tokenizer = _transformers_tokenizer(folder)
+    tokenizer = transformers_tokenizer(folder)
     return Pipeline(folder, stored, json.loads(tokenizer.backend_tokenizer.to_str()), tokenizer)
 
 
@@ -101,6 +132,18 @@ def keeps_spaces_out(document: dict[str, Any]) -> bool:
     steps = _steps(document.get("normalizer"), "normalizers")
     replaced = [place for place, step in enumerate(steps) if _replaces_spaces(step)]
     return bool(replaced) and all(_adds_no_space(step) for step in steps[replaced[-1] + 1 :])
+
+
+def cuts_words(document: dict[str, Any]) -> bool:
+    """Check that the pipeline cuts text into words before it looks at its vocabulary."""
+    from tokenizers import Tokenizer
+
+    if document.get("pre_tokenizer") is None:
+        return False
+    model = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
+    steps = {key: document.get(key) for key in ("normalizer", "pre_tokenizer")}
+    small: dict[str, Any] = {"version": "1.0", "added_tokens": [], "model": model, **steps}
+    return len(Tokenizer.from_str(json.dumps(small)).encode("one two three").ids) == 3
 
 
 def _replaces_spaces(step: dict[str, Any]) -> bool:
@@ -132,7 +175,12 @@ def pre_tokenizer_steps(document: dict[str, Any]) -> list[dict[str, Any]]:
     return _steps(document.get("pre_tokenizer"), "pretokenizers")
 
 
-def _transformers_tokenizer(folder: Path) -> Any:
+def transformers_tokenizer(folder: Path) -> Any:
+    """Load a tokenizer as transformers does.
+
+    Raises:
+        RepairError: It cannot be loaded, or is written in Python.
+    """
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer
 

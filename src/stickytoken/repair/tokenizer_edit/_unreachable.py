@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from stickytoken.errors import RepairError
-from stickytoken.repair.tokenizer_edit._merges import Merges, too_many
+from stickytoken.repair.tokenizer_edit._merges import Merges
 from stickytoken.repair.tokenizer_edit._pieces import segmentable, word_pieces
 from stickytoken.repair.tokenizer_edit._pipeline import (
+    cuts_words,
     entries_of,
     keeps_spaces_out,
-    pre_tokenizer_steps,
     shown_entry,
 )
 
@@ -42,22 +42,35 @@ class Removed:
         return bool(self.model.get("ignore_merges"))
 
 
-def without_entries(document: dict[str, Any], ids: Sequence[int]) -> Removed:
+def without_entries(
+    document: dict[str, Any], ids: Sequence[int], can_change_steps: Callable[[], bool]
+) -> Removed:
     """Remove entries from the reach of text.
+
+    Args:
+        document: A pipeline in the form of tokenizer.json.
+        ids: The entries.
+        can_change_steps: Whether loaders honour more than its vocabulary; asked if need be.
 
     Raises:
         RepairError: One of them cannot be removed; the message says why.
     """
-    reasons = {token_id: reason for token_id, reason in reasons_against(document, ids).items() if reason}
-    for token_id, reason in reasons.items():
-        entry = entries_of(document).get(token_id, "")
-        raise RepairError(f"{shown_entry(entry, token_id)} cannot be made unreachable: {reason}")
-    return _Vocabulary(document).without(tuple(ids))
+    vocabulary = _Vocabulary(document, can_change_steps)
+    for token_id, reason in _reasons(vocabulary, ids).items():
+        if reason is not None:
+            entry = entries_of(document).get(token_id, "")
+            raise RepairError(f"{shown_entry(entry, token_id)} cannot be made unreachable: {reason}")
+    return vocabulary.without(tuple(ids))
 
 
-def reasons_against(document: dict[str, Any], ids: Sequence[int]) -> dict[int, str | None]:
+def reasons_against(
+    document: dict[str, Any], ids: Sequence[int], can_change_steps: Callable[[], bool]
+) -> dict[int, str | None]:
     """Say why each entry cannot be removed together with those before it; None if it can."""
-    vocabulary = _Vocabulary(document)
+    return _reasons(_Vocabulary(document, can_change_steps), ids)
+
+
+def _reasons(vocabulary: _Vocabulary, ids: Sequence[int]) -> dict[int, str | None]:
     reasons: dict[int, str | None] = {}
     accepted: list[int] = []
     for token_id in ids:
@@ -70,8 +83,9 @@ def reasons_against(document: dict[str, Any], ids: Sequence[int]) -> dict[int, s
 class _Vocabulary:
     """The entries of a pipeline, and what cuts text into them."""
 
-    def __init__(self, document: dict[str, Any]) -> None:
+    def __init__(self, document: dict[str, Any], can_change_steps: Callable[[], bool]) -> None:
         self._document = document
+        self._can_change_steps = can_change_steps
         self._model: dict[str, Any] = document["model"]
         self._kind = _kind(self._model)
         self._entries = entries_of({"model": self._model})
@@ -105,7 +119,7 @@ class _Vocabulary:
         lost = merges.without(removed).looked_up
         if not lost:
             return None if self._name_is_safe() or not self._model.get("ignore_merges") else _NO_NAME
-        if not self._words_can_be_looked_up() or too_many(lost):
+        if not (merges.can_be_looked_up(lost, removed) and self._looks_up_words):
             shown = ", ".join(map(repr, lost[:_SHOWN_ENTRIES]))
             return f"{len(lost)} other entries are built from it, such as {shown}"
         return None
@@ -144,13 +158,15 @@ class _Vocabulary:
         beginnings = tuple(entry for entry in self._model["vocab"] if lost and entry.startswith(lost))
         return Removed(renamed_model(model | {"ignore_merges": True}, renamed), renamed, beginnings)
 
-    def _words_can_be_looked_up(self) -> bool:
-        """Whether looking up whole words finds what merging them finds."""
+    @cached_property
+    def _looks_up_words(self) -> bool:
+        """Whether looking up whole words finds what merging them finds, and is honoured."""
         parts = {part for pair in self._order for part in pair}
         return (
-            bool(pre_tokenizer_steps(self._document))
-            and self._name_is_safe()
+            self._name_is_safe()
+            and cuts_words(self._document)
             and parts.isdisjoint(self._never_merged.values())
+            and self._can_change_steps()
         )
 
     @cached_property
