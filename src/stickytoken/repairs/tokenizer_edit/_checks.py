@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.errors import RepairError
-from stickytoken.repair.tokenizer_edit._pipeline import Pipeline, shown_entry, transformers_tokenizer
+from stickytoken.repairs.tokenizer_edit._pipeline import Pipeline, shown_entry, transformers_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stickytoken.repair.tokenizer_edit._checks import EditCheck
-from stickytoken.repair.tokenizer_edit._collapse import with_collapsed_runs
-from stickytoken.repair.tokenizer_edit._config import (
+from stickytoken.repairs.tokenizer_edit._checks import EditCheck
+from stickytoken.repairs.tokenizer_edit._collapse import with_collapsed_runs
+from stickytoken.repairs.tokenizer_edit._config import (
     as_json,
     config_of_pipeline,
     read_object,
     special_tokens_map,
 )
-from stickytoken.repair.tokenizer_edit._pipeline import (
+from stickytoken.repairs.tokenizer_edit._pipeline import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     Pipeline,
@@ -24,9 +24,9 @@ from stickytoken.repair.tokenizer_edit._pipeline import (
     pre_tokenizer_steps,
     read_pipeline,
 )
-from stickytoken.repair.tokenizer_edit._specials import with_plain_specials
-from stickytoken.repair.tokenizer_edit._unreachable import merge_pairs, reasons_against, without_entries
-from stickytoken.repair.tokenizer_edit._vocabulary_files import vocabulary_files
+from stickytoken.repairs.tokenizer_edit._specials import with_plain_specials
+from stickytoken.repairs.tokenizer_edit._unreachable import merge_pairs, reasons_against, without_entries
+from stickytoken.repairs.tokenizer_edit._vocabulary_files import vocabulary_files
 
 _ROLES_FILE = "special_tokens_map.json"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stickytoken.errors import RepairError
-from stickytoken.repair.model_folder._places import MODULES_FILE, read_modules
+from stickytoken.repairs.model_folder._places import MODULES_FILE, read_modules
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from stickytoken.errors import RepairError
-from stickytoken.repair.tokenizer_edit._pipeline import entries_of, keeps_spaces_out, shown_entry
-from stickytoken.repair.tokenizer_edit._unreachable import new_name, renamed_model
+from stickytoken.repairs.tokenizer_edit._pipeline import entries_of, keeps_spaces_out, shown_entry
+from stickytoken.repairs.tokenizer_edit._unreachable import new_name, renamed_model
 
 
 def with_plain_specials(

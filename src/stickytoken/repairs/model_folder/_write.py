@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from stickytoken.errors import RepairError
-from stickytoken.repair.model_folder._centre import add_projection
-from stickytoken.repair.model_folder._places import MODULES_FILE, embedding_places
-from stickytoken.repair.model_folder._rows import require_rows_fit, write_rows
-from stickytoken.repair.tokenizer_edit import TokenizerEdit, edited_tokenizer
+from stickytoken.repairs.model_folder._centre import add_projection
+from stickytoken.repairs.model_folder._places import MODULES_FILE, embedding_places
+from stickytoken.repairs.model_folder._rows import require_rows_fit, write_rows
+from stickytoken.repairs.tokenizer_edit import TokenizerEdit, edited_tokenizer
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.errors import RepairError
-from stickytoken.repair.model_folder import ModelEdit
-from stickytoken.repair.tokenizer_edit import edited_tokenizer, read_pipeline
+from stickytoken.repairs.model_folder import ModelEdit
+from stickytoken.repairs.tokenizer_edit import edited_tokenizer, read_pipeline
 
 if TYPE_CHECKING:
     import polars as pl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stickytoken.repair.tokenizer_edit._pipeline import normaliser_steps
+from stickytoken.repairs.tokenizer_edit._pipeline import normaliser_steps
 
 # A word that is followed by two more copies of itself. The replacement of a normaliser cannot refer to
 # groups, so words are deleted rather than runs rewritten.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from stickytoken.errors import RepairError
-from stickytoken.repair.model_folder._places import TensorPlace
+from stickytoken.repairs.model_folder._places import TensorPlace
 
 if TYPE_CHECKING:
     import numpy as np

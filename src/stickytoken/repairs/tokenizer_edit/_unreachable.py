@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from stickytoken.errors import RepairError
-from stickytoken.repair.tokenizer_edit._merges import Merges
-from stickytoken.repair.tokenizer_edit._pieces import segmentable, word_pieces
-from stickytoken.repair.tokenizer_edit._pipeline import (
+from stickytoken.repairs.tokenizer_edit._merges import Merges
+from stickytoken.repairs.tokenizer_edit._pieces import segmentable, word_pieces
+from stickytoken.repairs.tokenizer_edit._pipeline import (
     cuts_words,
     entries_of,
     keeps_spaces_out,

@@ -1,6 +1,0 @@
-"""Change what text reaches in a tokenizer, without changing any token id."""
-
-from stickytoken.repair.tokenizer_edit._edit import TokenizerEdit, edited_tokenizer, splittable
-from stickytoken.repair.tokenizer_edit._pipeline import Pipeline, read_pipeline
-
-__all__ = ["Pipeline", "TokenizerEdit", "edited_tokenizer", "read_pipeline", "splittable"]
