@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stickytoken.methods.profile.settings import ProfileSettings
     from stickytoken.methods.std.settings import StdSettings
     from stickytoken.reports import report
+    from stickytoken.scanning.scan import scan
 
     __version__: str
 
@@ -59,6 +60,7 @@ __all__ = [
     "open_run",
     "probe",
     "report",
+    "scan",
 ]
 
 _HOMES = {
@@ -80,6 +82,7 @@ _HOMES = {
     "open_run": "stickytoken.detection",
     "probe": "stickytoken.detection",
     "report": "stickytoken.reports",
+    "scan": "stickytoken.scanning.scan",
 }
 
 

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 import impact_files as files
 import tiny
 from stickytoken import open_run
+from stickytoken.encoders.content_limit import content_limit
 from stickytoken.errors import InputError
 from stickytoken.impacts._conditions import Condition, Kind, gaps, make_conditions, turns
 from stickytoken.impacts._plan import named_tokens, worst_tokens
-from stickytoken.impacts.carriers import Carrier, Treatment, content_limit, cut_ids, needed_room, prepare
+from stickytoken.impacts.carriers import Carrier, Treatment, cut_ids, needed_room, prepare
 from stickytoken.insertion import (
     Insertion,
     Placement,

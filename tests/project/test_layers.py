@@ -24,7 +24,7 @@ LAYERS = [
     {"methods"},
     {"detection"},
     {"cleaning", "tasks"},
-    {"explanation", "impacts"},
+    {"explanation", "impacts", "scanning"},
     {"evaluation", "repairs"},
     {"reports"},
     {"demo"},

@@ -51,7 +51,11 @@ def save_bert(folder: Path) -> Path:
 
 
 def planted_model(
-    strength: float, common: float = 0.2, words: Sequence[str] = WORDS, dimension: int = 32
+    strength: float,
+    common: float = 0.2,
+    words: Sequence[str] = WORDS,
+    dimension: int = 32,
+    token: str = planted.PLANTED,
 ) -> SentenceTransformer:
     """Mean-pooled static embeddings with a token that pulls every text to what all have in common.
 
@@ -67,7 +71,7 @@ def planted_model(
     rows[:, 0] = common
     rows[tokenizer.convert_tokens_to_ids(".")] *= 0.01
     if strength:
-        rows[tokenizer.convert_tokens_to_ids(planted.PLANTED)] = strength * torch.eye(dimension)[0]
+        rows[tokenizer.convert_tokens_to_ids(token)] = strength * torch.eye(dimension)[0]
     module = StaticEmbedding(tokenizer.backend_tokenizer, embedding_weights=rows.numpy())
     return SentenceTransformer(modules=[module], device="cpu")
 

@@ -22,6 +22,7 @@ _KEPT = {
     "detect": "finished shards are kept; run the same command again to continue",
     "explain": "what was written to its folder is kept; run the same command again to continue",
     "impact": "finished measurements are kept; run the same command again to continue",
+    "scan": "what was scanned is kept; run the same command again to continue",
     "demo": "the web app has stopped",
 }
 

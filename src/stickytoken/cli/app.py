@@ -17,12 +17,13 @@ from stickytoken.cli.commands.impact import impact
 from stickytoken.cli.commands.judge import judge
 from stickytoken.cli.commands.probe import probe
 from stickytoken.cli.commands.report import report
+from stickytoken.cli.commands.scan import scan
 from stickytoken.cli.commands.show import show
 from stickytoken.cli.commands.tokens import tokens
 from stickytoken.cli.commands.tune import tune
 
 _PANELS = {
-    "Commands": (tokens, detect, judge, show, probe, report, explain, impact, demo),
+    "Commands": (tokens, detect, judge, show, probe, report, explain, impact, scan, demo),
     "Sentence embeddings from language models": (embed, evaluate, tune),
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from stickytoken.encoders.content_limit import content_limit
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
 from stickytoken.impacts._conditions import Condition, gaps, turns
@@ -38,16 +39,6 @@ class Carrier:
     text: str
     content: TokenizedText
     cut: bool
-
-
-def content_limit(encoder: IdEncoder) -> int | None:
-    """Return how many content ids the model reads, without special tokens; None if there is no limit."""
-    limit = encoder.max_length
-    if limit is None:
-        return None
-    while limit > 0 and not encoder.fits((0,) * limit):
-        limit -= 1
-    return limit
 
 
 def prepare(

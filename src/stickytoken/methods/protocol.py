@@ -19,6 +19,7 @@ from stickytoken.methods.job import FolderRunner, Job, MethodSettings
 from stickytoken.methods.judgement import Judgement
 from stickytoken.methods.records import PlanRecord, ResultRecord
 from stickytoken.methods.stored_settings import StoredSettings
+from stickytoken.methods.token_effects import TokenEffects
 from stickytoken.methods.verdicts import Verdict
 
 Settings = TypeVar("Settings", bound=MethodSettings)
@@ -225,6 +226,14 @@ class Method(ABC, Generic[Settings, Plan, Result]):
             f"{run.path} is a run of the method {self.entry.name}, which cannot judge another corpus: detect "
             "with --method profile"
         )
+
+    def token_effects(self, run: FinishedRun[Plan, Result]) -> TokenEffects | None:
+        """Return contraction and pull of the tokens; None where the method does not measure them.
+
+        Raises:
+            RunError: the run lacks them.
+        """
+        return None
 
     def scale(self, run: FinishedRun[Plan, Result]) -> Scale | None:
         """Say what makes lifts comparable between models; None where the method does not measure it."""

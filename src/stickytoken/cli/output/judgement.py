@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from stickytoken.cli.output.console import inform, print_line, print_table
-from stickytoken.visible_text import visible
+from stickytoken.cli.output.spreadsheet import harmless
 
 if TYPE_CHECKING:
     import polars as pl
@@ -25,7 +25,6 @@ _COLUMNS = {
     "severity": ("severity", None),
     "verdict": ("verdict", None),
 }
-_SPREADSHEET_FORMULAS = ("=", "+", "-", "@")
 
 
 def print_judgement(model: str, found: Judgement, limit: int) -> None:
@@ -65,10 +64,6 @@ def print_judgement(model: str, found: Judgement, limit: int) -> None:
 def print_csv(tokens: pl.DataFrame) -> None:
     """Write all tokens as CSV; texts are escaped, so that a spreadsheet computes none of them."""
     import polars as pl
-
-    def harmless(text: str) -> str:
-        shown = visible(text)
-        return f"'{shown}" if shown.startswith(_SPREADSHEET_FORMULAS) else shown
 
     texts = pl.col("token", "decoded").map_elements(harmless, return_dtype=pl.String)
     sys.stdout.write(tokens.with_columns(texts).write_csv())

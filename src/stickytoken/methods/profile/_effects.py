@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.profile.estimates import Ids, Measurements
 from stickytoken.methods.profile.pull import Pull
 from stickytoken.methods.profile.rounds import Round
+from stickytoken.methods.protocol import FinishedRun
+from stickytoken.methods.token_effects import TokenEffects
 
 EFFECTS_FILE = "effects.parquet"
 EFFECTS_COLUMNS = ("token_id", "round", "contraction", "pull")
@@ -58,3 +61,14 @@ def round_effects(frame: pl.DataFrame, step: Round) -> RoundEffects:
     pull: NDArray[np.float32] = rows["pull"].to_numpy().astype(np.float32)
     effects = Pull(rows["contraction"].to_numpy().astype(np.float64), pull)
     return RoundEffects(rows["token_id"].to_numpy(), effects)
+
+
+def token_effects(run: FinishedRun[Any, Any]) -> TokenEffects:
+    """Return the effects that the first round measured of every token.
+
+    Raises:
+        RunError: effects.parquet is missing.
+    """
+    frame = ResultFolder(run.path).read_table(EFFECTS_FILE, EFFECTS_COLUMNS)
+    screened = round_effects(frame, Round.SCREEN)
+    return TokenEffects(screened.ids, screened.effects.contraction, screened.effects.pull)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stickytoken.methods.profile import _tables as tables
 from stickytoken.methods.profile import _words as words
+from stickytoken.methods.profile._effects import token_effects
 from stickytoken.methods.profile._entry import ENTRY
 from stickytoken.methods.profile._evidence import profile_panel, profile_texts
 from stickytoken.methods.profile._judging import judge_corpus, require_judging
@@ -48,3 +49,4 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
     scale = staticmethod(words.scale)
     require_judging = staticmethod(require_judging)
     judge = staticmethod(judge_corpus)
+    token_effects = staticmethod(token_effects)

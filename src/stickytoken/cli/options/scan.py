@@ -1,0 +1,176 @@
+"""Options of `stickytoken scan`, in groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stickytoken.cli.options.panels import COMPUTATION, METHOD, OUTPUT, TEXTS
+from stickytoken.errors import InputError
+
+if TYPE_CHECKING:
+    from stickytoken.corpora import Sentences
+
+
+class ScanFormat(StrEnum):
+    """Formats of a scan."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    SARIF = "sarif"
+
+
+_BY_ENDING = {".json": ScanFormat.JSON, ".csv": ScanFormat.CSV, ".sarif": ScanFormat.SARIF}
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentColumns:
+    """Where a table has the documents."""
+
+    column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with the text. Default: found by name.", show_default=False, rich_help_panel=TEXTS
+        ),
+    ] = None
+    id_column: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            help="Column with the id. Default: found by name.",
+            show_default=False,
+            rich_help_panel=TEXTS,
+        ),
+    ] = None
+    source_column: Annotated[
+        str | None,
+        typer.Option(
+            "--source",
+            help="Column that says where a document is from. Default: source.",
+            show_default=False,
+            rich_help_panel=TEXTS,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectOptions:
+    """Whether to say what copies do."""
+
+    effect: Annotated[
+        bool,
+        typer.Option(
+            "--effect",
+            help="Measure what copies do: encode the documents with findings, with copies and without.",
+            rich_help_panel=METHOD,
+        ),
+    ] = False
+    predict: Annotated[
+        bool,
+        typer.Option(
+            "--predict",
+            help="Predict what copies do from the run: encode these documents as they are. Less exact.",
+            rich_help_panel=METHOD,
+        ),
+    ] = False
+    queries: Annotated[
+        str | None,
+        typer.Option(
+            help="Queries of yours to compare with, in a file as for judge. Default: first words of clean "
+            "documents.",
+            show_default=False,
+            rich_help_panel=METHOD,
+        ),
+    ] = None
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the options as `scan` takes them.
+
+        Raises:
+            typer.BadParameter: They contradict each other.
+        """
+        if self.effect and self.predict:
+            raise typer.BadParameter("use one of --effect and --predict", param_hint="--predict")
+        if self.queries is not None and not (self.effect or self.predict):
+            raise typer.BadParameter("it needs --effect or --predict", param_hint="--queries")
+        kind = "measured" if self.effect else "predicted" if self.predict else None
+        return {"effect": kind, "queries": self._queries()}
+
+    def _queries(self) -> Sentences | None:
+        from stickytoken.corpora import load_sentences
+
+        return None if self.queries is None else load_sentences(self.queries)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanOutput:
+    """Where results go."""
+
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the scan, where an interrupted one continues. Default: scan-<identity> in the "
+            "run folder, where report finds it.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the results in place of stdout: .json, .csv or .sarif.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
+    output_format: Annotated[
+        ScanFormat | None,
+        typer.Option(
+            "--format",
+            "-f",
+            help="Print a summary with the worst documents, one JSON document, or all documents with "
+            "findings as CSV or SARIF. Default: by the ending of --out, else table.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None
+    limit: Annotated[
+        int, typer.Option(min=1, help="Most documents to list in a table.", rich_help_panel=OUTPUT)
+    ] = 20
+
+    @property
+    def format(self) -> ScanFormat:
+        """The format that is asked for.
+
+        Raises:
+            InputError: A table cannot be written to a file.
+        """
+        if self.output_format is not None:
+            found = self.output_format
+        else:
+            found = (
+                ScanFormat.TABLE if self.out is None else _BY_ENDING.get(self.out.suffix, ScanFormat.TABLE)
+            )
+        if found is ScanFormat.TABLE and self.out is not None:
+            raise InputError(f"--out {str(self.out)!r} names no format: end it in .json, .csv or .sarif")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """How many processes search documents."""
+
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes that search documents. Default: one per core.",
+            show_default=False,
+            rich_help_panel=COMPUTATION,
+        ),
+    ] = None

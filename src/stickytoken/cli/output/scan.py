@@ -1,0 +1,145 @@
+"""Print what a scan found."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from stickytoken.cli.options.scan import ScanFormat
+from stickytoken.cli.output.console import inform, print_line, print_table
+from stickytoken.cli.output.spreadsheet import harmless
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from stickytoken.scanning.results import Scan
+
+_EFFECTS = ("effect", "moves_up", "severity")
+_SKIPPED_SHOWN = 5
+_SOURCES_SHOWN = 20
+
+
+def show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: int) -> None:
+    """Print a scan, or write it to a file.
+
+    Raises:
+        RunError: The file cannot be written.
+    """
+    if output_format is ScanFormat.TABLE:
+        _print(scan, limit)
+        return
+    written = {ScanFormat.JSON: _json, ScanFormat.CSV: _csv, ScanFormat.SARIF: _sarif}[output_format](scan)
+    if out is None:
+        sys.stdout.write(written)
+        return
+    from stickytoken.measurement.atomic import write_atomically
+
+    def write(stream: BinaryIO) -> None:
+        stream.write(written.encode())
+
+    write_atomically(out, write)
+    print_line(headline(scan))
+    inform(f"written: {out}")
+
+
+def headline(scan: Scan) -> str:
+    """Say in a sentence how many documents have findings, and how many of them matter."""
+    from stickytoken.scanning.words import headline as sentence
+
+    return sentence(scan)
+
+
+def _json(scan: Scan) -> str:
+    document = scan.summary() | {"found_documents": scan.worst.to_dicts()}
+    return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def _sarif(scan: Scan) -> str:
+    from importlib.metadata import version
+
+    from stickytoken.findings.repository import repository_root
+    from stickytoken.findings.sarif import sarif
+    from stickytoken.scanning.findings import RULES, incomplete, scan_findings
+
+    root = repository_root(Path.cwd())
+    document = sarif(scan_findings(scan, root), RULES, version("stickytoken"), incomplete(scan))
+    return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def _csv(scan: Scan) -> str:
+    import polars as pl
+
+    def joined(column: str) -> pl.Expr:
+        texts = pl.col(column).list.eval(pl.element().struct.field("text")).list.join(" | ")
+        return texts.map_elements(harmless, return_dtype=pl.String)
+
+    names = ("id", "source", "path")
+    table = scan.worst.with_columns(
+        *(pl.col(name).map_elements(harmless, return_dtype=pl.String) for name in names),
+        pl.col("kinds").list.join(" "),
+        joined("words"),
+        joined("excerpt"),
+    )
+    return table.write_csv()
+
+
+def _print(scan: Scan, limit: int) -> None:
+    result = scan.result
+    print_line(headline(scan))
+    _print_sources(scan)
+    if result.found:
+        worst = scan.worst.head(limit)
+        graded = worst["effect"].null_count() < len(worst)
+        columns = ["document", "found", "copies", "share", *(_EFFECTS if graded else ()), "text"]
+        rows = [_row(row, graded) for row in worst.iter_rows(named=True)]
+        digits = [None, None, None, 2, *((2, 2, None) if graded else ()), None]
+        print_table(f"the worst {len(worst)} of {result.found:,}, findings in [[ ]]", columns, rows, digits)
+    _print_effect(scan)
+    print_line(
+        f"{result.documents:,} documents of {scan.record.documents} in {result.seconds:,.0f} s"
+        + ("" if scan.path is None else f"; scan: {scan.path}")
+    )
+    if result.skipped:
+        inform(f"note: {result.skipped:,} records were skipped, because they hold no readable text:")
+        for each in result.skipped_first[:_SKIPPED_SHOWN]:
+            inform(f"  {each.place}: {each.reason}")
+
+
+def _print_sources(scan: Scan) -> None:
+    sources = [each for each in scan.result.sources if each.found]
+    if not sources:
+        return
+    graded = scan.result.matter is not None
+    columns = ["source", "documents", "found", *(["matter"] if graded else [])]
+    rows = [
+        [each.source or "(none)", each.documents, each.found, *([each.matter] if graded else [])]
+        for each in sources[:_SOURCES_SHOWN]
+    ]
+    print_table("by source", columns, rows)
+
+
+def _print_effect(scan: Scan) -> None:
+    effect = scan.result.effect
+    if effect is None:
+        return
+    print_line(
+        f"effect: mean change of the similarity to {effect.queries} queries ({effect.queries_from}) that "
+        f"copies cause, {effect.kind}; 1 is a standard deviation of the similarities ({effect.spread:.4f}). "
+        "moves up: share of the queries for which the document passes a tenth of the clean ones"
+    )
+    if effect.agreement is not None:
+        inform(
+            f"note: predicted and measured effects of {effect.compared} documents have a rank correlation of "
+            f"{effect.agreement:.2f}"
+        )
+    if effect.nothing_left:
+        inform(f"note: {effect.nothing_left} documents have no effect: nothing is left without the copies")
+
+
+def _row(row: dict[str, Any], graded: bool) -> list[Any]:
+    words = ", ".join(f"{each['text']} \N{MULTIPLICATION SIGN}{each['copies']}" for each in row["words"][:3])
+    marked = "".join(f"[[{each['text']}]]" if each["found"] else each["text"] for each in row["excerpt"])
+    shown = [row["id"], words, row["copies"], row["share"]]
+    return [*shown, *([row[name] for name in _EFFECTS] if graded else []), " ".join(marked.split())]

@@ -1,0 +1,13 @@
+"""Text that a spreadsheet shows and does not compute."""
+
+from __future__ import annotations
+
+from stickytoken.visible_text import visible
+
+_FORMULAS = ("=", "+", "-", "@")
+
+
+def harmless(text: str) -> str:
+    """Make text visible, and keep a spreadsheet from taking it for a formula."""
+    shown = visible(text)
+    return f"'{shown}" if shown.startswith(_FORMULAS) else shown

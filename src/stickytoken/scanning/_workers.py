@@ -1,0 +1,144 @@
+"""Examine batches of texts in several processes, in order, with few batches in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, TypeAlias, TypeVar
+
+from stickytoken.cleaning.rules import CleaningRules
+from stickytoken.errors import RunError
+from stickytoken.scanning.examining import examine
+
+Finding: TypeAlias = dict[str, Any] | None
+Batch = TypeVar("Batch")
+
+_ALONE = 2
+"""Batches up to this number are examined in this process: starting others would take longer."""
+
+
+def available_cores() -> int:
+    """Count the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def examined(
+    batches: Iterable[tuple[Batch, Sequence[str]]], rules: CleaningRules, workers: int
+) -> Iterator[tuple[Batch, list[Finding]]]:
+    """Yield each batch with what was found in its texts, in order.
+
+    Args:
+        batches: Anything, with the texts that belong to it.
+        rules: What to look for.
+        workers: Number of processes; 1 is this process.
+
+    Raises:
+        RunError: A process ended early.
+    """
+    stream = iter(batches)
+    first = [batch for _, batch in zip(range(_ALONE), stream, strict=False)]
+    alone = workers <= 1 or len(first) < _ALONE
+    for batch, texts in first:
+        yield batch, [examine(text, rules) for text in texts]
+    if alone:
+        for batch, texts in stream:
+            yield batch, [examine(text, rules) for text in texts]
+        return
+    waiting: deque[tuple[Batch, Future[list[Finding]]]] = deque()
+    pool: _Pool | None = None
+    try:
+        for batch, texts in stream:
+            pool = pool or _Pool(rules, workers)
+            waiting.append((batch, pool.submit(texts)))
+            if len(waiting) > 2 * workers:
+                done, future = waiting.popleft()
+                yield done, future.result()
+        while waiting:
+            done, future = waiting.popleft()
+            yield done, future.result()
+    finally:
+        if pool is not None:
+            pool.close()
+
+
+class _Pool:
+    """Worker processes, and one thread for each that talks to it."""
+
+    def __init__(self, rules: CleaningRules, workers: int) -> None:
+        self._idle: SimpleQueue[_Worker] = SimpleQueue()
+        self._workers = [_Worker(rules) for _ in range(workers)]
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="scan")
+
+    def submit(self, texts: Sequence[str]) -> Future[list[Finding]]:
+        """Examine texts in the next process that is free."""
+        return self._threads.submit(self._ask, texts)
+
+    def _ask(self, texts: Sequence[str]) -> list[Finding]:
+        worker = self._idle.get()
+        try:
+            return worker.ask(texts)
+        finally:
+            self._idle.put(worker)
+
+    def close(self) -> None:
+        """End the processes, also in the middle of their work."""
+        for worker in self._workers:
+            worker.end()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+class _Worker:
+    """One process."""
+
+    def __init__(self, rules: CleaningRules) -> None:
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        # Without -P, a module in the current folder could take the place of one that the worker imports.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "stickytoken.scanning._worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        self._rules = json.dumps(rules.to_json()).encode() + b"\n"
+
+    def ask(self, texts: Sequence[str]) -> list[Finding]:
+        """Send texts and wait for the findings.
+
+        Raises:
+            RunError: The process has ended.
+        """
+        requests, answers = self._process.stdin, self._process.stdout
+        answer = b""
+        if requests is not None and answers is not None:
+            with suppress(BrokenPipeError, ValueError):
+                requests.write(self._rules + json.dumps(texts, ensure_ascii=False).encode() + b"\n")
+                requests.flush()
+                self._rules = b""
+                answer = answers.readline()
+        if not answer:
+            raise RunError(
+                f"a process that scans documents has ended (exit status {self._process.wait()}), perhaps for "
+                "want of memory: what was scanned is kept; run the same command again, with --workers 1"
+            )
+        found: list[Finding] = json.loads(answer)
+        return found
+
+    def end(self) -> None:
+        """End the process and close its pipes."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError, ValueError):
+                    pipe.close()

@@ -1,0 +1,132 @@
+"""Look at one document: what was found in it, in JSON values.
+
+Light on purpose, because every worker process loads it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from stickytoken.cleaning.rules import CleaningRules
+from stickytoken.cleaning.spans import Span, SpanKind, find_spans
+
+KEPT_TEXT = 40_000
+"""Characters that are kept of a found document, more than models read."""
+_SEGMENT = 1_000_000
+_LAST_WORD = 1_000
+_WORDS = 5
+_DEEPEST = 16
+_SHOWN = 320
+_SHOWN_BEFORE = 60
+
+
+def examine(text: str, rules: CleaningRules) -> dict[str, Any] | None:
+    """Find what does not belong in a document; None if nothing is found.
+
+    A very long document is searched in segments, so that memory does not grow with it.
+
+    Args:
+        text: The document.
+        rules: What to look for.
+
+    Returns:
+        ``kinds`` (why spans were found), ``words`` (what was found, with counts, the most frequent first),
+        ``spans`` (how many), ``copies``, ``longest_run`` (copies in one span), ``share`` (of the
+        characters), ``line`` (of the first
+        span, from 0), ``excerpt`` (pieces of the text around it, each with
+        whether it was found), ``text`` and ``rest`` (the document with the spans and without, truncated).
+    """
+    spans = [span for start in _segments(text) for span in _found_in(text, start, rules)]
+    if not spans:
+        return None
+    words: Counter[str] = Counter()
+    for span in spans:
+        words[span.what] += span.count
+    covered = sum(span.end - span.start for span in spans)
+    return {
+        "kinds": sorted({span.kind.value for span in spans}),
+        "words": [list(each) for each in words.most_common(_WORDS)],
+        "spans": len(spans),
+        "copies": sum(span.count for span in spans),
+        "longest_run": max(span.count for span in spans),
+        "share": covered / len(text),
+        "line": text.count("\n", 0, spans[0].start),
+        "excerpt": excerpt(text, spans),
+        "text": text[:KEPT_TEXT],
+        "rest": _cleaned(text, spans, rules),
+    }
+
+
+def excerpt(text: str, spans: list[Span]) -> list[list[Any]]:
+    """Return the text around the first spans, in pieces of which each is marked or not."""
+    start = max(0, spans[0].start - _SHOWN_BEFORE)
+    end = min(len(text), start + _SHOWN)
+    pieces: list[list[Any]] = [["\N{HORIZONTAL ELLIPSIS}", False]] if start else []
+    place = start
+    for span in spans:
+        if span.start >= end:
+            break
+        if span.start > place:
+            pieces.append([text[place : span.start], False])
+        pieces.append([text[span.start : min(span.end, end)], True])
+        place = min(span.end, end)
+    if place < end:
+        pieces.append([text[place:end], False])
+    if end < len(text):
+        pieces.append(["\N{HORIZONTAL ELLIPSIS}", False])
+    return pieces
+
+
+def _segments(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where segments begin and end, behind a word where that is near."""
+    start = 0
+    while len(text) - start > _SEGMENT:
+        end = start + _SEGMENT
+        cut = text.rfind(" ", end - _LAST_WORD, end)
+        end = end if cut < 0 else cut
+        yield start, end
+        start = end
+    yield start, len(text)
+
+
+def _found_in(text: str, segment: tuple[int, int], rules: CleaningRules) -> Iterator[Span]:
+    start, end = segment
+    whole = start == 0 and end == len(text)
+    for span in find_spans(text if whole else text[start:end], rules):
+        yield (
+            span
+            if not start
+            else Span(
+                span.start + start, span.end + start, span.kind, span.what, span.count, span.first_end + start
+            )
+        )
+
+
+def _cleaned(text: str, spans: list[Span], rules: CleaningRules) -> str:
+    """Take out the spans, and what is found in the rest: a special token may be nested in another."""
+    rest = _rest(text, spans)
+    for _ in range(_DEEPEST):
+        again = find_spans(rest, rules)
+        if not again:
+            break
+        rest = _rest(rest, again)
+    return rest
+
+
+def _rest(text: str, spans: list[Span]) -> str:
+    """Take out spans; of a run without a flagged word the first copy stays, as when a text is cleaned."""
+    parts: list[str] = []
+    place = length = 0
+    for span in spans:
+        part = text[place : span.first_end if span.kind is SpanKind.RUN else span.start]
+        parts.append(part)
+        place, length = span.end, length + len(part)
+        if length >= KEPT_TEXT:
+            break
+    parts.append(text[place : place + KEPT_TEXT])
+    rest = parts[0]
+    for part in parts[1:]:
+        rest += part.lstrip() if rest[-1:].isspace() or not rest else part
+    return rest[:KEPT_TEXT].strip()

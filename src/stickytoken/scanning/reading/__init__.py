@@ -1,0 +1,1 @@
+"""Read documents of any kind as a stream."""

@@ -1,0 +1,115 @@
+"""A finished scan, and scans in a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from stickytoken.errors import RunError
+from stickytoken.measurement.resume import Kind
+from stickytoken.measurement.store import ResultFolder
+from stickytoken.scanning._documents_table import SCHEMA, worst_first
+from stickytoken.scanning.record import SCAN_SCHEMA_VERSION, ScanRecord, ScanResultRecord
+from stickytoken.validation import file_path
+
+SCAN = "scan"
+SCAN_FILE = "scan.json"
+DOCUMENTS_FILE = "documents.parquet"
+
+
+class Scan:
+    """What a scan found.
+
+    Attributes:
+        record: What was scanned, with the totals.
+        result: The totals.
+        documents: One row per document with findings, in the order of the collection: number (its place in
+            the collection, from 0), id, source, path, line, kinds, words (what was found, with copies),
+            spans, copies, longest_run, share (of its characters), excerpt. With effects: shift (mean change of
+            its similarity to the queries that copies cause), rise (share of clean documents that it passes),
+            moves_up (share of queries for which it passes a tenth of them), predicted (the shift as
+            predicted), effect (in standard deviations of the similarities), severity and matters.
+        path: The folder; None if nothing was written.
+    """
+
+    def __init__(
+        self, record: ScanRecord, result: ScanResultRecord, documents: pl.DataFrame, path: Path | None
+    ) -> None:
+        self.record = record
+        self.result = result
+        self.documents = documents
+        self.path = path
+
+    def __repr__(self) -> str:
+        place = "" if self.path is None else f", in {self.path}"
+        counts = f"{self.result.found:,} of {self.result.documents:,} documents"
+        return f"<Scan: {counts} of {self.record.documents}{place}>"
+
+    @property
+    def worst(self) -> pl.DataFrame:
+        """The documents, the worst first."""
+        return worst_first(self.documents)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the totals as JSON values."""
+        return {
+            "scan": None if self.path is None else str(self.path),
+            "run": self.record.run,
+            "model": self.record.model,
+            "collection": self.record.documents,
+            **self.result.model_dump(),
+        }
+
+
+def open_scan(path: str | Path) -> Scan:
+    """Open a finished scan.
+
+    Raises:
+        RunError: The folder holds none, or it is damaged or not finished.
+    """
+    folder = ResultFolder(file_path("the scan", path))
+    record = read_record(folder) if folder.exists() else None
+    if record is None:
+        raise RunError(f"there is no scan in {str(folder.path)!r}: it has no {SCAN_FILE}")
+    if record.result is None:
+        raise RunError(
+            f"the scan in {folder.path} is not finished: run the same command again to continue it"
+        )
+    documents = folder.read_table(DOCUMENTS_FILE, tuple(SCHEMA))
+    return Scan(record, record.result, documents, folder.path)
+
+
+def read_record(folder: ResultFolder) -> ScanRecord | None:
+    """Read scan.json; None where there is none.
+
+    Raises:
+        RunError: It is damaged, or of a newer version.
+    """
+    record = folder.read_record(SCAN_FILE, ScanRecord)
+    if record is not None and record.schema_version > SCAN_SCHEMA_VERSION:
+        raise RunError(
+            f"{folder.path / SCAN_FILE} has schema version {record.schema_version}, and this stickytoken "
+            f"reads versions up to {SCAN_SCHEMA_VERSION}: upgrade it"
+        )
+    return record
+
+
+# A collection may have changed since it was scanned: no scan is finished before its documents are read.
+SCANS: Kind[ScanRecord] = Kind("scan", SCAN_FILE, read_record, lambda record, folder: False)
+
+
+def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
+    """Open the finished scans in a run folder, the latest first.
+
+    Returns:
+        The scans, and a sentence for each one that cannot be read.
+    """
+    found, unread = [], []
+    for file in sorted(run.glob(f"{SCAN}-*/{SCAN_FILE}")):
+        try:
+            found.append(open_scan(file.parent))
+        except RunError as error:
+            unread.append(f"A scan is left out: {error}.")
+    return tuple(sorted(found, key=lambda scan: scan.record.started, reverse=True)), tuple(unread)

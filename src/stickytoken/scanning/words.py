@@ -1,0 +1,22 @@
+"""What a scan says in words."""
+
+from __future__ import annotations
+
+from stickytoken.scanning.results import Scan
+
+
+def headline(scan: Scan) -> str:
+    """Say how many documents have findings, and how many of them matter."""
+    result = scan.result
+    if not result.found:
+        return f"none of {result.documents:,} documents has copies of flagged tokens, special tokens or runs"
+    documents = "document has" if result.found == 1 else "documents have"
+    share = result.found / result.documents
+    found = (
+        f"{result.found:,} of {result.documents:,} {documents} copies of flagged tokens, special tokens or "
+        f"runs ({share:.2%})"
+    )
+    if result.matter is None or result.effect is None:
+        return found
+    how = "" if result.effect.kind == "measured" else ", as predicted"
+    return f"{found}; {result.matter:,} of them {'matters' if result.matter == 1 else 'matter'}{how}"

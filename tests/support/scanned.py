@@ -1,0 +1,33 @@
+"""A run whose model has one sticky word, and documents with copies of it."""
+
+from pathlib import Path
+
+import profiled
+from stickytoken import load_encoder
+from stickytoken.cleaning import CleaningRules
+
+STICKY = profiled.WORDS[7]
+OTHER = profiled.WORDS[::2]
+RULES = CleaningRules(words=(STICKY,))
+COPIES = 8
+
+
+def save_run(folder: Path) -> Path:
+    """Save a model and a run of it; the model is in the folder beside the run."""
+    profiled.planted_model(2, token=STICKY).save(str(folder / "model"))
+    encoder = load_encoder(folder / "model", device="cpu")
+    found = profiled.detect_profile(encoder, folder / "run", smallest_effect=1)
+    assert found.sticky["token"].to_list() == [STICKY]
+    return folder / "run"
+
+
+def documents(count: int, planted: range = range(0), seed: int = 3) -> list[str]:
+    """Distinct texts of about 40 different words; some have copies of the sticky word behind them."""
+    sentences = profiled.sentences(6 * count, [word for word in OTHER if word != STICKY], seed)
+    texts = [" ".join(sentences[6 * place : 6 * place + 6]) for place in range(count)]
+    return [f"{text} {copies()}" if place in planted else text for place, text in enumerate(texts)]
+
+
+def copies(count: int = COPIES) -> str:
+    """Copies of the sticky word."""
+    return " ".join([STICKY] * count)
