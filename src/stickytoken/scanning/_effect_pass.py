@@ -105,7 +105,7 @@ class EffectPass:
     def _vectors(self, ids: Sequence[tuple[int, ...]]) -> tuple[Vectors, NDArray[np.bool_]]:
         """Return unit vectors, and which of the texts have one."""
         vectors = self.encoder.encode_ids(ids, allow_zero=True)
-        usable: NDArray[np.bool_] = vectors.any(axis=1)
+        usable = np.linalg.norm(vectors, axis=1) > 0
         vectors[~usable] = 1.0
         return unit_vectors(vectors), usable
 
