@@ -39,6 +39,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     report_pages.marked_browser = item.get_closest_marker("browser") is not None
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory) -> None:
+    """Leave the user's cache alone; commands that tests start inherit this one."""
+    os.environ["STICKYTOKEN_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Published tables and real tokenizers; absent on a user's machine."""

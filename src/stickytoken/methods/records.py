@@ -12,6 +12,15 @@ class PlanRecord(Record):
 
     mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
     mean_similarity_entries: int = Field(description="vocabulary entries that u rests on")
+    mean_similarity_error: float = Field(
+        default=0.0, description="standard error of u; 0 if it rests on the whole vocabulary"
+    )
+
+    @property
+    def mean_similarity_text(self) -> str:
+        """Write u with its standard error, if it has one."""
+        error = f" ± {self.mean_similarity_error:.4f}" if self.mean_similarity_error else ""
+        return f"{self.mean_similarity:.4f}{error}"
 
 
 class ResultRecord(Record):

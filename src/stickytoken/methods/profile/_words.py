@@ -84,7 +84,7 @@ def lines(run: ProfileRun) -> list[str]:
         f"{spent}, {result.candidates} measured most closely",
         f"an ordinary token lifts by {result.ordinary_lift:.4f} (SD {result.ordinary_spread:.4f}); "
         f"similarities spread by {plan.similarity_spread:.4f}; "
-        f"mean similarity u = {plan.mean_similarity:.4f}",
+        f"mean similarity u = {plan.mean_similarity_text}",
     ]
     if screened := run.settings.values.get("screen_precision"):
         found.append(
@@ -148,6 +148,7 @@ def plan_facts(plan: ProfilePlanRecord) -> dict[str, float]:
     return {
         "mean_similarity": plan.mean_similarity,
         "mean_similarity_entries": plan.mean_similarity_entries,
+        "mean_similarity_error": plan.mean_similarity_error,
         "similarity_spread": plan.similarity_spread,
         "share_below": plan.share_below,
         "left_out": plan.left_out,

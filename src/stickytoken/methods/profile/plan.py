@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.corpora import Sentences
-from stickytoken.encoders.mean_similarity import mean_similarity
 from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement.progress import Progress, ProgressCallback
+from stickytoken.measurement.progress import ProgressCallback
+from stickytoken.methods._model_mean import model_mean
 from stickytoken.methods.panel import AnchorPanel, unit_vectors
 from stickytoken.methods.profile.anchors import (
     WORDS,
@@ -34,6 +34,9 @@ _LEAST_ANCHORS = 40
 _LEAST_BELOW = 0.02
 _NO_SPREAD = 1e-5
 _REFERENCE = 2  # key of the generator
+# A vocabulary above the first size has u estimated from as many entries as the second: with an error of
+# some 0.002 it shifts the limit below which pairs count, where similarities spread by 0.05 and more.
+_ALL_ENTRIES, _SAMPLED_ENTRIES = 2**16, 2**13
 
 
 def make_profile_plan(
@@ -60,9 +63,7 @@ def make_profile_plan(
     vectors = unit_vectors(encoder.encode([*anchors.texts, *(word.text for word in words)]))
     places = np.concatenate([anchors.places, np.full(len(words), len(groups) - 1, dtype=np.intp)])
     panel = AnchorPanel(vectors, places, np.array([group.weight for group in groups]))
-    u = mean_similarity(
-        encoder, lambda done, total: progress(Progress("mean similarity", done, total, done, done))
-    )
+    u = model_mean(encoder, progress, _sampled_entries(encoder))
     chosen, before = usable_carriers(
         encoder, list(carriers), panel, u.value, carriers_needed(settings), corpus.source
     )
@@ -70,6 +71,7 @@ def make_profile_plan(
     return ProfilePlanRecord(
         mean_similarity=u.value,
         mean_similarity_entries=u.entries,
+        mean_similarity_error=u.error,
         similarity_spread=spread_of(before, panel.weights),
         share_below=float(((before < u.value) @ panel.weights).mean()),
         left_out=anchors.left_out,
@@ -123,6 +125,11 @@ def round_stage(
         seed=settings.seed,
         precision=precision,
     )
+
+
+def _sampled_entries(encoder: Encoder) -> int | None:
+    """Size of the sample that u is estimated from; the same for a run over all tokens and over a few."""
+    return _SAMPLED_ENTRIES if len(encoder.tokenizer.entries) > _ALL_ENTRIES else None
 
 
 def _require_capable(encoder: Encoder, settings: ProfileSettings) -> None:

@@ -40,7 +40,7 @@ def lines(run: StdRun) -> list[str]:
     return [
         _finding(run),
         f"method std, {scope} {result.scored:,} of {run.available:,} available tokens; "
-        f"mean similarity u = {run.plan.mean_similarity:.4f}",
+        f"mean similarity u = {run.plan.mean_similarity_text}",
         f"{result.candidates} candidates reach a score of {result.score_threshold:.2f}; "
         f"a rate above {result.rate_threshold:.4f} is sticky: {result.sticky}",
     ]
@@ -97,6 +97,7 @@ def plan_facts(plan: StdPlanRecord) -> dict[str, float]:
     return {
         "mean_similarity": plan.mean_similarity,
         "mean_similarity_entries": plan.mean_similarity_entries,
+        "mean_similarity_error": plan.mean_similarity_error,
         "left_out": plan.left_out,
         "scoring pairs": len(plan.scoring),
         "validation pairs": len(plan.validation),

@@ -10,11 +10,11 @@ import numpy as np
 from stickytoken.corpora import Sentences
 from stickytoken.corpora.choice import PairCorpus
 from stickytoken.corpora.pairs import SentencePair, sample_pairs, select_pairs
-from stickytoken.encoders.mean_similarity import mean_similarity
 from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement.progress import Progress, ProgressCallback
+from stickytoken.measurement.progress import ProgressCallback
+from stickytoken.methods._model_mean import model_mean
 from stickytoken.methods.probes import (
     Carrier,
     KeyedPaths,
@@ -43,9 +43,7 @@ def make_plan(
     if settings.insertion is Insertion.IDS:  # before the long work, as the next line: it may fail
         require_ids(encoder, "insertion 'ids'", "set insertion to 'text'")
     candidates = _candidates(encoder, settings, corpus)
-    u = mean_similarity(
-        encoder, lambda done, total: progress(Progress("mean similarity", done, total, done, done))
-    )
+    u = model_mean(encoder, progress)
     pairs = candidates.pairs or sample_pairs(
         candidates.sentences, encoder.encode(candidates.sentences), settings.pairs
     )
@@ -59,6 +57,7 @@ def make_plan(
     return StdPlanRecord(
         mean_similarity=u.value,
         mean_similarity_entries=u.entries,
+        mean_similarity_error=u.error,
         left_out=candidates.left_out,
         similarity_deviation=_similarity_deviation(encoder, [*scoring, *validation]),
         scoring=_records(scoring),
