@@ -96,9 +96,10 @@ def page(run: Run, corpora: list[str], folder: Path) -> str:
     tokens, plan, result = in_units(run), run.plan_of(ProfilePlanRecord), run.result_of(ProfileResultRecord)
     named = pl.col("token").str.contains(r"^[\[<].+[\]>]$")  # the paper counts [CLS] as no special token
     special = tokens.filter((pl.col("category") == "OK_SPECIAL") | named).sort("sd", descending=True)
+    name = Path(run.model_name).name
     parts = [
-        f"# {Path(run.model_name).name}",
-        f"{run.method.headline(run)}",
+        f"# {name}",
+        run.method.headline(run).replace(run.model_name, name),
         f"{run.record.model.vocabulary:,} vocabulary entries, {run.available:,} of them can occur in text; "
         f"mean similarity u = {plan.mean_similarity:.5f}. An ordinary token lifts texts by "
         f"{result.ordinary_lift:.4f} (SD {result.ordinary_spread:.4f}); similarities of texts spread by "
