@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stickytoken.detection import Run, detect, judge, open_run, probe
     from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer
     from stickytoken.explanation import ExplainSettings, explain
+    from stickytoken.gate import check
     from stickytoken.impacts import ImpactSettings, impact, open_impact
     from stickytoken.methods.profile.settings import ProfileSettings
     from stickytoken.methods.std.settings import StdSettings
@@ -49,6 +50,7 @@ __all__ = [
     "StickyTokenWarning",
     "__version__",
     "analyze_vocabulary",
+    "check",
     "detect",
     "explain",
     "impact",
@@ -71,6 +73,7 @@ _HOMES = {
     "Run": "stickytoken.detection",
     "StdSettings": "stickytoken.methods.std.settings",
     "analyze_vocabulary": "stickytoken.encoders",
+    "check": "stickytoken.gate",
     "detect": "stickytoken.detection",
     "explain": "stickytoken.explanation",
     "impact": "stickytoken.impacts",

@@ -25,7 +25,7 @@ LAYERS = [
     {"detection"},
     {"cleaning", "tasks"},
     {"explanation", "impacts", "scanning"},
-    {"evaluation", "repairs"},
+    {"evaluation", "gate", "repairs"},
     {"reports"},
     {"demo"},
     {"cli"},
@@ -322,6 +322,8 @@ def test_what_is_loaded_is_noticed():
         ("evaluate",),
         ("tune",),
         ("demo",),
+        ("scan",),
+        ("check",),
     ],
 )
 def test_help_loads_no_heavy_library(command):

@@ -19,6 +19,7 @@ WRONG_USAGE = 2
 
 # What an interrupted command leaves behind.
 _KEPT = {
+    "check": "finished shards of a detection are kept; run the same command again to continue",
     "detect": "finished shards are kept; run the same command again to continue",
     "explain": "what was written to its folder is kept; run the same command again to continue",
     "impact": "finished measurements are kept; run the same command again to continue",

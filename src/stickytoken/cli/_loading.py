@@ -69,6 +69,13 @@ def silence_transformers() -> None:
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
+def silence_transformers_once_loaded() -> None:
+    """Do what `silence_transformers` does, for a command that may end without loading transformers."""
+    if current_verbosity() is not Verbosity.VERBOSE:
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """Pause the cyclic garbage collector while libraries and weights are loaded.

@@ -9,6 +9,7 @@ from stickytoken.corpora.choice import PairSource, SentenceSource, choose_corpus
 from stickytoken.corpora.readability import readable
 from stickytoken.detection._identity import identity_parts
 from stickytoken.detection.evidence import has_evidence, write_evidence
+from stickytoken.detection.model_files import look_at_model, record_model
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import RUN, RunFolder, require_usable
 from stickytoken.detection.schema import LoadingRecord, ModelRecord, RunRecord, corpus_record
@@ -27,7 +28,7 @@ from stickytoken.methods.job import SHARD_PROBES, FolderRunner, Job, MethodSetti
 from stickytoken.methods.protocol import AnyMethod
 from stickytoken.methods.registry import choose_method
 from stickytoken.validation import file_path, require_callable
-from stickytoken.vocabulary.categories import categorize
+from stickytoken.vocabulary.categories import Vocabulary, categorize
 
 
 def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
@@ -86,6 +87,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     out = None if out is None else file_path("out", out)
     if out is not None:
         require_usable(out, chosen_method.entry.name, settings)
+    files = look_at_model(str(encoder)) if isinstance(encoder, (str, Path)) else None
     encoder = load_encoder(encoder)
     model_identity = encoder.identity  # before its tokenizer is used: the user may have changed the model
     corpus = readable(corpus, encoder.tokenizer, encoder.name)
@@ -99,14 +101,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         identity=digest(parts),
         identity_parts=parts,
         method=chosen_method.entry.name,
-        model=ModelRecord(
-            name=encoder.name,
-            vocabulary=len(vocabulary),
-            available=len(vocabulary.available),
-            device=encoder.device,
-            parameters=getattr(encoder, "parameters", None),
-            loading=_loading(encoder),
-        ),
+        model=_model(encoder, vocabulary),
         corpus=corpus_record(corpus),
         tokens=len(chosen),
         settings=asdict(settings),
@@ -126,6 +121,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         if evidence and not has_evidence(folder):
             panel = chosen_method.evidence_panel(job, run.plan)
             write_evidence(job, run.tokens, chosen_method.ranked_by.key, panel, folder, progress)
+    record_model(run.path, run.record, files)
     return run
 
 
@@ -143,6 +139,17 @@ def _compute(
     outcome = method.compute(job, plan, vocabulary, runner)
     folder.write_table(TOKENS_FILE, outcome.tokens)
     held.finish(held.record.model_copy(update={"result": outcome.result}))
+
+
+def _model(encoder: Encoder, vocabulary: Vocabulary) -> ModelRecord:
+    return ModelRecord(
+        name=encoder.name,
+        vocabulary=len(vocabulary),
+        available=len(vocabulary.available),
+        device=encoder.device,
+        parameters=getattr(encoder, "parameters", None),
+        loading=_loading(encoder),
+    )
 
 
 def _loading(encoder: Encoder) -> LoadingRecord | None:

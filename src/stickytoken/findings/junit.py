@@ -14,7 +14,7 @@ _FAILING = frozenset({Level.ERROR})
 def junit(
     findings: Iterable[Finding], rules: Sequence[Rule], suite: str, incomplete: Sequence[str] = ()
 ) -> str:
-    """Return findings as a JUnit XML document.
+    """Return findings as a JUnit XML document in ASCII.
 
     A rule without findings is one passed test. A finding of level error is a failed test; one of another
     level is a passed test with its message as output.
@@ -49,7 +49,8 @@ def junit(
     root = ET.Element("testsuites", {"name": "stickytoken", **counts})
     ET.SubElement(root, "testsuite", {"name": visible(suite), **counts}).extend(cases)
     ET.indent(root)
-    return ET.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
+    content: bytes = ET.tostring(root, encoding="us-ascii", xml_declaration=True)
+    return content.decode("ascii") + "\n"
 
 
 def _case(rule: str, name: str) -> ET.Element:

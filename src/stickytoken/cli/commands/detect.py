@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from stickytoken.cli._command import command
@@ -37,6 +38,7 @@ def detect(
     Example: stickytoken detect all-MiniLM-L6-v2 --sample 300
     """
     from stickytoken.detection import detect as run_detection
+    from stickytoken.detection.model_files import look_at_model, record_model
     from stickytoken.detection.run_folder import require_usable
     from stickytoken.methods.registry import choose_method
 
@@ -45,6 +47,8 @@ def detect(
     sentences = corpus.read()
     if out is not None:
         require_usable(out, choose_method(None, settings, corpus.pairs is not None).entry.name, settings)
+    plain = _loads_plainly(loading, prompting)
+    files = look_at_model(model, loading.revision) if plain else None
     encoder = load(model, loading, prompting)
     tell_layer(encoder)
     with progress_bar() as progress:
@@ -60,4 +64,11 @@ def detect(
             evidence=write_report,
             progress=progress,
         )
+    record_model(run.path, run.record, files)
     finish_run(run, output_format, write_report)
+
+
+def _loads_plainly(loading: LoadingOptions, prompting: PromptingOptions) -> bool:
+    """Whether no option changes what the model computes, so that its name alone gives the same model."""
+    as_named = LoadingOptions(loading.revision, device=loading.device, token_budget=loading.token_budget)
+    return prompting == PromptingOptions() and replace(loading, packed_layers=None) == as_named

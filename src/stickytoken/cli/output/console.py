@@ -26,6 +26,12 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n")
 
 
+def print_document(text: str) -> None:
+    """Write a document whose text is already harmless, escaping what the terminal's encoding lacks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
 def print_table(
     title: str,
     columns: Sequence[str],

@@ -1,0 +1,190 @@
+"""Recognise the model of a run by its files, without loading it.
+
+The identity of a run's model is a hash of what is in memory, and loading a model takes seconds. A run
+therefore also keeps a hash of the files that its model was loaded from. The same files give the same model as
+long as the libraries that read them are the same; if either differs, or if there is any doubt, the model is
+loaded and identified as usual.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stickytoken.detection.run_folder import RunFolder
+from stickytoken.detection.schema import RunRecord
+from stickytoken.encoders.loading.resolution import Origin, resolve_model
+from stickytoken.errors import RunError
+from stickytoken.hashing import digest
+from stickytoken.measurement.environment import package_versions
+from stickytoken.measurement.records import Record
+
+_FILE = "model.json"
+_VERSION = 1
+_READERS = ("stickytoken", "torch", "transformers", "sentence-transformers", "tokenizers")
+_POINTING_ELSEWHERE = ("adapter_config.json", "router_config.json")
+# Two states of a file with the same times cannot be told apart, and some file systems count in steps of two
+# seconds. Files this old when they were first looked at cannot have changed unseen since.
+_SETTLED = 3_000_000_000
+
+
+class ModelFilesRecord(Record):
+    """model.json: the files that the model of a run was loaded from, with nothing but its name."""
+
+    schema_version: int
+    files: str
+    versions: dict[str, str]
+    encoder: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The files of a model as they were at one moment.
+
+    Attributes:
+        folder: where they lie.
+        states: size, times and place on the disk of every file, by relative path.
+        looked_at: the moment, in nanoseconds.
+    """
+
+    folder: Path
+    states: Mapping[str, tuple[int, ...]]
+    looked_at: int
+
+    @property
+    def settled(self) -> bool:
+        """Whether a later change of a file would be seen in its times."""
+        return all(max(state[1:3]) < self.looked_at - _SETTLED for state in self.states.values())
+
+    def fingerprint(self) -> str | None:
+        """Return the sha256 of names and contents; None if a file has changed since it was looked at."""
+        found = []
+        for name in sorted(self.states):
+            with suppress(OSError), (self.folder / name).open("rb") as stream:
+                found.append([name, hashlib.file_digest(stream, "sha256").hexdigest()])
+        unchanged = len(found) == len(self.states) and _states(self.folder) == self.states
+        return digest(found) if unchanged else None
+
+
+def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
+    """Look at the files of a model; None if they are not on this machine, or not all in its folder.
+
+    Raises:
+        ModelError: the name is a file or a missing path, or the packaged model is damaged.
+        InputError: a revision is given for a folder.
+    """
+    source = resolve_model(name, revision)
+    folder = Path(source.location)
+    if source.origin is Origin.HUB or not _is_self_contained(folder):
+        return None
+    looked_at = time.time_ns()
+    states = _states(folder)
+    return ModelFiles(folder, states, looked_at) if states else None
+
+
+def record_model(path: Path, record: RunRecord, files: ModelFiles | None) -> None:
+    """Write down which files the model of a run was loaded from.
+
+    Nothing is written if the files may have changed since they were looked at, or the folder cannot be
+    written: the record only saves time.
+
+    Args:
+        path: the run folder.
+        record: its run.json.
+        files: looked at before the model was loaded with nothing but its name; None if they are not known.
+    """
+    if files is None or not files.settled:
+        return
+    encoder, fingerprint = record.identity_parts.get("encoder"), files.fingerprint()
+    if fingerprint is None or not isinstance(encoder, dict):
+        return
+    expected = _expected(encoder, fingerprint)
+    if _read(path) != expected:
+        with suppress(RunError):
+            RunFolder(path).write_record(_FILE, expected)
+
+
+def is_model_of(path: Path, record: RunRecord, fingerprint: str) -> bool:
+    """Whether files with this fingerprint are proven to give the model of a run.
+
+    Args:
+        path: the run folder.
+        record: its run.json.
+        fingerprint: of the files of a model, from `ModelFiles.fingerprint`.
+    """
+    encoder = record.identity_parts.get("encoder")
+    return isinstance(encoder, dict) and _read(path) == _expected(encoder, fingerprint)
+
+
+def _expected(encoder: dict[str, Any], fingerprint: str) -> ModelFilesRecord:
+    versions = {name: version for name, version in package_versions().items() if name in _READERS}
+    return ModelFilesRecord(schema_version=_VERSION, files=fingerprint, versions=versions, encoder=encoder)
+
+
+def _read(path: Path) -> ModelFilesRecord | None:
+    with suppress(RunError):  # a damaged record is replaced
+        return RunFolder(path).read_record(_FILE, ModelFilesRecord)
+    return None
+
+
+def _states(folder: Path) -> dict[str, tuple[int, ...]] | None:
+    """Return the state of every file below a folder; None if something cannot be looked at."""
+    try:
+        return {
+            str(path.relative_to(folder)): (
+                state.st_size,
+                state.st_mtime_ns,
+                state.st_ctime_ns,
+                state.st_ino,
+                state.st_dev,
+            )
+            for path, state in _walk(folder)
+        }
+    except OSError:
+        return None
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for parent, folders, names in os.walk(folder, onerror=_raise, followlinks=False):
+        for name in [*names, *(each for each in folders if (Path(parent) / each).is_symlink())]:
+            state = (Path(parent) / name).stat()
+            if not stat.S_ISREG(state.st_mode):
+                raise OSError(f"{name} is neither a file nor a folder")
+            yield Path(parent) / name, state
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _is_self_contained(folder: Path) -> bool:
+    """Whether all that is loaded for a model lies in its folder.
+
+    Adapters name a base model elsewhere, and modules that are not of sentence-transformers may read anything.
+    """
+    if any(next(folder.rglob(name), None) is not None for name in _POINTING_ELSEWHERE):
+        return False
+    if not (folder / "modules.json").is_file():
+        return True
+    try:
+        modules = json.loads((folder / "modules.json").read_text("utf-8"))
+        return all(
+            str(module["type"]).startswith("sentence_transformers.") and _is_inside(str(module["path"]))
+            for module in modules
+        ) and all(
+            "name_or_path" not in text.read_text("utf-8") for text in folder.rglob("sentence_*_config.json")
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def _is_inside(path: str) -> bool:
+    return not Path(path).is_absolute() and ".." not in Path(path).parts

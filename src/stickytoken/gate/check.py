@@ -1,0 +1,97 @@
+"""Check whether a model may ship: its sticky tokens against a threshold or a baseline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stickytoken.detection.run import Run, is_run, open_run
+from stickytoken.encoders.loading.load import AnyModel
+from stickytoken.errors import InputError
+from stickytoken.findings.repository import repository_path, repository_root
+from stickytoken.gate._baseline import Baseline, require_comparable
+from stickytoken.gate._completeness import gaps, remarks
+from stickytoken.gate._result import Check, FailOn
+from stickytoken.gate._runs import DEFAULT_FOLDER, FoundRun, run_of_model
+from stickytoken.gate._tokens import STICKY_TOKEN, Place, judge_tokens
+from stickytoken.measurement.progress import ProgressCallback, ignore_progress
+from stickytoken.measurement.store import TOKENS_FILE
+from stickytoken.validation import file_path, require_callable, shown, whole_number
+
+
+def check(
+    source: AnyModel | Run,
+    *,
+    fail_on: FailOn | str = FailOn.STICKY,
+    max_tokens: int = 0,
+    baseline: Run | str | Path | None = None,
+    folder: str | Path = DEFAULT_FOLDER,
+    revision: str | None = None,
+    place: tuple[str, int] | None = None,
+    progress: ProgressCallback = ignore_progress,
+) -> Check:
+    """Check whether a model may ship.
+
+    Args:
+        source: a run, or a model: anything that `load_encoder` takes. Of a model, the newest run over the
+            whole vocabulary is used that is proven to be of this very model; without one, a detection is run.
+        fail_on: the least sticky token that counts: ``sticky``, ``serious`` or ``severe``.
+        max_tokens: number of tokens that count and are tolerated.
+        baseline: a run of the model as it was, or of another one; only tokens that are new or worse count,
+            and only where the intervals of the two runs do not overlap.
+        folder: for a model: the folder that holds its runs, or a run folder.
+        revision: for a name of a model on the hub: branch, tag or commit.
+        place: file in the repository and line where findings are shown; None is the run's table of tokens.
+        progress: told of every step of a detection.
+
+    Returns:
+        The result; only `Check.passed` means that all is well.
+
+    Raises:
+        InputError: an option that cannot be used, or a baseline that cannot be compared.
+        ModelError: the model cannot be found or used.
+        RunError: a run is damaged or not finished.
+    """
+    if fail_on not in list(FailOn):
+        raise InputError(f"fail_on is {shown(fail_on)}: use {', '.join(FailOn)}")
+    require_callable("progress", progress)
+    max_tokens = whole_number("max_tokens", max_tokens, 0)
+    compared = None if baseline is None else open_run(baseline)
+    found = _found(source, file_path("folder", folder), revision, progress)
+    run, incomplete = found.run, gaps(found.run)
+    if compared is not None:
+        require_comparable(run, compared)
+        incomplete += gaps(compared, "the baseline")
+    judged = judge_tokens(
+        run,
+        FailOn(fail_on),
+        max_tokens,
+        None if compared is None else Baseline(compared),
+        _place_of(run) if place is None else Place(*place),
+    )
+    return Check(
+        model=run.model_name,
+        run=run.path,
+        fail_on=FailOn(fail_on),
+        max_tokens=max_tokens,
+        counted=judged.counted,
+        sticky=len(run.sticky),
+        baseline=None if compared is None else compared.path,
+        rules=(STICKY_TOKEN,),
+        findings=tuple(judged.findings),
+        incomplete=tuple(incomplete),
+        notes=(*found.notes, *remarks(run)),
+    )
+
+
+def _found(source: AnyModel | Run, runs: Path, revision: str | None, progress: ProgressCallback) -> FoundRun:
+    if isinstance(source, Run):
+        return FoundRun(source, [])
+    if isinstance(source, (str, Path)) and is_run(source):
+        return FoundRun(open_run(source), [])
+    return run_of_model(source, runs, revision, progress)
+
+
+def _place_of(run: Run) -> Place:
+    table = run.path / TOKENS_FILE
+    path = repository_path(table, repository_root(Path.cwd()))
+    return Place() if path is None else Place(path, 1)

