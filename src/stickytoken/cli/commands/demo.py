@@ -6,14 +6,12 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from stickytoken.cli._command import command
 from stickytoken.cli._loading import collector_paused
 from stickytoken.cli._run_models import load_for, require_found
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import MODEL, OUTPUT, TEXTS
+from stickytoken.cli.options.panels import model_option, output_option, texts_option
 from stickytoken.cli.output.console import inform, print_json, print_line, status
 from stickytoken.errors import InputError
 
@@ -29,35 +27,20 @@ _PACKAGED_MODEL = "all-MiniLM-L6-v2"
 
 @command
 def demo(
-    run: Annotated[
-        list[Path] | None,
-        typer.Option("--run", help="Run folder to open. Repeatable.", rich_help_panel=TEXTS),
-    ] = None,
-    folder: Annotated[
-        Path, typer.Option(help="List the runs in this folder too.", rich_help_panel=TEXTS)
-    ] = Path("runs"),
+    run: Annotated[list[Path] | None, texts_option("--run", help="Run folder to open. Repeatable.")] = None,
+    folder: Annotated[Path, texts_option(help="List the runs in this folder too.")] = Path("runs"),
     *,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="Model to try tokens on. Default: that of the first --run, else all-MiniLM-L6-v2.",
-            rich_help_panel=MODEL,
-        ),
+        model_option(help="Model to try tokens on. Default: that of the first --run, else all-MiniLM-L6-v2."),
     ] = None,
     loading: LoadingOptions,
     prompting: PromptingOptions,
-    port: Annotated[
-        int, typer.Option(help="Port to serve on; 0 takes any free one.", rich_help_panel=OUTPUT)
-    ] = 7860,
+    port: Annotated[int, output_option(help="Port to serve on; 0 takes any free one.")] = 7860,
     share: Annotated[
-        bool,
-        typer.Option(
-            "--share", help="Also serve on a public address, through Gradio.", rich_help_panel=OUTPUT
-        ),
+        bool, output_option("--share", help="Also serve on a public address, through Gradio.")
     ] = False,
-    open_it: Annotated[
-        bool, typer.Option("--open", help="Open the page in a browser.", rich_help_panel=OUTPUT)
-    ] = False,
+    open_it: Annotated[bool, output_option("--open", help="Open the page in a browser.")] = False,
     output_format: OutputFormat = Format.TABLE,
     verbosity: VerbosityOptions,
 ) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from stickytoken.cli._command import command
 from stickytoken.cli._loading import load, tell_layer
 from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import OUTPUT, TEXTS
+from stickytoken.cli.options.panels import output_option, texts_option
 from stickytoken.cli.output.console import print_json, print_line
 from stickytoken.cli.output.progress import counted
 
@@ -21,16 +19,13 @@ def embed(
     model: Model,
     source: Annotated[
         Path,
-        typer.Option(
-            "--input",
-            help="A txt file with one text per line, or a csv, tsv, jsonl or parquet file.",
-            rich_help_panel=TEXTS,
+        texts_option(
+            "--input", help="A txt file with one text per line, or a csv, tsv, jsonl or parquet file."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="New parquet file.", rich_help_panel=OUTPUT)],
+    out: Annotated[Path, output_option(help="New parquet file.")],
     column: Annotated[
-        str | None,
-        typer.Option(help="Column of --input to read. Default: found by name.", rich_help_panel=TEXTS),
+        str | None, texts_option(help="Column of --input to read. Default: found by name.")
     ] = None,
     *,
     loading: LoadingOptions,

@@ -5,22 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
 from stickytoken.cli._command import command
 from stickytoken.cli._loading import load
 from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import TEXTS
+from stickytoken.cli.options.panels import texts_option
 from stickytoken.cli.output.console import inform, print_json, print_table, status
 
 
 @command
 def evaluate(
     model: Model,
-    task: Annotated[
-        str, typer.Option(help="Task file, BEIR folder, or name of an MTEB task.", rich_help_panel=TEXTS)
-    ],
+    task: Annotated[str, texts_option(help="Task file, BEIR folder, or name of an MTEB task.")],
     *,
     loading: LoadingOptions,
     prompting: PromptingOptions,

@@ -6,15 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from stickytoken.cli._command import command
 from stickytoken.cli._named_tokens import token_id
 from stickytoken.cli._run_models import load_for, run_in
 from stickytoken.cli.options.measuring import AnySeed, CopiesInText, IntervalConfidence
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import METHOD, OUTPUT, TEXTS
+from stickytoken.cli.options.panels import method_option, output_option, texts_option
 from stickytoken.cli.options.texts import Column, Ids, Source, TokenArguments
 from stickytoken.cli.output.console import inform, print_json
 from stickytoken.cli.output.explanation import print_explanation
@@ -31,35 +29,22 @@ class MeasuringOptions:
     """What an explanation measures, and how closely; the names are those of the settings."""
 
     copies: CopiesInText = 8
-    placement: Annotated[Placement, typer.Option(help="Where the copies go.", rich_help_panel=METHOD)] = (
-        Placement.SUFFIX
-    )
-    carriers: Annotated[
-        int, typer.Option(min=1, help="Texts that the copies are put into.", rich_help_panel=METHOD)
-    ] = 50
-    benign: Annotated[
-        int, typer.Option(min=3, help="Matched benign tokens to compare with.", rich_help_panel=METHOD)
-    ] = 16
+    placement: Annotated[Placement, method_option(help="Where the copies go.")] = Placement.SUFFIX
+    carriers: Annotated[int, method_option(min=1, help="Texts that the copies are put into.")] = 50
+    benign: Annotated[int, method_option(min=3, help="Matched benign tokens to compare with.")] = 16
     confidence: IntervalConfidence = 0.9
     attribution: Annotated[
         bool,
-        typer.Option(
+        method_option(
             "--attribution/--no-attribution",
             help="Attribute similarities to tokens by integrated Jacobians, which takes half of the time.",
-            rich_help_panel=METHOD,
         ),
     ] = True
     pairs: Annotated[
-        int,
-        typer.Option(
-            "--attributed-pairs", min=0, help="Pairs attributed token by token.", rich_help_panel=METHOD
-        ),
+        int, method_option("--attributed-pairs", min=0, help="Pairs attributed token by token.")
     ] = 1
     steps: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Points per integral, more where it changes sharply.", rich_help_panel=METHOD
-        ),
+        int, method_option(min=1, help="Points per integral, more where it changes sharply.")
     ] = 32
     seed: AnySeed = 42
 
@@ -71,19 +56,14 @@ def explain(
     ids: Ids = False,
     text: Annotated[
         list[str] | None,
-        typer.Option(
-            "--text",
-            help="Put the copies into this text. Repeatable. Default: sentences of the corpus.",
-            rich_help_panel=TEXTS,
+        texts_option(
+            "--text", help="Put the copies into this text. Repeatable. Default: sentences of the corpus."
         ),
     ] = None,
     *,
     sentences: Annotated[
         str | None,
-        typer.Option(
-            help="Corpus, as for detect. Default: that of the run, else the bundled one.",
-            rich_help_panel=TEXTS,
-        ),
+        texts_option(help="Corpus, as for detect. Default: that of the run, else the bundled one."),
     ] = None,
     column: Column = None,
     model: RunsModel = None,
@@ -92,10 +72,7 @@ def explain(
     prompting: PromptingOptions,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder for the tables. Default: explain in the run folder; none for a model.",
-            rich_help_panel=OUTPUT,
-        ),
+        output_option(help="Folder for the tables. Default: explain in the run folder; none for a model."),
     ] = None,
     output_format: OutputFormat = Format.TABLE,
     verbosity: VerbosityOptions,

@@ -6,8 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from stickytoken.cli._command import command
 from stickytoken.cli._named_tokens import named_token_ids
 from stickytoken.cli._run_models import load_for, run_in
@@ -15,7 +13,7 @@ from stickytoken.cli.options.computation import EngineOptions
 from stickytoken.cli.options.impact import MeasuredOptions, MeasuringOptions
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import OUTPUT
+from stickytoken.cli.options.panels import output_option
 from stickytoken.cli.options.texts import Source
 from stickytoken.cli.output.console import inform
 from stickytoken.cli.output.impact import show_impact
@@ -35,10 +33,9 @@ def impact(
     computing: EngineOptions,
     out: Annotated[
         Path | None,
-        typer.Option(
+        output_option(
             help="Folder. Default: impact-<identity> in the run folder, where report finds it; "
-            "runs/<model>-impact-<identity> for a model.",
-            rich_help_panel=OUTPUT,
+            "runs/<model>-impact-<identity> for a model."
         ),
     ] = None,
     output_format: OutputFormat = Format.TABLE,

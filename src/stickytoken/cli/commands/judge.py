@@ -12,7 +12,7 @@ from stickytoken.cli._command import command
 from stickytoken.cli._run_models import load_for
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
 from stickytoken.cli.options.output import VerbosityOptions
-from stickytoken.cli.options.panels import OUTPUT, TEXTS
+from stickytoken.cli.options.panels import output_option, texts_option
 from stickytoken.cli.options.texts import Column
 from stickytoken.cli.output.console import print_json
 from stickytoken.cli.output.judgement import print_csv, print_judgement
@@ -33,32 +33,24 @@ def judge(
     *,
     sentences: Annotated[
         str,
-        typer.Option(
-            help="Your texts: a txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or "
-            "hub:REPOSITORY@SPLIT.",
-            rich_help_panel=TEXTS,
+        texts_option(
+            help="Your texts: a txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT."
         ),
     ],
     column: Column = None,
     anchors: Annotated[
-        int,
-        typer.Option(
-            min=2, help="Random texts of the corpus to compare with, at most.", rich_help_panel=TEXTS
-        ),
+        int, texts_option(min=2, help="Random texts of the corpus to compare with, at most.")
     ] = 2000,
     model: RunsModel = None,
     loading: LoadingOptions,
     prompting: PromptingOptions,
-    limit: Annotated[
-        int, typer.Option(min=1, help="Most tokens to list in a table.", rich_help_panel=OUTPUT)
-    ] = 50,
+    limit: Annotated[int, output_option(min=1, help="Most tokens to list in a table.")] = 50,
     output_format: Annotated[
         JudgementFormat,
-        typer.Option(
+        output_option(
             "--format",
             "-f",
             help="Print a table or one JSON document of the flagged tokens, or all tokens as CSV.",
-            rich_help_panel=OUTPUT,
         ),
     ] = JudgementFormat.TABLE,
     verbosity: VerbosityOptions,

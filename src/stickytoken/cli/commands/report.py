@@ -12,7 +12,7 @@ import typer
 
 from stickytoken.cli._command import command
 from stickytoken.cli.options.output import VerbosityOptions
-from stickytoken.cli.options.panels import OUTPUT, TEXTS
+from stickytoken.cli.options.panels import output_option, texts_option
 from stickytoken.cli.output.console import inform, print_line, status
 from stickytoken.errors import InputError
 
@@ -32,37 +32,27 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folder; several are compared.")],
     output_format: Annotated[
         ReportFormat | None,
-        typer.Option(
+        output_option(
             "--format",
             "-f",
             help="html writes a file; md and json go to stdout unless --out names a file. "
             "Default: by the ending of --out, else html.",
-            rich_help_panel=OUTPUT,
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="File to write. Default for html: report.html in the run folder, or comparison.html here.",
-            rich_help_panel=OUTPUT,
+        output_option(
+            help="File to write. Default for html: report.html in the run folder, or comparison.html here."
         ),
     ] = None,
     figures: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the figures as PNG and SVG; needs Chrome or Chromium.", rich_help_panel=OUTPUT
-        ),
+        Path | None, output_option(help="Folder for the figures as PNG and SVG; needs Chrome or Chromium.")
     ] = None,
     explanations: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder that `explain --out` wrote to. Default: explain in the run folder.",
-            rich_help_panel=TEXTS,
-        ),
+        texts_option(help="Folder that `explain --out` wrote to. Default: explain in the run folder."),
     ] = None,
-    open_it: Annotated[
-        bool, typer.Option("--open", help="Open the HTML file in a browser.", rich_help_panel=OUTPUT)
-    ] = False,
+    open_it: Annotated[bool, output_option("--open", help="Open the HTML file in a browser.")] = False,
     *,
     verbosity: VerbosityOptions,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from stickytoken.cli._command import command
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import OUTPUT, TEXTS
+from stickytoken.cli.options.panels import output_option, texts_option
 from stickytoken.cli.options.texts import InCategory
 from stickytoken.cli.output.console import print_json, print_line
 from stickytoken.cli.output.run import print_rows, show_run
@@ -24,35 +24,23 @@ _LISTED = 50
 @command
 def show(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
-    token: Annotated[
-        str | None, typer.Option(help="Show one token, by vocabulary string or text.", rich_help_panel=TEXTS)
-    ] = None,
+    token: Annotated[str | None, texts_option(help="Show one token, by vocabulary string or text.")] = None,
     verdict: Annotated[
-        str | None,
-        typer.Option(help="List tokens with this verdict, such as sticky or benign.", rich_help_panel=TEXTS),
+        str | None, texts_option(help="List tokens with this verdict, such as sticky or benign.")
     ] = None,
     category: InCategory = None,
-    contains: Annotated[
-        str | None, typer.Option(help="List tokens whose text contains this.", rich_help_panel=TEXTS)
-    ] = None,
+    contains: Annotated[str | None, texts_option(help="List tokens whose text contains this.")] = None,
     validated: Annotated[
         bool,
-        typer.Option(
-            "--validated",
-            help="List only tokens with a verdict; some methods judge only candidates.",
-            rich_help_panel=TEXTS,
+        texts_option(
+            "--validated", help="List only tokens with a verdict; some methods judge only candidates."
         ),
     ] = False,
     sort: Annotated[
         str | None,
-        typer.Option(
-            help="Column to sort by, largest first. Default: the one that the method ranks by.",
-            rich_help_panel=OUTPUT,
-        ),
+        output_option(help="Column to sort by, largest first. Default: the one that the method ranks by."),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens to list. Default: 50.", rich_help_panel=OUTPUT)
-    ] = None,
+    limit: Annotated[int | None, output_option(min=1, help="Most tokens to list. Default: 50.")] = None,
     output_format: OutputFormat = Format.TABLE,
     *,
     verbosity: VerbosityOptions,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from stickytoken.cli._command import command
 from stickytoken.cli._loading import silence_transformers
 from stickytoken.cli.options.model import Model, Revision, TrustRemoteCode
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import OUTPUT
+from stickytoken.cli.options.panels import output_option
 from stickytoken.cli.options.texts import InCategory
 from stickytoken.cli.output.console import print_json, print_line, print_table, status
 
@@ -29,7 +27,7 @@ _MEANING = {
 def tokens(
     model: Model,
     category: InCategory = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most tokens to list.", rich_help_panel=OUTPUT)] = 50,
+    limit: Annotated[int, output_option(min=1, help="Most tokens to list.")] = 50,
     *,
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,

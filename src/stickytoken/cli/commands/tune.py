@@ -6,13 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from stickytoken.cli._command import command
 from stickytoken.cli._loading import load
 from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions, Start
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import LANGUAGE_MODELS, TEXTS
+from stickytoken.cli.options.panels import language_option, texts_option
 from stickytoken.cli.output.console import print_json, print_line, print_table
 from stickytoken.cli.output.progress import counted
 from stickytoken.errors import InputError
@@ -26,16 +24,12 @@ def tune(
     model: Model,
     task: Annotated[
         Path,
-        typer.Option(
-            help="Development set: a csv, tsv, jsonl or parquet file with sentence1, sentence2 and score.",
-            rich_help_panel=TEXTS,
+        texts_option(
+            help="Development set: a csv, tsv, jsonl or parquet file with sentence1, sentence2 and score."
         ),
     ],
     prompt: Annotated[
-        str,
-        typer.Option(
-            help="prompteol, cot, ke, metaeol, or a text with {sentence}.", rich_help_panel=LANGUAGE_MODELS
-        ),
+        str, language_option(help="prompteol, cot, ke, metaeol, or a text with {sentence}.")
     ] = "prompteol",
     start: Start = None,
     *,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stickytoken.cli.options.panels import COMPUTATION
+from stickytoken.cli.options.panels import computation_option
 
 if TYPE_CHECKING:
     from stickytoken.measurement.engines.choice import EngineChoice
@@ -21,38 +21,30 @@ class Engine(StrEnum):
     RAY = "ray"
 
 
-EngineName: TypeAlias = Annotated[
-    Engine,
-    typer.Option(
-        "--engine",
-        help="local: this process. ray: workers on a Ray cluster, or on all GPUs of this machine.",
-        rich_help_panel=COMPUTATION,
-    ),
-]
-RayAddress: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        help="With --engine ray: host:port of the head node, or auto. Default: RAY_ADDRESS, else a Ray here.",
-        rich_help_panel=COMPUTATION,
-    ),
-]
-Workers: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="With --engine ray: number of workers. Default: one per GPU, or one per four cores.",
-        rich_help_panel=COMPUTATION,
-    ),
-]
-
-
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """Where shards are computed."""
 
-    engine: EngineName = Engine.LOCAL
-    ray_address: RayAddress = None
-    workers: Workers = None
+    engine: Annotated[
+        Engine,
+        computation_option(
+            "--engine",
+            help="local: this process. ray: workers on a Ray cluster, or on all GPUs of this machine.",
+        ),
+    ] = Engine.LOCAL
+    ray_address: Annotated[
+        str | None,
+        computation_option(
+            help="With --engine ray: host:port of the head node, or auto. Default: RAY_ADDRESS, else a Ray "
+            "here."
+        ),
+    ] = None
+    workers: Annotated[
+        int | None,
+        computation_option(
+            min=1, help="With --engine ray: number of workers. Default: one per GPU, or one per four cores."
+        ),
+    ] = None
 
     @property
     def choice(self) -> EngineChoice:

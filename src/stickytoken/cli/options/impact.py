@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-import typer
-
 from stickytoken.cli.options.measuring import AnySeed, CopiesInText, IntervalConfidence
-from stickytoken.cli.options.panels import METHOD, TEXTS
+from stickytoken.cli.options.panels import method_option, texts_option
 from stickytoken.cli.options.texts import ImpactTokens
 from stickytoken.insertion import Insertion, Placement
 
@@ -33,21 +31,16 @@ class MeasuredOptions:
     """What is measured."""
 
     task: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Task file, BEIR folder, or name of an MTEB task. Repeatable.", rich_help_panel=TEXTS
-        ),
+        list[str] | None, texts_option(help="Task file, BEIR folder, or name of an MTEB task. Repeatable.")
     ] = None
     preset: Annotated[
-        Preset | None,
-        typer.Option(help="paper: the sixteen MTEB tasks of Chen et al. 2025.", rich_help_panel=TEXTS),
+        Preset | None, texts_option(help="paper: the sixteen MTEB tasks of Chen et al. 2025.")
     ] = None
     intrusion: Annotated[
         str | None,
-        typer.Option(
+        texts_option(
             help="Also push random documents into search results: a BEIR folder, a file of documents, or "
-            "bundled.",
-            rich_help_panel=TEXTS,
+            "bundled."
         ),
     ] = None
     tokens: ImpactTokens = None
@@ -58,34 +51,17 @@ class MeasuringOptions:
     """How it is measured; the names are those of the settings."""
 
     copies: CopiesInText = 8
-    placement: Annotated[Placement, typer.Option(help="Where the copies go.", rich_help_panel=METHOD)] = (
-        Placement.RANDOM
-    )
+    placement: Annotated[Placement, method_option(help="Where the copies go.")] = Placement.RANDOM
     side: Annotated[
-        TextSide,
-        typer.Option(
-            help="Which texts get copies; a second sentence counts as a document.", rich_help_panel=METHOD
-        ),
+        TextSide, method_option(help="Which texts get copies; a second sentence counts as a document.")
     ] = TextSide.DOCUMENT
     insertion: Annotated[
         Insertion,
-        typer.Option(
-            help="ids: the model sees exactly n copies. text: copies are inserted as words.",
-            rich_help_panel=METHOD,
-        ),
+        method_option(help="ids: the model sees exactly n copies. text: copies are inserted as words."),
     ] = Insertion.IDS
-    sticky: Annotated[
-        int, typer.Option(min=1, help="Most sticky tokens of the run to use.", rich_help_panel=METHOD)
-    ] = 5
-    benign: Annotated[
-        int, typer.Option(min=1, help="Matched benign tokens per sticky token.", rich_help_panel=METHOD)
-    ] = 8
-    seeds: Annotated[
-        int,
-        typer.Option("--repetitions", min=1, help="Number of random repetitions.", rich_help_panel=METHOD),
-    ] = 1
-    resamples: Annotated[
-        int, typer.Option(min=100, help="Number of bootstrap samples.", rich_help_panel=METHOD)
-    ] = 1000
+    sticky: Annotated[int, method_option(min=1, help="Most sticky tokens of the run to use.")] = 5
+    benign: Annotated[int, method_option(min=1, help="Matched benign tokens per sticky token.")] = 8
+    seeds: Annotated[int, method_option("--repetitions", min=1, help="Number of random repetitions.")] = 1
+    resamples: Annotated[int, method_option(min=100, help="Number of bootstrap samples.")] = 1000
     confidence: IntervalConfidence = 0.9
     seed: AnySeed = 42

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-import typer
-
-from stickytoken.cli.options.panels import METHOD
+from stickytoken.cli.options.panels import method_option
 
 CopiesInText: TypeAlias = Annotated[
-    int, typer.Option("--copies", min=1, help="Copies of a token in a text.", rich_help_panel=METHOD)
+    int, method_option("--copies", min=1, help="Copies of a token in a text.")
 ]
 IntervalConfidence: TypeAlias = Annotated[
-    float, typer.Option("--confidence", help="Coverage of the intervals.", rich_help_panel=METHOD)
+    float, method_option("--confidence", help="Coverage of the intervals.")
 ]
-AnySeed: TypeAlias = Annotated[
-    int, typer.Option("--seed", min=0, help="Seed of everything random.", rich_help_panel=METHOD)
-]
+AnySeed: TypeAlias = Annotated[int, method_option("--seed", min=0, help="Seed of everything random.")]

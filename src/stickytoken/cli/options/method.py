@@ -8,9 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from stickytoken.cli.options.panels import METHOD
+from stickytoken.cli.options.panels import method_option
 from stickytoken.errors import InputError
 from stickytoken.methods.entry import MethodEntry, Option
 from stickytoken.methods.registry import entries, entry_of, method_named
@@ -74,21 +72,14 @@ def _method_annotation() -> Any:
     without = entry_of(None, pairs_given=False).name
     with_pairs = entry_of(None, pairs_given=True).name
     default = without if without == with_pairs else f"{without}, or {with_pairs} with --pairs"
-    return Annotated[
-        names | None, typer.Option("--method", help=f"{said}. Default: {default}.", rich_help_panel=METHOD)
-    ]
+    return Annotated[names | None, method_option("--method", help=f"{said}. Default: {default}.")]
 
 
 def _annotation(owners: Sequence[tuple[MethodEntry, Option]]) -> Any:
     option = owners[0][1]
     return Annotated[
         option.kind | None,
-        typer.Option(
-            option.flag,
-            help=f"{option.help} Default: {_defaults(owners)}.",
-            min=option.least,
-            rich_help_panel=METHOD,
-        ),
+        method_option(option.flag, help=f"{option.help} Default: {_defaults(owners)}.", min=option.least),
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from stickytoken.cli.options.panels import OUTPUT
+from stickytoken.cli.options.panels import output_option
 from stickytoken.cli.output.verbosity import Verbosity
 
 
@@ -21,30 +21,16 @@ class Format(StrEnum):
 
 
 OutputFormat: TypeAlias = Annotated[
-    Format, typer.Option("--format", "-f", help="Print tables, or one JSON document.", rich_help_panel=OUTPUT)
-]
-Quiet: TypeAlias = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print results and errors only.", rich_help_panel=OUTPUT)
-]
-Verbose: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--verbose",
-        "-v",
-        help="Also print where the model was found, how it computes, and the log of the libraries.",
-        rich_help_panel=OUTPUT,
-    ),
+    Format, output_option("--format", "-f", help="Print tables, or one JSON document.")
 ]
 RunFolderPath: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(help="Run folder. Default: runs/<model>-<method>-<identity>.", rich_help_panel=OUTPUT),
+    Path | None, output_option(help="Run folder. Default: runs/<model>-<method>-<identity>.")
 ]
 WriteReport: TypeAlias = Annotated[
     bool,
-    typer.Option(
+    output_option(
         "--report/--no-report",
         help="Write report.html into the run folder, with the curves, pairs and map that it shows.",
-        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -53,8 +39,15 @@ WriteReport: TypeAlias = Annotated[
 class VerbosityOptions:
     """How much a command says beside its results."""
 
-    quiet: Quiet = False
-    verbose: Verbose = False
+    quiet: Annotated[bool, output_option("--quiet", "-q", help="Print results and errors only.")] = False
+    verbose: Annotated[
+        bool,
+        output_option(
+            "--verbose",
+            "-v",
+            help="Also print where the model was found, how it computes, and the log of the libraries.",
+        ),
+    ] = False
 
     @property
     def level(self) -> Verbosity:

@@ -1,6 +1,10 @@
-"""Titles of the panels of --help, in their order."""
+"""Panels of --help in their order, and what makes an option of each."""
 
 from __future__ import annotations
+
+from functools import partial
+
+import typer
 
 MODEL = "Model"
 TEXTS = "Tokens and texts"
@@ -8,3 +12,10 @@ METHOD = "Method"
 COMPUTATION = "Computation"
 LANGUAGE_MODELS = "Language models"
 OUTPUT = "Output"
+
+model_option = partial(typer.Option, rich_help_panel=MODEL)
+texts_option = partial(typer.Option, rich_help_panel=TEXTS)
+method_option = partial(typer.Option, rich_help_panel=METHOD)
+computation_option = partial(typer.Option, rich_help_panel=COMPUTATION)
+language_option = partial(typer.Option, rich_help_panel=LANGUAGE_MODELS)
+output_option = partial(typer.Option, rich_help_panel=OUTPUT)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from stickytoken.cli.options.panels import TEXTS
+from stickytoken.cli.options.panels import texts_option
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,53 +42,26 @@ Source: TypeAlias = Annotated[
     str, typer.Argument(metavar="RUN|MODEL", help="Run folder, or model as for detect.")
 ]
 TokenArguments: TypeAlias = Annotated[list[str], typer.Argument(help="Tokens, by vocabulary string or text.")]
-Ids: TypeAlias = Annotated[
-    bool, typer.Option("--ids", help="Read the arguments as token ids.", rich_help_panel=TEXTS)
-]
-SentenceSource: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--sentences",
-        help="A txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT, or paper. "
-        "Default: the bundled corpus.",
-        rich_help_panel=TEXTS,
-    ),
-]
+Ids: TypeAlias = Annotated[bool, texts_option("--ids", help="Read the arguments as token ids.")]
 Column: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Column of --sentences to read. Default: found by name.", rich_help_panel=TEXTS),
+    str | None, texts_option(help="Column of --sentences to read. Default: found by name.")
 ]
-PairsFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--pairs",
-        help="File of pairs (sentence1, sentence2, similarity) to use in place of sampled ones.",
-        rich_help_panel=TEXTS,
-    ),
-]
-Tokens: TypeAlias = Annotated[
-    list[str] | None, typer.Option(help=f"{_NAMED_TOKENS} Default: all tokens.", rich_help_panel=TEXTS)
-]
+Tokens: TypeAlias = Annotated[list[str] | None, texts_option(help=f"{_NAMED_TOKENS} Default: all tokens.")]
 ImpactTokens: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tokens", help=f"{_NAMED_TOKENS} Default: the sticky tokens of the run.", rich_help_panel=TEXTS
-    ),
+    list[str] | None, texts_option("--tokens", help=f"{_NAMED_TOKENS} Default: the sticky tokens of the run.")
 ]
 InCategory: TypeAlias = Annotated[
     str | None,
-    typer.Option(
+    texts_option(
         "--category",
         parser=_category,
         autocompletion=_completed,
         metavar="CATEGORY",
         help="List tokens of one category, such as OK or UNDECODEABLE.",
-        rich_help_panel=TEXTS,
     ),
 ]
 Sample: TypeAlias = Annotated[
-    int | None,
-    typer.Option(min=1, help="Detect in a random sample of this many tokens.", rich_help_panel=TEXTS),
+    int | None, texts_option(min=1, help="Detect in a random sample of this many tokens.")
 ]
 
 
@@ -96,9 +69,22 @@ Sample: TypeAlias = Annotated[
 class CorpusOptions:
     """What carriers, anchors and pairs are made from."""
 
-    sentences: SentenceSource = None
+    sentences: Annotated[
+        str | None,
+        texts_option(
+            "--sentences",
+            help="A txt, csv, tsv, jsonl or parquet file, hub:REPOSITORY or hub:REPOSITORY@SPLIT, or paper. "
+            "Default: the bundled corpus.",
+        ),
+    ] = None
     column: Column = None
-    pairs: PairsFile = None
+    pairs: Annotated[
+        Path | None,
+        texts_option(
+            "--pairs",
+            help="File of pairs (sentence1, sentence2, similarity) to use in place of sampled ones.",
+        ),
+    ] = None
 
     def read(self) -> Sentences | None:
         """Read the corpus; None where pairs take its place.
