@@ -34,6 +34,21 @@ class Insertion(StrEnum):
     """Put among the token ids: the model sees exactly n copies."""
 
 
+class Side(StrEnum):
+    """Which texts of a task get the copies."""
+
+    QUERY = "query"
+    """Queries; the first sentence of a pair."""
+    DOCUMENT = "document"
+    """Documents; the second sentence of a pair."""
+    BOTH = "both"
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """The sides that it means."""
+        return frozenset({"query", "document"} if self is Side.BOTH else {self.value})
+
+
 class Joining(StrEnum):
     """How copies before or behind a text are written."""
 

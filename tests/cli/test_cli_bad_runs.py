@@ -71,7 +71,7 @@ def test_the_folder_of_another_run_is_refused_with_what_differs(small, run_copy)
 
 def test_a_run_of_a_newer_version_is_refused(small, run_copy):
     planted.edit_record(run_copy, schema_version=4, novelty={})
-    saying = "has schema version 4, this stickytoken reads up to 3: upgrade it"
+    saying = "has schema version 4, but this stickytoken reads versions up to 3: upgrade stickytoken"
     planted.refused("show", run_copy, saying=saying)
     detect_into(run_copy, small, saying)
 

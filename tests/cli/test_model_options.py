@@ -17,12 +17,11 @@ from stickytoken.cli.commands.explain import MeasuringOptions as ExplainOptions
 from stickytoken.cli.commands.probe import probe
 from stickytoken.cli.commands.tune import tune
 from stickytoken.cli.options.impact import MeasuringOptions as ImpactOptions
-from stickytoken.cli.options.impact import TextSide
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
 from stickytoken.encoders import Prompting, load_encoder
 from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings
-from stickytoken.impacts.settings import ImpactSettings, Side
+from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.methods.entry import MethodEntry, Option
 from stickytoken.methods.registry import entries, method_named, register
 
@@ -90,11 +89,6 @@ def test_every_option_reaches_load_encoder(monkeypatch):
 def test_options_of_settings_have_the_names_and_defaults_of_the_settings(options, settings):
     defaults = {field.name: field.default for field in fields(settings)}
     assert {field.name: field.default for field in fields(options)}.items() <= defaults.items()
-
-
-def test_what_the_command_line_offers_is_what_the_functions_take():
-    """The command line has a list of its own where that of the function is slow to import."""
-    assert list(TextSide) == list(Side)
 
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)

@@ -286,7 +286,7 @@ def test_markdown_holds_hostile_names(whole):
     row = dict.fromkeys(TABLES["conditions.parquet"]) | {"task": bad, "kind": "sticky", "token": bad}
     text = impact_markdown(whole.record, rows | {"conditions": [row]})
     (line,) = [line for line in text.splitlines() if "img" in line]
-    assert line.count("|") - line.count("\\|") == 8
+    assert line.count("|") - line.count("\\|") == 9
     assert "<img" not in line
     assert "\x1b" not in text
 

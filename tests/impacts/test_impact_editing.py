@@ -11,7 +11,7 @@ from stickytoken import open_run
 from stickytoken.encoders.content_limit import content_limit
 from stickytoken.errors import InputError
 from stickytoken.impacts._conditions import Condition, Kind, gaps, make_conditions, turns
-from stickytoken.impacts._plan import named_tokens, worst_tokens
+from stickytoken.impacts._plan import worst_tokens
 from stickytoken.impacts.carriers import Carrier, Treatment, cut_ids, needed_room, prepare
 from stickytoken.insertion import (
     Insertion,
@@ -19,7 +19,6 @@ from stickytoken.insertion import (
     Token,
     TokenizedText,
 )
-from stickytoken.vocabulary.categories import categorize
 
 PLACEMENTS = list(Placement)
 
@@ -123,18 +122,6 @@ def test_conditions_are_complete_and_share_their_seeds():
     mixtures = [[token.id for token in each.tokens] for each in found if each.mixture]
     assert mixtures == [[1, 2], [1, 2], [3, 4], [3, 4]]
     assert not any(condition.mixture for condition in make_conditions(sticky[:1], benign, 0, 1))
-
-
-@pytest.fixture(scope="module")
-def vocabulary():
-    return categorize(files.planted_encoder().tokenizer)
-
-
-def test_tokens_that_cannot_be_measured_are_refused(vocabulary):
-    with pytest.raises(InputError, match="token id 999999 cannot occur in text"):
-        named_tokens(vocabulary, [999999])
-    with pytest.raises(InputError, match="no tokens to measure: name at least one"):
-        named_tokens(vocabulary, [])
 
 
 def test_the_worst_tokens_of_a_run_come_first(planted_run):

@@ -358,7 +358,7 @@ def test_the_command_refuses_in_one_line(run_copy, tmp_path):
     planted.refused("report", status=2, saying="Missing argument")
     assert planted.command("report", run_copy, "--format", "pdf").exit_code == 2
     (tmp_path / "file").write_text("mine", encoding="utf-8")
-    planted.refused("report", run_copy, "--figures", tmp_path / "file", saying="cannot be made")
+    planted.refused("report", run_copy, "--figures", tmp_path / "file", saying="cannot be created")
 
 
 def test_a_full_disk_is_told_of_and_leaves_the_old_report(run_copy, monkeypatch):

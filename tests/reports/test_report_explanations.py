@@ -173,7 +173,7 @@ def test_a_model_without_attention_is_said_to_have_none(tmp_path):
         ("explanation.json", b"{", "is damaged"),
         ("explanation.json", b'{"schema_version": 1}', "does not say which model it explains: run explain"),
         ("explanation.json", b"[]", "has schema version null"),
-        ("explanation.json", b'{"schema_version": 2}', "is not a valid explanation"),
+        ("explanation.json", b'{"schema_version": 2}', "is not a valid record"),
     ],
 )
 def test_a_damaged_explanation_keeps_nobody_from_the_report(run_copy, name, content, saying):

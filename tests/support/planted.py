@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import io
 import json
 import multiprocessing
 import os
@@ -135,19 +134,17 @@ def detect_and_die(
     write_atomically = store.write_atomically
     written = 0
 
-    def deadly(path, write):
+    def deadly(path, content):
         nonlocal written
-        content = io.BytesIO()
-        write(content)
-        meant = moment in (written, path.name) and marker in content.getvalue()
+        meant = moment in (written, path.name) and marker in content
         written += 1
 
         def write_and_die(stream):
-            stream.write(content.getvalue())
+            stream.write(content)
             stream.flush()
             os.kill(os.getpid(), signal.SIGKILL)
 
-        write_atomically(path, write_and_die if meant else lambda stream: stream.write(content.getvalue()))
+        write_atomically(path, write_and_die if meant else content)
 
     store.write_atomically = deadly
     detection(model, out)

@@ -64,8 +64,8 @@ def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpu
     share = found.unknown or 0.0
     if share > LARGEST_UNKNOWN:
         raise InputError(
-            f"the tokenizer of {model} does not know {share:.0%} of the characters in {corpus.source}, which "
-            "makes different sentences equal: pass sentences in a language that the model reads"
+            f"the tokenizer of {model} does not know {share:.0%} of the characters in {corpus.source}, so "
+            "different sentences look alike to it: pass sentences in a language that the model reads"
         )
     if share > NOTED_UNKNOWN:
         warnings.warn(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec
 
 import gradio as gr
@@ -59,32 +59,30 @@ def plotly_figure(figure: ReportFigure | None) -> go.Figure | None:
     return plot
 
 
-class FigureSlot:
-    """Components that show one figure: title, plot, description and data table.
+def figure_slots(count: int) -> list[Any]:
+    """Make places for figures, empty at first: title, plot, description and data table of each.
 
-    Args:
-        figure: the first one; None leaves the place empty.
+    Returns:
+        The components that `slot_contents` fills, place by place.
     """
-
-    def __init__(self, figure: ReportFigure | None) -> None:
-        with gr.Column(visible=figure is not None, elem_classes="figure") as self._column:
-            self._title = gr.HTML(heading(figure))
-            self._plot = gr.Plot(plotly_figure(figure), show_label=False, container=False)
-            self._words = gr.HTML(figure_notes(figure))
-
-    @property
-    def outputs(self) -> list[Any]:
-        """The components that `slot_contents` fills."""
-        return [self._column, self._title, self._plot, self._words]
+    slots: list[Any] = []
+    for _ in range(count):
+        with gr.Column(visible=False, elem_classes="figure") as column:
+            slots += [column, gr.HTML(""), gr.Plot(show_label=False, container=False), gr.HTML("")]
+    return slots
 
 
-def slot_contents(figure: ReportFigure | None) -> list[Any]:
-    """Return new contents of a slot; None hides it."""
+def slot_contents(figures: Iterable[ReportFigure | None]) -> list[Any]:
+    """Return new contents of one slot per figure; None hides a slot."""
     return [
-        gr.update(visible=figure is not None),
-        heading(figure),
-        plotly_figure(figure),
-        figure_notes(figure),
+        part
+        for figure in figures
+        for part in (
+            gr.update(visible=figure is not None),
+            heading(figure),
+            plotly_figure(figure),
+            figure_notes(figure),
+        )
     ]
 
 

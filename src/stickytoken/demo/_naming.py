@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from stickytoken.demo._inputs import TOKEN_CHARACTERS
-from stickytoken.detection.selection import choose_tokens, find_token
+from stickytoken.detection.selection import available_tokens, find_token
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token
 from stickytoken.visible_text import visible
@@ -32,7 +32,7 @@ def named_token(vocabulary: Vocabulary, name: object) -> Token:
         if _DIGITS.fullmatch(name):
             raise InputError(f"{error}; if you mean the id, write #{name.strip()}") from error
         raise
-    return choose_tokens(vocabulary, [token_id], None, 0)[0]
+    return available_tokens(vocabulary, [token_id])[0]
 
 
 def name_of(vocabulary: Vocabulary, token_id: int) -> str:

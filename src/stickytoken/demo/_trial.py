@@ -208,7 +208,6 @@ def _with_copies(token: Token, text: TokenizedText, question: Question, copies: 
     if question.placement is Placement.RANDOM:
         most = max(question.copies, SYMPTOM_COPIES[-1])
         paths = KeyedPaths(_SEED, _KEY, (len(text.words),), most, Insertion.IDS)
-        path = paths.of(Token(place, ""))[
-            0
-        ]  # independent of the token, so that all tokens have the same places
+        # Independent of the token, so that all tokens have the same places.
+        (path, *_) = paths.of(Token(place, ""))
     return copies_as_ids(token, text, question.placement, copies, path)

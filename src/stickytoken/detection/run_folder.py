@@ -95,7 +95,7 @@ def _require_readable(version: Any, path: Path) -> None:
         )
     if version > SCHEMA_VERSION:
         raise RunError(
-            f"{path} has schema version {version}, this stickytoken reads up to {SCHEMA_VERSION}: upgrade it"
+            f"{path} has schema version {version}, but this stickytoken reads versions up to {SCHEMA_VERSION}: upgrade stickytoken"
         )
 
 

@@ -35,7 +35,7 @@ def require_same_model(run: Run, encoder: Encoder) -> None:
         raise RunError(f"{run.path} does not record its model: run the detection again")
     if different:
         raise RunError(
-            f"the run in {run.path} is of another model than {encoder.name!r} (they differ in "
+            f"the run in {run.path} was made with another model than {encoder.name!r} (they differ in "
             f"{', '.join(different)}): pass the model of the run, with the same prompt and precision"
         )
 

@@ -30,14 +30,8 @@ def choose_tokens(
     Raises:
         InputError: An id is not available, or the sample is larger than the selection.
     """
-    available = {token.id: token for token in vocabulary.available}
-    if ids is not None:
-        categories = dict(zip(vocabulary.ids, vocabulary.categories, strict=True))
-        for token_id in ids:
-            if token_id not in available:
-                reason = categories.get(token_id, "not in the vocabulary")
-                raise InputError(f"token id {token_id} cannot occur in text ({reason}): leave it out")
-        available = {token_id: available[token_id] for token_id in sorted(set(ids))}
+    tokens = vocabulary.available if ids is None else available_tokens(vocabulary, ids)
+    available = {token.id: token for token in sorted(tokens, key=lambda token: token.id)}
     if not available:
         raise InputError(
             "there are no tokens to test: the vocabulary has no available entry, or none was named"
@@ -51,6 +45,21 @@ def choose_tokens(
         )
     drawn = np.random.default_rng(seed).choice(list(available), size=sample, replace=False)
     return [available[int(token_id)] for token_id in sorted(drawn)]
+
+
+def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
+    """Return tokens by id, in the order given and without repetitions.
+
+    Raises:
+        InputError: One of them cannot occur in text.
+    """
+    available = {token.id: token for token in vocabulary.available}
+    for token_id in ids:
+        if token_id not in available:
+            categories = dict(zip(vocabulary.ids, vocabulary.categories, strict=True))
+            reason = categories.get(token_id, "not in the vocabulary")
+            raise InputError(f"token id {token_id} cannot occur in text ({reason}): leave it out")
+    return [available[token_id] for token_id in dict.fromkeys(ids)]
 
 
 def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:

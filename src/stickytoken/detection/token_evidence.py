@@ -14,8 +14,8 @@ from stickytoken.detection._evidence_record import EvidenceRecord
 from stickytoken.detection.evidence import RunEvidence, measured_evidence, ordinary_tokens, tokens_to_show
 from stickytoken.detection.run import Run
 from stickytoken.detection.run_model import require_same_model, restored_settings
+from stickytoken.detection.selection import available_tokens
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.errors import InputError
 from stickytoken.methods.evidence_panel import EvidencePanel
 from stickytoken.methods.job import Job, MethodSettings
 from stickytoken.vocabulary.categories import Vocabulary
@@ -68,17 +68,16 @@ def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bo
     """
     started = time.perf_counter()
     job, panel = opened.job, opened.panel
-    available = {token.id: token for token in job.vocabulary.available}
-    for token_id in token_ids:
-        if token_id not in available:
-            raise InputError(f"token id {token_id} cannot occur in text: choose another one")
-    tokens = [available[token_id] for token_id in token_ids]
+    tokens = available_tokens(job.vocabulary, token_ids)
     ordinary = []
     if with_ordinary:
         # Those that detect would draw.
         shown = [*token_ids, *tokens_to_show(opened.run.tokens, opened.run.method.ranked_by.key)]
         ordinary = ordinary_tokens(
-            job.vocabulary.available, opened.run.tokens, [available[k] for k in shown], job.settings.seed
+            job.vocabulary.available,
+            opened.run.tokens,
+            available_tokens(job.vocabulary, shown),
+            job.settings.seed,
         )
     frame = measured_evidence(job, tokens, ordinary, panel)
     record = EvidenceRecord(

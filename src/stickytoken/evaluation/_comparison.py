@@ -13,8 +13,8 @@ from typing import Any
 
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.errors import InputError
 from stickytoken.evaluation._tasks import AnyTask, MtebTask, fitting_texts, mteb_score, scores_of
+from stickytoken.tasks.mteb import require_module
 
 _SEED = 42
 
@@ -124,9 +124,4 @@ def _module_of(encoder: Encoder) -> Any:
     """Return the encoder in the form that MTEB expects."""
     if isinstance(encoder, CausalPromptEncoder):
         return encoder.sentence_transformer()
-    model = getattr(encoder, "model", None)
-    if model is None:
-        raise InputError(
-            f"{encoder.name!r} is not a SentenceTransformer, which MTEB tasks need: load the model as one"
-        )
-    return model
+    return require_module(encoder)

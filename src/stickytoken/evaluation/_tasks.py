@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from stickytoken.errors import InputError
 from stickytoken.impacts.carriers import prepare
 from stickytoken.insertion import Insertion
 from stickytoken.tasks.files import load_task
-from stickytoken.tasks.mteb import MtebTask, evaluate, find_mteb_task, load_data
+from stickytoken.tasks.mteb import AnyTask, MtebTask, evaluate, find_task, load_data
 from stickytoken.tasks.pairs import SimilarityTask
 from stickytoken.tasks.protocol import Task
 
@@ -28,26 +28,6 @@ __all__ = [
     "read_similarity",
     "scores_of",
 ]
-
-AnyTask: TypeAlias = Task | MtebTask
-
-
-def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
-    """Load a task from a file or folder of a known layout, or from MTEB by name.
-
-    Returns:
-        The task, and notes on what was left out of it.
-
-    Raises:
-        InputError: There is no such task, or it cannot be used.
-        MissingExtraError: An MTEB task is named, and MTEB is not installed.
-    """
-    path = Path(source).expanduser()
-    if path.exists():
-        return load_task(path)
-    if path.suffix or len(path.parts) > 1:
-        raise InputError(f"there is no task file or folder {str(path)!r}")
-    return find_mteb_task(str(source)), []
 
 
 def read_similarity(path: Path) -> SimilarityTask:

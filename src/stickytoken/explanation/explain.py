@@ -17,7 +17,7 @@ from stickytoken.corpora.readability import readable
 from stickytoken.detection.flagged import flagged_tokens
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_model import encoder_for, worst_tokens
-from stickytoken.detection.selection import TokenSource, choose_tokens
+from stickytoken.detection.selection import TokenSource, available_tokens
 from stickytoken.detection.selection import token_ids as named_ids
 from stickytoken.encoders.loading.load import AnyModel
 from stickytoken.encoders.protocol import require_ids
@@ -164,7 +164,7 @@ def _token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
     for place, token_id in enumerate(ids):
         if token_id in ids[:place]:
             raise InputError(f"token id {token_id} is given twice: leave one out")
-    choose_tokens(vocabulary, ids, None, 0)  # refuses tokens that cannot occur in text
+    available_tokens(vocabulary, ids)  # refuses tokens that cannot occur in text
     return ids
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from pydantic import ValidationError
 
 from stickytoken.errors import RunError
 from stickytoken.explanation._checkpoints import Checkpoints
@@ -31,6 +30,7 @@ from stickytoken.measurement.store import (
     ResultFolder,
     read_json,
     repair_advice,
+    validated,
 )
 
 # Schema version of explanations that do not record which model they belong to.
@@ -162,7 +162,7 @@ def _record(path: Path) -> ExplanationRecord:
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version == _WITHOUT_IDENTITY:
         raise RunError(
-            f"{path} was written by an earlier stickytoken and does not say which model it explains: "
+            f"{path} was written by an earlier version of stickytoken and does not say which model it explains: "
             "run explain again"
         )
     if version != EXPLANATION_SCHEMA_VERSION:
@@ -170,21 +170,10 @@ def _record(path: Path) -> ExplanationRecord:
             f"{path} has schema version {json.dumps(version)[:40]}, but this stickytoken reads version "
             f"{EXPLANATION_SCHEMA_VERSION}: run explain again in another folder"
         )
-    try:
-        record = ExplanationRecord.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise RunError(
-            f"{path} is not a valid explanation ({_place(first['loc'])}: {first['msg']}): "
-            f"{repair_advice(path)}"
-        ) from error
+    record = validated(ExplanationRecord, raw, path)
     if len(record.tokens) != 1:
         raise RunError(f"{path} has {len(record.tokens)} tokens instead of one: {repair_advice(path)}")
     return record
-
-
-def _place(location: Sequence[int | str]) -> str:
-    return ".".join(str(part) for part in location) or "the document"
 
 
 def _require_types(path: Path, table: pl.DataFrame, schema: Any) -> None:

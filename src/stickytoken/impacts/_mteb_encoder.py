@@ -7,13 +7,12 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.encoders.protocol import IdEncoder
-from stickytoken.errors import InputError
 from stickytoken.hashing import digest
 from stickytoken.impacts._conditions import Condition
 from stickytoken.impacts.carriers import Treatment, prepare
 from stickytoken.impacts.settings import ImpactSettings
-from stickytoken.insertion import Insertion
-from stickytoken.tasks.protocol import Side
+from stickytoken.insertion import Insertion, Side
+from stickytoken.tasks.mteb import require_module
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -41,11 +40,7 @@ class EditingEncoder:
     def __init__(self, encoder: IdEncoder, condition: Condition, settings: ImpactSettings, room: int) -> None:
         from mteb.models import SentenceTransformerEncoderWrapper
 
-        model = getattr(encoder, "model", None)
-        if model is None:
-            raise InputError(
-                f"{encoder.name!r} is not a SentenceTransformer, which MTEB tasks need: load the model as one"
-            )
+        model = require_module(encoder)
         self._encoder = encoder
         self._condition = condition
         self._side = settings.side

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from stickytoken.detection.flagged import flagged_ids
 from stickytoken.detection.run import Run
 from stickytoken.detection.run_model import worst_tokens
-from stickytoken.detection.selection import TokenSource, token_ids
+from stickytoken.detection.selection import TokenSource, available_tokens, token_ids
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
 from stickytoken.impacts._compute import shard_stage
@@ -21,8 +21,8 @@ from stickytoken.impacts.record import TokenRecord
 from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.insertion import Token
 from stickytoken.measurement.identity import identity_of
-from stickytoken.tasks import Task, load_task
-from stickytoken.tasks.mteb import MtebTask, find_mteb_task
+from stickytoken.tasks import Task
+from stickytoken.tasks.mteb import AnyTask, find_mteb_task, find_task
 from stickytoken.validation import list_of
 from stickytoken.vocabulary.benign import match_apart
 from stickytoken.vocabulary.categories import Vocabulary, categorize
@@ -30,7 +30,6 @@ from stickytoken.vocabulary.categories import Vocabulary, categorize
 if TYPE_CHECKING:
     from mteb.abstasks import AbsTask
 
-AnyTask: TypeAlias = Task | MtebTask
 TaskSource: TypeAlias = "str | Path | Task | AbsTask"
 
 # Increase it when the same inputs give different numbers than before.
@@ -144,42 +143,23 @@ def make_plan(
 
 def _wanted(vocabulary: Vocabulary, run: Run | None, tokens: TokenSource | None, count: int) -> list[Token]:
     if tokens is not None:
-        return named_tokens(vocabulary, token_ids(vocabulary, tokens))
+        return available_tokens(vocabulary, token_ids(vocabulary, tokens))
     if run is None:
         raise InputError(
             "no tokens to measure: pass the folder of a finished run, or name the tokens (--tokens)"
         )
-    return named_tokens(vocabulary, worst_tokens(run, count))
-
-
-def named_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
-    """Return tokens by id in the given order, without repetitions.
-
-    Raises:
-        InputError: no token is given, or one cannot occur in text.
-    """
-    available = {token.id: token for token in vocabulary.available}
-    for token_id in ids:
-        if token_id not in available:
-            raise InputError(f"token id {token_id} cannot occur in text: leave it out")
-    if not ids:
-        raise InputError("no tokens to measure: name at least one")
-    return [available[token_id] for token_id in dict.fromkeys(ids)]
+    return available_tokens(vocabulary, worst_tokens(run, count))
 
 
 def _loaded(sources: Sequence[TaskSource]) -> tuple[list[AnyTask], list[str]]:
     tasks: list[AnyTask] = []
     notes: list[str] = []
     for source in sources:
-        task: AnyTask
-        path = Path(source).expanduser() if isinstance(source, (str, Path)) else None
-        if path is not None and path.exists():
-            task, said = load_task(path)
+        if isinstance(source, (str, Path)):
+            task, said = find_task(source)
             tasks.append(task)
             notes += said
-        elif path is not None and (path.suffix or len(path.parts) > 1):
-            raise InputError(f"there is no task file or folder {str(path)!r}")
-        elif path is None and hasattr(source, "outcomes"):
+        elif hasattr(source, "outcomes"):
             tasks.append(cast("Task", source))
         else:
             tasks.append(find_mteb_task(source))

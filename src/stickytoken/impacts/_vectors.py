@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,7 +129,10 @@ def clean_vectors(
         computed = {each.shard.index: each.rows for each in engine.compute(_Encoding(file.stem), shards)}
         vectors = np.concatenate([computed[shard.index][0]["vectors"] for shard in shards])
         found = vectors, time.perf_counter() - started
-        _write(file, key, *found)
+        seconds = np.array(found[1])
+        write_atomically(
+            file, lambda stream: np.savez(stream, vectors=vectors, seconds=seconds, key=np.array(key))
+        )
     return CleanVectors(distinct, found[0]), ShardCost(found[1], len(distinct))
 
 
@@ -141,10 +144,3 @@ def _read(file: Path, key: str) -> tuple[NDArray[np.float32], float] | None:
             return (vectors, float(content["seconds"])) if str(content["key"]) == key else None
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
         return None
-
-
-def _write(file: Path, key: str, vectors: NDArray[np.float32], seconds: float) -> None:
-    def write(stream: BinaryIO) -> None:
-        np.savez(stream, vectors=vectors, seconds=np.array(seconds), key=np.array(key))
-
-    write_atomically(file, write)

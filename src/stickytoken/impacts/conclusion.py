@@ -54,6 +54,15 @@ def conclusion(effect: Mapping[str, Any], kind: str) -> str:
     return f"{kind} tokens are not shown to cost more ({shown})"
 
 
+def settings_line(settings: Mapping[str, Any]) -> str:
+    """Say how the texts were edited, and what the intervals are about."""
+    return (
+        f"{settings['copies']} copies, placement {settings['placement']}, insertion {settings['insertion']}, "
+        f"side {settings['side']}, repetitions: {settings['seeds']}; {settings['confidence']:.0%} intervals "
+        "over queries, pairs or texts, for these tokens"
+    )
+
+
 def benign_needed(tokens: int) -> int:
     """Return how many benign tokens each of so many measured ones needs for a p-value of 0.05.
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stickytoken.insertion import Insertion, Placement
-from stickytoken.tasks.protocol import Side
+from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.validation import proportion, set_whole_numbers
 
 

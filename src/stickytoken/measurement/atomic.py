@@ -13,7 +13,7 @@ from typing import BinaryIO
 from stickytoken.errors import RunError
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
+def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
     """Write a temporary file next to ``path``, flush it to disk, then rename it to ``path``.
 
     Readers see the old file or the new one, never a part. The temporary file is removed after any error;
@@ -21,7 +21,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
 
     Args:
         path: the file to write; its folder exists.
-        write: writes the content to a stream.
+        content: what to write, or a function that writes it to a stream.
 
     Raises:
         RunError: the disk is full or the folder cannot be written.
@@ -29,7 +29,10 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as stream:
-            write(stream)
+            if isinstance(content, bytes):
+                stream.write(content)
+            else:
+                content(stream)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import polars as pl
 from filelock import FileLock, Timeout
@@ -149,17 +149,15 @@ class ResultFolder:
             if "KeyboardInterrupt" in str(error):
                 raise KeyboardInterrupt from error
             raise
-        write_atomically(self.path / name, lambda stream: _write(stream, content))
+        write_atomically(self.path / name, content)
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file of the folder; see `write_record` for errors."""
-        content = text.encode("utf-8", "backslashreplace")
-        write_atomically(self.path / name, lambda stream: _write(stream, content))
+        write_atomically(self.path / name, text.encode("utf-8", "backslashreplace"))
 
     def write_table(self, name: str, frame: pl.DataFrame) -> None:
         """Write a Parquet file of the folder; see `write_record` for errors."""
-        content = _parquet(frame)
-        write_atomically(self.path / name, lambda stream: _write(stream, content))
+        write_atomically(self.path / name, _parquet(frame))
 
     def read_table(self, name: str, columns: Sequence[str] = ()) -> pl.DataFrame:
         """Read a Parquet file of the folder.
@@ -187,10 +185,9 @@ class ResultFolder:
         """Commit one shard; see `write_record` for errors."""
         frame = pl.DataFrame(list(rows), infer_schema_length=None)
         metadata = {"seconds": f"{cost.seconds:.3f}", "sequences": str(cost.sequences)}
-        content = _sealed(_parquet(frame, metadata))
         path = self._shard(stage, index)
         make_folder(path.parent)
-        write_atomically(path, lambda stream: _write(stream, content))
+        write_atomically(path, _sealed(_parquet(frame, metadata)))
 
     def read_shard(
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
@@ -279,10 +276,6 @@ def _read_shard(path: Path) -> pl.DataFrame | None:
         return frame if whole else None
     except (*_DAMAGE, OSError):
         return None
-
-
-def _write(stream: BinaryIO, content: bytes) -> None:
-    stream.write(content)
 
 
 def read_json(path: Path) -> Any:

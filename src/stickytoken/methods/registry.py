@@ -29,7 +29,7 @@ def register(entry: MethodEntry) -> None:
         InputError: the name is taken, or an option differs from another method's option of the same name.
     """
     if entry.name in _entries:
-        raise InputError(f"there is a method {entry.name!r} already: choose another name")
+        raise InputError(f"a method {entry.name!r} is already registered: choose another name")
     for option in entry.options:
         for other in _entries.values():
             for known in other.options:

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from stickytoken.impacts.conclusion import settings_line
 from stickytoken.impacts.record import measured_kind
 from stickytoken.impacts.results import Impact
 from stickytoken.reports.figures.figure import ReportFigure
@@ -83,10 +84,10 @@ def _costs(impact: Impact, suffix: str) -> list[ReportFigure]:
             "What copies cost",
             costs(effects, kind),
             describe_costs(effects, kind),
-            f"{_treatment(impact)} The further right, the more of the score is lost. Copies of any token "
-            "cost something; what counts is how much more the measured ones cost than the benign. Whether "
-            "other tokens of either kind would differ, only the p value says: it compares tokens with their "
-            "matches.",
+            f"{settings_line(impact.record.settings)}. The further right, the more of the score is lost. "
+            "Copies of any token cost something; what counts is how much more the measured ones cost than "
+            "the benign. Whether other tokens of either kind would differ, only the p value says: it "
+            "compares tokens with their matches.",
             costs_table(effects, kind),
             {"xaxis.title.text": "score lost<br>(clean minus edited)"},
             in_markdown=True,
@@ -124,11 +125,3 @@ def _intrusion(impact: Impact, suffix: str) -> list[ReportFigure]:
             in_markdown=True,
         )
     ]
-
-
-def _treatment(impact: Impact) -> str:
-    given = impact.record.settings
-    return (
-        f"{given['copies']} copies, placement {given['placement']}, side {given['side']}; intervals of "
-        f"{given['confidence']:.0%} over queries, pairs or texts, for these tokens."
-    )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO
+from typing import Any
 
 from stickytoken.errors import InputError, MissingExtraError, RunError
 from stickytoken.measurement.atomic import write_atomically
@@ -37,13 +36,13 @@ def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"{folder} cannot be made: {error.strerror or error}") from error
+        raise RunError(f"{folder} cannot be created: {error.strerror or error}") from error
     plots = [_on_white(figure) for figure in figures for _ in _FORMATS]
     names = [f"{figure.name}.{kind}" for figure in figures for kind in _FORMATS]
     with TemporaryDirectory() as drawn:
         _draw(plots, [Path(drawn) / name for name in names])
         for name in names:
-            _move(Path(drawn) / name, folder / name)
+            write_atomically(folder / name, (Path(drawn) / name).read_bytes())  # it may be on another disk
     return [folder / name for name in names]
 
 
@@ -71,13 +70,3 @@ def _draw(plots: list[Any], paths: list[Path]) -> None:
         raise RunError(f"figures cannot be drawn in {paths[0].parent}: {error.strerror or error}") from error
     if missing := [path.name for path in paths if not path.is_file() or not path.stat().st_size]:
         raise RunError(f"the browser did not draw {missing[0]}: run the same command again")
-
-
-def _move(drawn: Path, path: Path) -> None:
-    """Move a drawn file to its place, which may be on another disk."""
-
-    def write(stream: BinaryIO) -> None:
-        with drawn.open("rb") as content:
-            shutil.copyfileobj(content, stream)
-
-    write_atomically(path, write)

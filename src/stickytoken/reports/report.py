@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import BinaryIO
 
 from stickytoken.detection import Run
 from stickytoken.errors import InputError, RunError
@@ -105,12 +104,7 @@ def write_report(text: str, path: Path) -> None:
     if not folder:
         reason = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise RunError(f"{path} cannot be written: {reason}")
-    content = text.encode("utf-8", "backslashreplace")
-
-    def write(stream: BinaryIO) -> None:
-        stream.write(content)
-
-    write_atomically(path, write)
+    write_atomically(path, text.encode("utf-8", "backslashreplace"))
 
 
 def _written(contents: Sequence[RunContent], format_: Format) -> str:

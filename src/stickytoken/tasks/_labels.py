@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.tasks.protocol import Outcomes, Side, fingerprint, unit_vectors
+from stickytoken.insertion import Side
+from stickytoken.tasks.protocol import Outcomes, fingerprint, unit_vectors
 
 _STARTS = 10
 _ITERATIONS = 1000

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.errors import require_package
-from stickytoken.tasks.protocol import Outcomes, Side, fingerprint, unit_vectors
+from stickytoken.insertion import Side
+from stickytoken.tasks.protocol import Outcomes, fingerprint, unit_vectors
 
 # Depth of a ranking, as in trec_eval and MTEB.
 _DEPTH = 1000
@@ -20,7 +21,7 @@ _MEASURES = {"ndcg_cut.10", "recall.100", "map", "recip_rank"}
 
 
 @dataclass(frozen=True)
-class _Ranking(ABC):
+class _Ranking:
     """Queries, documents and relevance judgements.
 
     Attributes:
@@ -38,16 +39,13 @@ class _Ranking(ABC):
     documents: Mapping[str, str]
     relevant: Mapping[str, Mapping[str, int]]
 
+    layout: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]]
     unit = "queries"
 
     def __post_init__(self) -> None:
         """Fail before anything is encoded, not once metrics are computed."""
         require_package("pytrec_eval", f"the {self.layout} task {self.name!r}", "impact")
-
-    @property
-    @abstractmethod
-    def layout(self) -> str:
-        """Kind of the task."""
 
     @property
     def units(self) -> int:
@@ -61,19 +59,15 @@ class _Ranking(ABC):
 
     def edited(self, side: Side) -> frozenset[str]:
         """Return the chosen side, or both."""
-        return frozenset({"query", "document"} if side is Side.BOTH else {side.value})
+        return side.roles
 
     def scores(
         self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
         """Average a metric over queries."""
-        values = outcomes[:, :, self._place(metric)]
+        values = outcomes[:, :, self.metrics.index(metric)]
         mean: NDArray[np.float64] = (values if sample is None else values[:, sample]).mean(axis=1)
         return mean
-
-    @abstractmethod
-    def _place(self, metric: str) -> int:
-        """Return the column of a metric in the outcomes."""
 
 
 class RetrievalTask(_Ranking):
@@ -108,9 +102,6 @@ class RetrievalTask(_Ranking):
                 run[query] = {ids[place]: float(row[place]) for place in places}
         return run
 
-    def _place(self, metric: str) -> int:
-        return self.metrics.index(metric)
-
 
 @dataclass(frozen=True)
 class RerankingTask(_Ranking):
@@ -144,9 +135,6 @@ class RerankingTask(_Ranking):
             run[query] = dict(zip(ids, cosines.tolist(), strict=True))
         found = evaluate_ranking(self.relevant, run, ("map",))
         return np.array([[found[query]["map"]] for query in self.queries])
-
-    def _place(self, metric: str) -> int:
-        return self.metrics.index(metric)
 
 
 def evaluate_ranking(

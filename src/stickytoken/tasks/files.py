@@ -70,8 +70,6 @@ def _from_folder(folder: Path) -> tuple[Task, list[str]]:
     train, test = splits["train"], splits["test"]
     if train is None or test is None:
         raise InputError(f"the folder {folder} has an unknown layout. {_known()}")
-    for path in (train, test):
-        require_columns(read_table(path), ("text", "label"), path)
     return _classification(_texts_and_labels(train), _texts_and_labels(test), folder), []
 
 
@@ -82,6 +80,7 @@ def _split_file(folder: Path, name: str) -> Path | None:
 
 def _texts_and_labels(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     frame = read_table(path)
+    require_columns(frame, ("text", "label"), path)
     return filled_texts(frame, "text", path), labels(frame, "label", path)
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.errors import InputError, require_package
-from stickytoken.tasks.files import LAYOUTS
-from stickytoken.tasks.protocol import fingerprint
+from stickytoken.tasks.files import LAYOUTS, load_task
+from stickytoken.tasks.protocol import Task, fingerprint
 
 # MTEB names of the tasks of Chen et al. 2025.
 PAPER_TASKS = (
@@ -74,6 +75,27 @@ class MtebTask:
         return outcomes[:, 0, 0]
 
 
+AnyTask: TypeAlias = Task | MtebTask
+
+
+def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
+    """Load a task from a file or folder of a known layout, or from MTEB by name.
+
+    Returns:
+        The task, and notes on what was left out of it.
+
+    Raises:
+        InputError: there is no such task, or it cannot be used.
+        MissingExtraError: an MTEB task is named, and MTEB is not installed.
+    """
+    path = Path(source).expanduser()
+    if path.exists():
+        return load_task(path)
+    if path.suffix or len(path.parts) > 1:
+        raise InputError(f"there is no task file or folder {str(path)!r}")
+    return find_mteb_task(str(source)), []
+
+
 def find_mteb_task(source: Any) -> MtebTask:
     """Find an MTEB task by name, or wrap an MTEB task object.
 
@@ -94,6 +116,20 @@ def find_mteb_task(source: Any) -> MtebTask:
             f"{str(source)!r} is neither a file or folder nor an MTEB task. Known layouts of files: "
             f"{'; '.join(LAYOUTS)}"
         ) from error
+
+
+def require_module(encoder: Any) -> Any:
+    """Return the SentenceTransformer of an encoder, which MTEB encodes with.
+
+    Raises:
+        InputError: the encoder has none.
+    """
+    model = getattr(encoder, "model", None)
+    if model is None:
+        raise InputError(
+            f"{encoder.name!r} is not a SentenceTransformer, which MTEB tasks need: load the model as one"
+        )
+    return model
 
 
 def evaluate(model: Any, task: MtebTask) -> float:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.tasks.protocol import Outcomes, Side, distinct, fingerprint, unit_vectors
+from stickytoken.insertion import Side
+from stickytoken.tasks.protocol import Outcomes, distinct, fingerprint, unit_vectors
 
 
 @dataclass(frozen=True)
-class _Pairs(ABC):
+class _Pairs:
     """Sentence pairs with a number each.
 
     Attributes:
@@ -29,13 +30,9 @@ class _Pairs(ABC):
     second: tuple[str, ...]
     gold: tuple[float, ...]
 
+    layout: ClassVar[str]
     unit = "pairs"
     columns = ("similarity",)
-
-    @property
-    @abstractmethod
-    def layout(self) -> str:
-        """Kind of the task."""
 
     @property
     def units(self) -> int:
@@ -54,7 +51,7 @@ class _Pairs(ABC):
 
     def edited(self, side: Side) -> frozenset[str]:
         """Return the chosen side, or both."""
-        return frozenset({"query", "document"} if side is Side.BOTH else {side.value})
+        return side.roles
 
     def outcomes(self, vectors: Mapping[str, NDArray[np.float32]], seed: int) -> Outcomes:
         """Compute the cosine of each pair."""

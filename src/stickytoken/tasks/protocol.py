@@ -5,24 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.insertion import Side
+
 Outcomes: TypeAlias = NDArray[np.float64]
 """Values that the metrics of a task are computed from, shape (units, columns)."""
-
-
-class Side(StrEnum):
-    """Which texts of a task get the copies."""
-
-    QUERY = "query"
-    """Queries; the first sentence of a pair."""
-    DOCUMENT = "document"
-    """Documents; the second sentence of a pair."""
-    BOTH = "both"
 
 
 class Scored(Protocol):

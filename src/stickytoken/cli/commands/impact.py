@@ -45,13 +45,13 @@ def impact(
 
     Example: stickytoken impact all-MiniLM-L6-v2 --tokens '[CLS]' --task sts.jsonl --intrusion bundled
     """
-    from stickytoken.impacts import ImpactSettings, Side
+    from stickytoken.impacts import ImpactSettings
     from stickytoken.impacts import impact as measure
     from stickytoken.impacts.results import require_place
 
     if out is not None:
         require_place(out)  # before the model is loaded
-    settings = ImpactSettings(**asdict(measuring) | {"side": Side(measuring.side.value)})
+    settings = ImpactSettings(**asdict(measuring))
     engine = computing.choice
     tasks = [*(measured.task or ()), *(_paper_tasks() if measured.preset else ())]
     run = run_in(source, model)

@@ -9,15 +9,7 @@ from typing import Annotated
 from stickytoken.cli.options.measuring import AnySeed, CopiesInText, IntervalConfidence
 from stickytoken.cli.options.panels import method_option, texts_option
 from stickytoken.cli.options.texts import ImpactTokens
-from stickytoken.insertion import Insertion, Placement
-
-
-class TextSide(StrEnum):
-    """Which texts get copies."""
-
-    QUERY = "query"
-    DOCUMENT = "document"
-    BOTH = "both"
+from stickytoken.insertion import Insertion, Placement, Side
 
 
 class Preset(StrEnum):
@@ -53,8 +45,8 @@ class MeasuringOptions:
     copies: CopiesInText = 8
     placement: Annotated[Placement, method_option(help="Where the copies go.")] = Placement.RANDOM
     side: Annotated[
-        TextSide, method_option(help="Which texts get copies; a second sentence counts as a document.")
-    ] = TextSide.DOCUMENT
+        Side, method_option(help="Which texts get copies; a second sentence counts as a document.")
+    ] = Side.DOCUMENT
     insertion: Annotated[
         Insertion,
         method_option(help="ids: the model sees exactly n copies. text: copies are inserted as words."),

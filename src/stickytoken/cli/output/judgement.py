@@ -56,7 +56,7 @@ def print_judgement(model: str, found: Judgement, limit: int) -> None:
         f"the run, with a standard error of {found.error:.4f}"
     )
     if found.left_out:
-        inform(f"note: {found.left_out} texts were left out: the model does not read them whole")
+        inform(f"note: {found.left_out} texts were left out: the model cannot read them in full")
     if found.undecided:
         inform(f"note: {found.undecided} further tokens may matter but were not measured on these texts")
 

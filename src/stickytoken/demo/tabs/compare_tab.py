@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo._components import FigureSlot, message, render, show_errors, slot_contents
+from stickytoken.demo._components import figure_slots, message, render, show_errors, slot_contents
 from stickytoken.demo.run_library import RunLibrary
 from stickytoken.demo.tabs._events import ON_TABLES, on_first_opening
 from stickytoken.errors import InputError
@@ -63,17 +63,15 @@ def compare_tab(library: RunLibrary, own_tab: gr.Tab) -> None:
     with gr.Row():
         first = gr.Dropdown(labels, value=labels[0], label="Run", interactive=True, min_width=280)
         second = gr.Dropdown(labels, value=labels[1], label="Compared with", interactive=True, min_width=280)
-    answer = gr.HTML("", elem_id="compare-answer")
-    slots = [FigureSlot(None) for _ in range(FIGURES)]
+    outputs = [gr.HTML("", elem_id="compare-answer"), *figure_slots(FIGURES)]
 
     def respond(one: object, other: object) -> list[Any]:
         found, figures = compared(library, one, other)
-        return [found, *(part for figure in figures for part in slot_contents(figure))]
+        return [found, *slot_contents(figures)]
 
     def blank(error: str) -> list[Any]:
-        return [error, *(part for _ in slots for part in slot_contents(None))]
+        return [error, *slot_contents([None] * FIGURES)]
 
     answered = show_errors(respond, blank)
-    outputs = [answer, *(part for slot in slots for part in slot.outputs)]
     gr.on([first.input, second.input], answered, [first, second], outputs, **ON_TABLES)
     on_first_opening(own_tab, answered, [first, second], outputs, **ON_TABLES)

@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo._components import FigureSlot, count_field, render, show_errors, slot_contents, tables
+from stickytoken.demo._components import count_field, figure_slots, render, show_errors, slot_contents, tables
 from stickytoken.demo._examples import worked_example
 from stickytoken.demo._explaining import (
     FIGURES,
@@ -95,9 +95,7 @@ def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
     inputs = _inputs()
     button = gr.Button("Explain", variant="primary", interactive=False)
     said = gr.HTML("", elem_id="explain-answer", min_height=80)
-    slots = [FigureSlot(None) for _ in range(FIGURES)]
-    details = gr.HTML("", elem_id="explain-tables")
-    outputs = [said, *(part for slot in slots for part in slot.outputs), details]
+    outputs = [said, *figure_slots(FIGURES), gr.HTML("", elem_id="explain-tables")]
 
     def respond(
         name: object,
@@ -118,7 +116,7 @@ def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
         return [gr.update(value=tab.example_name, interactive=True), gr.update(interactive=True), gr.skip()]
 
     def blank(error: str) -> list[Any]:
-        return [error, *(part for _ in slots for part in slot_contents(None)), ""]
+        return [error, *slot_contents([None] * FIGURES), ""]
 
     starting = show_errors(started, lambda error: [gr.skip(), gr.skip(), error])
     page.load(starting, None, [inputs[0], button, said], **ON_STARTUP)
@@ -172,4 +170,4 @@ def _parts(found: Explanation) -> list[Any]:
         ("Similarity as a sum over tokens", pairs_table(found)),
         ("Nearest embeddings", neighbours_table(found)),
     )
-    return [said, *(part for figure in figures_of(found) for part in slot_contents(figure)), details]
+    return [said, *slot_contents(figures_of(found)), details]

@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo._components import FigureSlot, message, render, show_errors, slot_contents
+from stickytoken.demo._components import figure_slots, message, render, show_errors, slot_contents
 from stickytoken.demo._examples import worst_token
 from stickytoken.demo._exploring import (
     Filters,
@@ -81,10 +81,10 @@ class Explore:
             StickyTokenError: there is no such run or token, or no evidence for it.
         """
         if token_id is None:
-            return ["", *slot_contents(None)]
+            return ["", *slot_contents([None])]
         content = self._startup.library.content(label)
         card, curve = self.evidence(content, checked_token_id(token_id))
-        return [card, *slot_contents(curve)]
+        return [card, *slot_contents([curve])]
 
 
 def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
@@ -120,8 +120,7 @@ def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
         tokens_offered(rows), value=token_id, label="Token to show", interactive=True,
         info="or click a row of the table", elem_id="explore-token",
     )  # fmt: skip
-    evidence = gr.HTML("", elem_id="explore-evidence")
-    shown = [evidence, *FigureSlot(None).outputs]
+    shown = [gr.HTML("", elem_id="explore-evidence"), *figure_slots(1)]
     on_first_opening(own_tab, show_errors(tab.chosen, _no_evidence), [run, token], shown, **ON_MODEL)
     _connect(startup.library, tab, run, [search, *filters], [about, count, table, token], shown)
 
@@ -170,7 +169,7 @@ def _connect(
 
 
 def _no_evidence(error: str) -> list[Any]:
-    return [error, *slot_contents(None)]
+    return [error, *slot_contents([None])]
 
 
 def _table(content: RunContent, rows: Any) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import gradio as gr
 
 from stickytoken.demo._components import (
-    FigureSlot,
     count_field,
+    figure_slots,
     message,
     render,
     show_errors,
@@ -110,7 +110,7 @@ class Try:
     def answered(self, answer: Answer, why: str = "") -> list[Any]:
         """Return the values of the tab's outputs."""
         said, *figures = self.shown(answer, why)
-        return [said, *(part for figure in figures for part in slot_contents(figure)), _sentences(answer)]
+        return [said, *slot_contents(figures), _sentences(answer)]
 
     def opening(self) -> list[Any]:
         """Return the first values of all inputs and outputs; computed once for all visitors."""
@@ -126,7 +126,7 @@ class Try:
         try:
             answered = self.answered(self.answer(*asked), example.why)
         except StickyTokenError as error:
-            answered = [message(str(error)), *slot_contents(None), *slot_contents(None), ""]
+            answered = _blank(message(str(error)))
         listed = [
             (f"{context.shown_name(token_id)}: {verdict}", token_id)
             for token_id, verdict in listed_tokens(context.content)
@@ -150,8 +150,7 @@ def try_tab(startup: Startup, page: gr.Blocks) -> None:
     inputs, chosen = _inputs()
     button = gr.Button("Show what happens", variant="primary", interactive=False)
     answer = gr.HTML(message(LOADING.format(model=visible(startup.model_name))), elem_id="try-answer")
-    slots = (FigureSlot(None), FigureSlot(None))
-    texts = gr.HTML("", elem_id="try-sentences")
+    outputs = [answer, *figure_slots(2), gr.HTML("", elem_id="try-sentences")]
 
     def respond(*asked: object) -> list[Any]:
         return tab.answered(tab.answer(*asked))
@@ -165,7 +164,6 @@ def try_tab(startup: Startup, page: gr.Blocks) -> None:
         return [name, *answered(anchor, carrier, name, *how)]
 
     anchor, carrier, token, placement, copies = inputs
-    outputs = [answer, *(part for slot in slots for part in slot.outputs), texts]
     filled = [*inputs, chosen, button]
     opening = show_errors(tab.opening, lambda error: [*([gr.skip()] * len(filled)), *_blank(error)])
     page.load(opening, None, [*filled, *outputs], **ON_STARTUP)
@@ -177,7 +175,7 @@ def try_tab(startup: Startup, page: gr.Blocks) -> None:
 
 def _blank(error: str) -> list[Any]:
     """Return outputs that are empty except for an error message."""
-    return [error, *slot_contents(None), *slot_contents(None), ""]
+    return [error, *slot_contents([None, None]), ""]
 
 
 def _inputs() -> tuple[list[Any], Any]:

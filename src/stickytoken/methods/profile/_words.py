@@ -109,7 +109,7 @@ def notes(run: ProfileRun) -> list[str]:
             "on the intervals alone, without control of false discoveries"
         )
     if run.plan.left_out:
-        found.append(f"{run.plan.left_out} sentences were left out: the model does not read them whole")
+        found.append(f"{run.plan.left_out} sentences were left out: the model cannot read them in full")
     return found
 
 

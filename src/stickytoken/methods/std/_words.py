@@ -62,8 +62,8 @@ def notes(run: StdRun) -> list[str]:
         )
     if plan.left_out:
         found.append(
-            f"{plan.left_out} sentences or pairs were left out: with the copies in, "
-            "the model would have cut them off"
+            f"{plan.left_out} sentences or pairs were left out: with the copies inserted, "
+            "the model would have truncated them"
         )
     if plan.similarity_deviation > _MUCH_DEVIATION:
         found.append(

@@ -15,7 +15,7 @@ class DataTable:
 
     Attributes:
         columns: headings.
-        rows: a value a column; None is missing.
+        rows: one value per column; None is missing.
     """
 
     columns: Sequence[str]

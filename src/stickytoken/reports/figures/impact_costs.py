@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from stickytoken.impacts.conclusion import cost_sentence
+from stickytoken.impacts.headings import CONDITIONS, EFFECTS, headed
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.style import CONTROL, ORDINARY, STICKY, empty_figure, label, new_figure
 
@@ -19,30 +20,6 @@ _LOOKS: Mapping[str, tuple[str, str]] = {"sticky": (STICKY, "diamond"), "benign"
 MEASURED = ("sticky", "named")
 # So that the intervals of both kinds are seen.
 _APART = {"sticky": -0.12, "benign": 0.12}
-_COSTS = {
-    "task": "task",
-    "metric": "metric",
-    "units": "units",
-    "clean": "clean",
-    "sticky": "sticky",
-    "benign": "benign",
-    "difference": "sticky minus benign",
-    "difference_low": "low",
-    "difference_high": "high",
-    "effect_size": "effect size",
-    "p_value": "p value",
-    "q_value": "q value",
-}
-_TOKENS = {
-    "task": "task",
-    "metric": "metric",
-    "kind": "kind",
-    "token": "token",
-    "score": "score",
-    "drop": "drop",
-    "drop_low": "low",
-    "drop_high": "high",
-}
 
 
 def costs(effects: Sequence[Mapping[str, Any]], measured: str = "sticky") -> go.Figure:
@@ -85,7 +62,7 @@ def describe_costs(effects: Sequence[Mapping[str, Any]], measured: str = "sticky
 
 def costs_table(effects: Sequence[Mapping[str, Any]], measured: str = "sticky") -> DataTable:
     """Return a table with one row per task and metric."""
-    return _table({key: name.replace("sticky", measured) for key, name in _COSTS.items()}, effects)
+    return DataTable(*headed(EFFECTS, effects, measured))
 
 
 def token_costs(conditions: Sequence[Mapping[str, Any]], measured: str = "sticky") -> go.Figure:
@@ -158,7 +135,7 @@ def describe_token_costs(conditions: Sequence[Mapping[str, Any]], measured: str 
 
 def token_costs_table(conditions: Sequence[Mapping[str, Any]]) -> DataTable:
     """Return a table with one row per task and condition."""
-    return _table(_TOKENS, conditions)
+    return DataTable(*headed(CONDITIONS, conditions))
 
 
 def _shown(conditions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -210,7 +187,3 @@ def _finish(figure: go.Figure) -> None:
     figure.update_layout(
         hovermode="closest", legend={"y": -70 / (figure.layout.height - 110), "yanchor": "top"}
     )
-
-
-def _table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> DataTable:
-    return DataTable(tuple(columns.values()), [[row[key] for key in columns] for row in rows])

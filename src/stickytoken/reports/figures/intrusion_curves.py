@@ -7,21 +7,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from stickytoken.impacts.headings import INTRUSION, headed
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.impact_costs import MEASURED
 from stickytoken.reports.figures.style import CONTROL, ORDINARY, STICKY, empty_figure, label, new_figure
 from stickytoken.reports.figures.symptom_curves import spread_out
-
-_TABLE = {
-    "copies": "copies",
-    "hits_sticky": "sticky",
-    "hits_benign": "benign",
-    "ratio": "ratio",
-    "ratio_low": "low",
-    "ratio_high": "high",
-    "rank_sticky": "median rank, sticky",
-    "rank_benign": "median rank, benign",
-}
 
 
 def intrusion_curves(
@@ -102,10 +92,7 @@ def _counted(copies: int) -> str:
 
 def intrusion_table(summary: Sequence[Mapping[str, Any]], measured: str = "sticky") -> DataTable:
     """Return a table with one row per number of copies."""
-    return DataTable(
-        tuple(name.replace("sticky", measured) for name in _TABLE.values()),
-        [[row[key] for key in _TABLE] for row in summary],
-    )
+    return DataTable(*headed(INTRUSION, summary, measured))
 
 
 def _line(figure: go.Figure, copies: list[int], values: list[float], **options: Any) -> None:
