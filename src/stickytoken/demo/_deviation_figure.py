@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from stickytoken.explanation.tables import furthest
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
 from stickytoken.reports.figures.style import ORDINARY, STICKY, new_figure
 
@@ -59,16 +60,6 @@ def measures_table(measures: pl.DataFrame) -> DataTable:
         for row in furthest(measures)
     ]
     return DataTable([name.replace("_", " ") for name in _MEASURES], rows)
-
-
-def furthest(measures: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return the row with the largest deviation of each measure of one token; ties go to the first layer."""
-    ranked = measures.sort(
-        pl.col("deviations").abs(), "layer", descending=[True, False], nulls_last=True, maintain_order=True
-    )
-    order = {name: place for place, name in enumerate(measures["measure"].unique(maintain_order=True))}
-    rows = ranked.unique("measure", keep="first", maintain_order=True).to_dicts()
-    return sorted(rows, key=lambda row: order[row["measure"]])
 
 
 def layer_name(layer: int | None) -> str | None:

@@ -162,8 +162,8 @@ def _record(path: Path) -> ExplanationRecord:
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version == _WITHOUT_IDENTITY:
         raise RunError(
-            f"{path} was written by an earlier version of stickytoken and does not say which model it explains: "
-            "run explain again"
+            f"{path} was written by an earlier version of stickytoken and does not say which model it "
+            "explains: run explain again"
         )
     if version != EXPLANATION_SCHEMA_VERSION:
         raise RunError(

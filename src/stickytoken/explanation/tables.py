@@ -172,6 +172,16 @@ def pair_tables(
     return summaries, cells
 
 
+def furthest(measures: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return the row with the largest deviation of each measure of one token; ties go to the first layer."""
+    ranked = measures.sort(
+        pl.col("deviations").abs(), "layer", descending=[True, False], nulls_last=True, maintain_order=True
+    )
+    order = {name: place for place, name in enumerate(measures["measure"].unique(maintain_order=True))}
+    rows = ranked.unique("measure", keep="first", maintain_order=True).to_dicts()
+    return sorted(rows, key=lambda row: order[row["measure"]])
+
+
 def frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
     """Build a table with the columns of a schema, even if there are no rows."""
     return pl.DataFrame(list(rows), schema=dict(schema))

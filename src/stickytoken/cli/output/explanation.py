@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stickytoken.cli.output.console import inform, print_line, print_table
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from stickytoken.explanation import Explanation
     from stickytoken.explanation.result import TokenExplanation
 
@@ -54,16 +52,15 @@ def print_explanation(found: Explanation) -> None:
 
 
 def _print_token(found: Explanation, token: TokenExplanation) -> None:
+    from stickytoken.explanation.tables import furthest
+
     tables = found.of_token(token.token_id)
+    rows = {row["measure"]: row for row in furthest(tables["measures"])}
     print_table(
         f"{token.token!r} ({token.token_id}) beside {len(tables['benign'])} benign tokens, "
         "at the layer where it differs most",
         [column.replace("_", " ") for column in _COLUMNS],
-        [
-            _furthest(tables["measures"], name)
-            for name in _SHOWN
-            if name in set(tables["measures"]["measure"])
-        ],
+        [_cells(rows[name]) for name in _SHOWN if name in rows],
     )
     heads = tables["heads"].drop_nulls("head").sort("wasserstein", descending=True).head(_HEADS)
     if not heads.is_empty():
@@ -96,10 +93,7 @@ def _print_token(found: Explanation, token: TokenExplanation) -> None:
         print_line(f"nearest embeddings: {near}")
 
 
-def _furthest(measures: pl.DataFrame, name: str) -> list[object]:
-    """Return the row of a measure at the layer with the largest deviation."""
-    rows = measures.filter(measure=name).to_dicts()
-    row = max(rows, key=lambda each: abs(each["deviations"] or 0.0))
+def _cells(row: dict[str, Any]) -> list[object]:
     shown = {True: "yes", False: "no", None: None}
-    row |= {"measure": row["measure"].replace("_", " "), "outside": shown[row["outside"]]}
+    row = row | {"measure": row["measure"].replace("_", " "), "outside": shown[row["outside"]]}
     return [row[column] for column in _COLUMNS]
