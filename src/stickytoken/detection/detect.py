@@ -16,7 +16,7 @@ from stickytoken.detection.schema import LoadingRecord, ModelRecord, RunRecord, 
 from stickytoken.detection.selection import TokenSource, choose_tokens, token_ids
 from stickytoken.encoders.loading.load import AnyModel, load_encoder
 from stickytoken.encoders.loading.spec import EncoderSpec
-from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.hashing import digest
 from stickytoken.measurement.default_folder import default_folder
 from stickytoken.measurement.engines.choice import EngineChoice, chosen_engine
@@ -94,24 +94,11 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     vocabulary = categorize(encoder.tokenizer)
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, settings.seed)
-    restricted = None if tokens is None and sample is None else chosen
-    fingerprint = corpus_fingerprint(corpus, chosen_method.uses_topics)
-    parts = identity_parts(model_identity, chosen_method.entry.name, settings, fingerprint, restricted)
-    record = RunRecord(
-        identity=digest(parts),
-        identity_parts=parts,
-        method=chosen_method.entry.name,
-        model=_model(encoder, vocabulary),
-        corpus=corpus_record(corpus),
-        tokens=len(chosen),
-        settings=asdict(settings),
-        versions=package_versions(),
-        hardware=hardware(encoder.device),
-        started=now(),
-    )
+    restricted = tokens is not None or sample is not None
+    job = Job(encoder, settings, corpus, vocabulary, chosen, restricted, tokens is None)
+    record = _record(job, chosen_method, model_identity)
     if out is None:
         out = default_folder(encoder.name, record.method, record.identity)
-    job = Job(encoder, settings, corpus, vocabulary, chosen, restricted is not None, tokens is None)
     folder = RunFolder(out)
     with resumed(folder, RUN, record) as held:
         if not held.finished:
@@ -123,6 +110,26 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             write_evidence(job, run.tokens, chosen_method.ranked_by.key, panel, folder, progress)
     record_model(run.path, run.record, files)
     return run
+
+
+def _record(job: Job[MethodSettings], method: AnyMethod, model: EncoderIdentity) -> RunRecord:
+    """Identify a run, and describe it before it is computed."""
+    encoder, name = job.encoder, method.entry.name
+    fingerprint = corpus_fingerprint(job.corpus, method.uses_topics)
+    tokens = job.tokens if job.restricted else None
+    parts = identity_parts(model, name, job.settings, fingerprint, tokens)
+    return RunRecord(
+        identity=digest(parts),
+        identity_parts=parts,
+        method=name,
+        model=_model(encoder, job.vocabulary),
+        corpus=corpus_record(job.corpus),
+        tokens=len(job.tokens),
+        settings=asdict(job.settings),
+        versions=package_versions(),
+        hardware=hardware(encoder.device),
+        started=now(),
+    )
 
 
 def _compute(

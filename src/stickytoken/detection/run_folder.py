@@ -95,7 +95,8 @@ def _require_readable(version: Any, path: Path) -> None:
         )
     if version > SCHEMA_VERSION:
         raise RunError(
-            f"{path} has schema version {version}, but this stickytoken reads versions up to {SCHEMA_VERSION}: upgrade stickytoken"
+            f"{path} has schema version {version}, but this stickytoken reads versions up to "
+            f"{SCHEMA_VERSION}: upgrade stickytoken"
         )
 
 

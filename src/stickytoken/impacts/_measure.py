@@ -91,7 +91,20 @@ def impact(
     chosen: list[TaskSource] = [cast("TaskSource", tasks)] if single else list_of("tasks", "tasks", tasks)
     reading = require_ids(encoder_for(encoder, run, "impact"), "impact")
     plan = make_plan(reading, chosen, run, tokens, exclude, intrusion, settings)
-    record = ImpactRecord(
+    record = _record(plan)
+    path = _default_path(plan, record) if out is None else out
+    folder = ResultFolder(path)
+    with resumed(folder, IMPACTS, record) as held:
+        if not held.finished:
+            held.begin(held.record.model_copy(update={"result": None}))
+            with chosen_engine(engine, plan.encoder) as opened:
+                _compute(plan, held, GroupRunner(opened, folder, progress))
+        return open_impact(path)
+
+
+def _record(plan: ImpactPlan) -> ImpactRecord:
+    """Identify a measurement, and describe it before it is computed."""
+    return ImpactRecord(
         identity=digest(plan.parts),
         identity_parts=plan.parts,
         model=plan.encoder.name,
@@ -103,14 +116,6 @@ def impact(
         hardware=hardware(plan.encoder.device),
         started=now(),
     )
-    path = _default_path(plan, record) if out is None else out
-    folder = ResultFolder(path)
-    with resumed(folder, IMPACTS, record) as held:
-        if not held.finished:
-            held.begin(held.record.model_copy(update={"result": None}))
-            with chosen_engine(engine, plan.encoder) as opened:
-                _compute(plan, held, GroupRunner(opened, folder, progress))
-        return open_impact(path)
 
 
 def _compute(plan: ImpactPlan, held: Resumed[ImpactRecord], runner: GroupRunner) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast, overload
 
@@ -41,6 +41,20 @@ if TYPE_CHECKING:
 AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel"
 
 _DTYPES = ("float32", "float16", "bfloat16", "tf32")
+# Options that an object without them would ignore.
+_OF_NAMED_MODELS = (
+    "device",
+    "prompt",
+    "prompt_name",
+    "revision",
+    "max_length",
+    "token_budget",
+    "packed_layers",
+    "start",
+    "exit",
+    "layer",
+    "token_prepending",
+)
 
 
 @overload
@@ -96,29 +110,10 @@ def load_encoder(
         InputError: An option is not supported, such as an unknown prompt name, precision or device. Options
             are checked before the model is loaded where possible.
     """
-    prompting = prompt if isinstance(prompt, Prompting) else Prompting(prompt)
-    if not isinstance(model, (str, Path)):
-        if _is_sentence_transformer(model):
-            _require_as_loaded(model, _name_of(model), device, revision)
-            return _of_loaded(model, prompting, token_budget, packed_layers)
-        given = {
-            "device": device,
-            "prompt": prompting.prompt,
-            "prompt_name": prompting.prompt_name,
-            "revision": revision,
-            "max_length": max_length,
-            "token_budget": token_budget,
-            "packed_layers": packed_layers,
-            **prompting.given,
-        }
-        return _of_object(
-            cast("Encoder | TextModel", model),
-            {key: value for key, value in given.items() if value is not None},
-        )
     spec = EncoderSpec(
         model=str(model),
         device=device,
-        prompting=prompting,
+        prompting=prompt if isinstance(prompt, Prompting) else Prompting(prompt),
         dtype=dtype,
         revision=revision,
         trust_remote_code=trust_remote_code,
@@ -126,7 +121,12 @@ def load_encoder(
         token_budget=token_budget,
         packed_layers=packed_layers,
     )
-    return _load_by_name(spec)
+    if isinstance(model, (str, Path)):
+        return _load_by_name(spec)
+    if _is_sentence_transformer(model):
+        _require_as_loaded(model, _name_of(model), device, revision)
+        return _of_loaded(model, spec)
+    return _of_object(cast("Encoder | TextModel", model), spec)
 
 
 def load_from_spec(spec: EncoderSpec, device: str) -> IdEncoder:
@@ -172,10 +172,11 @@ def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
     )
 
 
-def _of_object(model: Encoder | TextModel, given: dict[str, object]) -> Encoder:
+def _of_object(model: Encoder | TextModel, spec: EncoderSpec) -> Encoder:
     """Return an encoder unchanged, or wrap an object that can encode texts."""
     encoder = model if is_encoder(model) else TextEncoder(model)
-    if given:
+    options = asdict(spec) | asdict(spec.prompting)
+    if given := [name for name in _OF_NAMED_MODELS if not (options[name] is None or options[name] is False)]:
         raise InputError(
             f"{', '.join(given)} cannot be set on {encoder.name}, a {type(model).__name__} that is already "
             "loaded: set it on the object and leave it out here"
@@ -183,26 +184,21 @@ def _of_object(model: Encoder | TextModel, given: dict[str, object]) -> Encoder:
     return encoder
 
 
-def _of_loaded(
-    model: SentenceTransformer,
-    prompting: Prompting,
-    token_budget: int | None,
-    packed_layers: bool | None,
-) -> IdEncoder:
+def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:
     """Return an encoder of a model that the user loaded."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
     name = _name_of(model)
-    causal = encoder_of_module(model, name, prompting, token_budget, packed_layers)
+    causal = encoder_of_module(model, name, spec.prompting, spec.token_budget, spec.packed_layers)
     if causal is not None:
         return causal
-    refuse_prompt_options(prompting, name)
+    refuse_prompt_options(spec.prompting, name)
     return SentenceTransformerEncoder(
         model,
         name,
-        prompt=_prompt_of(model, prompting, name),
-        token_budget=token_budget,
-        packed_layers=packed_layers,
+        prompt=_prompt_of(model, spec.prompting, name),
+        token_budget=spec.token_budget,
+        packed_layers=spec.packed_layers,
     )
 
 

@@ -61,8 +61,8 @@ def plain_states(found: Any) -> torch.Tensor:
     states: torch.Tensor = found[0] if isinstance(found, (tuple, list)) else found
     if states.ndim != 3:
         raise ModelError(
-            f"the layers of this model return states of shape {tuple(states.shape)}: prompts need a model with "
-            "one state per token, of shape (rows, tokens, d)"
+            f"the layers of this model return states of shape {tuple(states.shape)}: prompts need a model "
+            "with one state per token, of shape (rows, tokens, d)"
         )
     return states
 
