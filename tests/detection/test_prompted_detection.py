@@ -159,7 +159,7 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(qwen, tmp_path):
     assert json.loads(measured.stdout)["effects"]
     other = planted.command(*asked, "--model", moved, "--prompt", "cot")
     assert other.exit_code == 1
-    assert "is of another model" in other.stderr
+    assert "was made with another model" in other.stderr
     moved.rename(qwen)
 
 

@@ -258,7 +258,7 @@ def test_nothing_to_measure_is_said(planted_encoder, sticky, tasks, tmp_path):
 
 
 def test_a_run_of_another_model_is_refused(encoder, tasks, planted_run):
-    with pytest.raises(RunError, match=r"is of another model .*they differ in .*weights"):
+    with pytest.raises(RunError, match=r"was made with another model .*they differ in .*weights"):
         impact(encoder, tasks, run=planted_run)
 
 
