@@ -174,7 +174,10 @@ def test_the_folder_of_another_run_is_refused_with_what_differs_and_left_as_it_i
         (b"null", "is not a valid record"),
         (b"{}", "is not a valid record .schema_version: missing, where a whole number from 1 is needed"),
         (b'{"schema_version": 1}', "is not a valid record .identity: Field required"),
-        (b'{"schema_version": 4, "news": true}', "schema version 4, but this stickytoken reads versions up to 3: upgrade"),
+        (
+            b'{"schema_version": 4, "news": true}',
+            "schema version 4, but this stickytoken reads versions up to 3: upgrade",
+        ),
     ],
     ids=[
         "empty",
