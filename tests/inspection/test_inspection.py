@@ -12,7 +12,7 @@ from stickytoken.encoders import load_encoder
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
 from stickytoken.inspection._attention import AttentionCapture
-from stickytoken.inspection._module_embedding import backbone_of
+from stickytoken.inspection.module_embedding import backbone_of
 
 TEXT = "the river sings near the old bridge"
 COPIES = 4

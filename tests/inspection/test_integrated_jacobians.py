@@ -9,8 +9,8 @@ import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
 from stickytoken.inspection import inspector_of
-from stickytoken.inspection._module_embedding import backbone_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
+from stickytoken.inspection.module_embedding import backbone_of
 
 STEPS = 24
 TEXT = "the river sings near the bridge"

@@ -242,7 +242,7 @@ def test_torch_is_imported_at_the_top_of_what_computes_with_a_model_only():
         for path in modules()
         if any(each.top == "torch" and each.depth == "module" for each in imports_of(path, PACKAGE))
     }
-    assert at_top == {"encoders", "inspection"}
+    assert at_top == {"encoders", "inspection", "repairs"}
 
 
 def test_transformers_and_datasets_are_imported_inside_functions_only():

@@ -22,7 +22,7 @@ from stickytoken.inspection._attention import (
     setting_changed,
 )
 from stickytoken.inspection._embedded_text import EmbeddedText
-from stickytoken.inspection._module_embedding import backbone_of, embedded_text, input_embeddings
+from stickytoken.inspection.module_embedding import backbone_of, embedded_text, input_embeddings
 from stickytoken.inspection.protocol import (
     BATCH_LIMITS,
     BatchLimits,

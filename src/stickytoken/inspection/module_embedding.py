@@ -67,7 +67,7 @@ def _vectors(
         called.append(module)
         return put_out
 
-    handles = [module.register_forward_hook(put_in) for module in _sharing(model, embeddings)]
+    handles = [module.register_forward_hook(put_in) for module in sharing_weights(model, embeddings)]
     if (last := _last_normalize(model)) is not None:
         handles.append(
             last.register_forward_pre_hook(lambda _, inputs: before.append(inputs[0]["sentence_embedding"]))
@@ -84,8 +84,8 @@ def _vectors(
     return truncated
 
 
-def _sharing(model: Any, embeddings: Any) -> list[Any]:
-    """Find all modules with these weights: T5 has several, and does not call the one that it declares."""
+def sharing_weights(model: Any, embeddings: Any) -> list[Any]:
+    """Find all modules with the weights of one: T5 has several, and calls another than it declares."""
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     return [
         module

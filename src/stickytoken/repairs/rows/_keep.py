@@ -1,0 +1,100 @@
+"""Rows that keep what one copy does now, while many copies act as those of an ordinary token.
+
+For many copies, the target of a carrier is (1 - k) carrier + p; see `stickytoken.methods.profile.pull`. k is
+an ordinary token's. p is the token's own, as one copy shows it, with an ordinary token's share along the
+mean of the texts: that share is what drags every text toward the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stickytoken.methods.panel import unit_vectors
+from stickytoken.methods.profile.pull import Pull, fit_pull
+from stickytoken.repairs.rows._context import RowContext, RowTarget
+from stickytoken.repairs.rows._contexts import Context, contexts_among
+from stickytoken.repairs.rows._embedding_table import EmbeddingTable
+from stickytoken.repairs.rows._network import Network
+from stickytoken.repairs.rows._training import Lesson, train
+
+_ORDINARY = 24
+
+
+class _Now(NamedTuple):
+    """What entries do with their present rows.
+
+    Attributes:
+        before: vectors of the texts, shape (K, d).
+        single: vectors with one copy, shape (K, T, d).
+        pull: contraction and pull of many copies.
+    """
+
+    before: NDArray[np.float32]
+    single: NDArray[np.float32]
+    pull: Pull
+
+
+def kept_rows(
+    table: EmbeddingTable, network: Network, context: RowContext, targets: Mapping[int, RowTarget]
+) -> np.ndarray:
+    """Train the rows of the entries that are repaired, shape (T, D), in the order of the table's pieces.
+
+    Args:
+        table: the matrix, with the entries.
+        network: the model.
+        context: texts and seed.
+        targets: what many copies should do; an entry without one gets a target from ordinary entries.
+
+    Raises:
+        RepairError: no text fits the model.
+    """
+    asked = list(table.pieces)
+    contexts = contexts_among(network.encoder, context.texts, asked, 1, context.seed)
+    now = _measure(network, contexts, asked)
+    ordinary = _measure(network, contexts, _ordinary(network, asked, context.seed))
+    aims = _aims(now, ordinary, [targets.get(token_id) for token_id in asked])
+    many = (1 - aims.contraction)[None, :, None] * now.before[:, None, :] + aims.pull[None, :, :]
+    many /= np.linalg.norm(many, axis=-1, keepdims=True)
+    wanted = np.stack([now.single, many], axis=1).reshape(len(contexts), len(asked), -1)
+    lessons = [
+        Lesson(each, torch.from_numpy(target.astype(np.float32)).to(network.device))
+        for each, target in zip(contexts, wanted, strict=True)
+    ]
+    start = torch.from_numpy(table.rows[asked]).to(network.device)
+    found: np.ndarray = train(network, start, lessons, context.seed, context.progress).cpu().numpy()
+    return found
+
+
+def _ordinary(network: Network, asked: Sequence[int], seed: int) -> list[int]:
+    usable = [token_id for token_id in network.encoder.usable_entries() if token_id not in set(asked)]
+    drawn: list[int] = np.random.default_rng([seed, 1]).permutation(usable)[:_ORDINARY].tolist()
+    return drawn
+
+
+def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) -> _Now:
+    """Encode every context with copies of every entry; contexts come in pairs of one copy and many."""
+    encoder = network.encoder
+    before = unit_vectors(encoder.encode_ids([each.text.ids for each in contexts[::2]]))
+    filled = [each.filled((token_id,)) for each in contexts for token_id in ids]
+    after = unit_vectors(encoder.encode_ids(filled)).reshape(len(contexts), len(ids), -1)
+    fitted = [fit_pull(before, after[1::2, row]) for row in range(len(ids))]
+    contraction = np.array([k for k, _ in fitted])
+    return _Now(before, after[::2], Pull(contraction, np.stack([p for _, p in fitted])))
+
+
+def _aims(now: _Now, ordinary: _Now, given: Sequence[RowTarget | None]) -> Pull:
+    """Return what many copies should do, from the targets that are given and from ordinary entries."""
+    mean = now.before.mean(axis=0, dtype=np.float64)
+    common = mean / np.linalg.norm(mean)
+    contraction = np.full(len(given), np.median(ordinary.pull.contraction))
+    share = float(np.median(ordinary.pull.pull @ common))
+    pull = now.pull.pull + (share - now.pull.pull @ common)[:, None] * common
+    for row, target in enumerate(given):
+        if target is not None:
+            contraction[row], pull[row] = target.contraction, target.pull
+    return Pull(contraction, pull)

@@ -1,0 +1,100 @@
+"""Make new rows of the embedding matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.errors import RepairError
+from stickytoken.repairs.rows._context import RowContext, RowStrategy, RowTarget
+
+if TYPE_CHECKING:
+    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+    from stickytoken.repairs.rows._embedding_table import EmbeddingTable
+
+ROW_ORDER = (RowStrategy.RELATIVES, RowStrategy.DISTIL, RowStrategy.PIECES, RowStrategy.KEEP_MEANING)
+"""Strategies for rows, the best first; docs/repair.md has the comparison."""
+
+# Entries that are trained together.
+_AT_ONCE = 32
+
+
+def new_rows(
+    strategy: RowStrategy,
+    ids: Sequence[int],
+    context: RowContext,
+    targets: Mapping[int, RowTarget] | None = None,
+) -> dict[int, NDArray[np.float32]]:
+    """Make new rows for entries; the model is not changed.
+
+    The same seed, texts and entries give the same rows. Entries are trained together, but each as if alone.
+
+    Args:
+        strategy: how the rows are made.
+        ids: the entries; none of them serves as a piece or a relative of another.
+        context: the model, texts to train in, and a seed.
+        targets: for keep-meaning, what many copies should do, by entry; the others follow ordinary entries.
+
+    Returns:
+        Rows in single precision, shape (D,) each, by token id in the order of ``ids``.
+
+    Raises:
+        RepairError: an entry cannot have a row by this strategy, and the message names it; or the model does
+            not let rows be trained.
+    """
+    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+    from stickytoken.repairs.rows._embedding_table import embedding_table
+
+    distinct = list(dict.fromkeys(ids))
+    if not distinct:
+        return {}
+    table = embedding_table(context.model, distinct)
+    _require_own(table, SentenceTransformerEncoder(context.model, "the model", packed_layers=False))
+    if strategy is RowStrategy.PIECES:
+        table.require_pieces()
+        return {token_id: table.mean_of_pieces(pieces) for token_id, pieces in table.pieces.items()}
+    if strategy is RowStrategy.RELATIVES:
+        from stickytoken.repairs.rows._relatives import related_rows
+
+        return related_rows(table, context.seed)
+    return _trained(strategy, table, context, targets or {})
+
+
+def _require_own(table: EmbeddingTable, encoder: SentenceTransformerEncoder) -> None:
+    """Refuse entries that the model itself puts around every text.
+
+    Raises:
+        RepairError: an entry is one of them.
+    """
+    template = {*encoder.template.before, *encoder.template.after}
+    for token_id in table.pieces:
+        if token_id in template:
+            raise RepairError(
+                f"{table.shown(token_id)} is put around every text by the model itself: a new row would "
+                "change every vector; make it plain text instead"
+            )
+
+
+def _trained(
+    strategy: RowStrategy, table: EmbeddingTable, context: RowContext, targets: Mapping[int, RowTarget]
+) -> dict[int, NDArray[np.float32]]:
+    from stickytoken.repairs.rows._distil import distilled_rows
+    from stickytoken.repairs.rows._keep import kept_rows
+    from stickytoken.repairs.rows._network import Network
+
+    if strategy is RowStrategy.DISTIL:
+        table.require_pieces()
+    network = Network(context.model)
+    rows: dict[int, NDArray[np.float32]] = {}
+    ids = list(table.pieces)
+    for begin in range(0, len(ids), _AT_ONCE):
+        part = table.of(ids[begin : begin + _AT_ONCE])
+        if strategy is RowStrategy.DISTIL:
+            made = distilled_rows(part, network, context)
+        else:
+            made = kept_rows(part, network, context, targets)
+        rows |= dict(zip(part.pieces, made.astype(np.float32), strict=True))
+    return rows

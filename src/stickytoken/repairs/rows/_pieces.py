@@ -1,0 +1,101 @@
+"""The pieces that the text of an entry falls into once text no longer reaches the entry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+# Stands before the number of a removed entry. The names of other entries do not hold it.
+_REMOVED = "\U0010fffd\U0010fffd"
+
+
+def pieces_of(backend: Tokenizer, ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Tokenize the text of entries without any of them.
+
+    Args:
+        backend: the pipeline of the model's tokenizer; it is not changed.
+        ids: the entries.
+
+    Returns:
+        Ids of the pieces, by id of the entry; empty for an added token, which is matched before text is cut,
+        and for an entry whose text cannot be written with other entries.
+    """
+    from tokenizers import Tokenizer
+
+    names = {token_id: name for token_id in ids if (name := backend.id_to_token(token_id)) is not None}
+    pipeline = json.loads(backend.to_str())
+    added = {token["id"] for token in pipeline["added_tokens"]}
+    model = _without(pipeline["model"], set(names.values()))
+    unknown = _unknown_id(model, backend)
+    bare = Tokenizer.from_str(json.dumps({**_bare(pipeline), "model": model}))
+    found: dict[int, tuple[int, ...]] = dict.fromkeys(ids, ())
+    for token_id, name in names.items():
+        pieces = () if token_id in added else tuple(_tokenized(bare, model, name))
+        found[token_id] = () if unknown in pieces else pieces
+    return found
+
+
+def _bare(pipeline: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything around the model of a pipeline, empty: names of entries are tokenized as they are."""
+    parts = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+    return {"version": pipeline.get("version", "1.0"), "added_tokens": [], **dict.fromkeys(parts)}
+
+
+def _without(model: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+    """Return the settings of a tokenizer's model with entries renamed, so that nothing reaches them."""
+    kept = dict(model)
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, list):  # Unigram
+        kept["vocab"] = [
+            [f"{_REMOVED}{place}", score] if piece in names else [piece, score]
+            for place, (piece, score) in enumerate(vocabulary)
+        ]
+        return kept
+    kept["vocab"] = {
+        f"{_REMOVED}{token_id}" if name in names else name: token_id for name, token_id in vocabulary.items()
+    }
+    if "merges" in model:
+        kept["merges"] = [
+            merge for merge in model["merges"] if names.isdisjoint((*_parts(merge), "".join(_parts(merge))))
+        ]
+    return kept
+
+
+def _parts(merge: str | Sequence[str]) -> tuple[str, str]:
+    left, right = merge.split(" ") if isinstance(merge, str) else merge
+    return left, right
+
+
+def _unknown_id(model: Mapping[str, Any], backend: Tokenizer) -> int | None:
+    if isinstance(model["vocab"], list):
+        found = model.get("unk_id")
+        return None if found is None else int(found)
+    token = model.get("unk_token")
+    return None if token is None else backend.token_to_id(token)
+
+
+def _tokenized(tokenizer: Tokenizer, model: Mapping[str, Any], name: str) -> Iterator[int]:
+    """Tokenize the name of an entry by the model alone."""
+    prefix = model.get("continuing_subword_prefix") or ""
+    if model.get("type") == "WordPiece" and prefix and name.startswith(prefix):
+        yield from _inside_word(model["vocab"], prefix, name.removeprefix(prefix))
+        return
+    yield from (token.id for token in tokenizer.model.tokenize(name))
+
+
+def _inside_word(vocabulary: Mapping[str, int], prefix: str, text: str) -> Iterator[int]:
+    """Cut the text of a WordPiece entry that continues a word: the longest match first, as WordPiece does."""
+    found: list[int] = []
+    start = 0
+    while start < len(text):
+        ends = (end for end in range(len(text), start, -1) if f"{prefix}{text[start:end]}" in vocabulary)
+        end = next(ends, None)
+        if end is None:
+            return
+        found.append(vocabulary[f"{prefix}{text[start:end]}"])
+        start = end
+    yield from found

@@ -1,0 +1,282 @@
+"""New rows on tiny models: what they are, that the model stays as it was, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+import tiny
+import tiny_architectures as architectures
+from stickytoken.encoders import load_encoder
+from stickytoken.errors import RepairError
+from stickytoken.measurement.progress import Progress
+from stickytoken.methods.panel import unit_vectors
+from stickytoken.repairs.rows import ROW_ORDER, RowContext, RowStrategy, RowTarget, new_rows
+from stickytoken.repairs.rows._contexts import MANY, contexts_among
+from stickytoken.repairs.rows._network import Network
+
+TEXTS = tiny.sentences(80)
+TRAINED = (RowStrategy.DISTIL, RowStrategy.KEEP_MEANING)
+KINDS = ("bert", "mpnet", "roberta", "xlm-roberta", "t5", "qwen3", "gemma2")
+
+
+@pytest.fixture(scope="module")
+def backbones(tmp_path_factory):
+    root = tmp_path_factory.mktemp("rows")
+    return {
+        each.name: each.save(root / each.name) for each in architectures.ARCHITECTURES if each.name in KINDS
+    }
+
+
+def model_of(backbones, kind):
+    """A model whose rows have the size of trained ones."""
+    return architectures.stacked(backbones[kind], pooling="mean", normalize=kind != "t5")
+
+
+@pytest.fixture
+def model(backbones):
+    return model_of(backbones, "bert")
+
+
+def table_of(model):
+    return model[0].model.get_input_embeddings().weight
+
+
+def ids_of(model, *words):
+    """Entries that are whole words; with a leading space where the tokenizer has them."""
+    vocabulary = model.tokenizer.get_vocab()
+    found = [
+        next(vocabulary[mark + word] for mark in ("", "▁", "Ġ") if mark + word in vocabulary)
+        for word in words
+    ]
+    assert len(found) == len(words)
+    return found
+
+
+def context(model, **changes):
+    return RowContext(**{"model": model, "texts": TEXTS, "seed": 3} | changes)
+
+
+def with_rows(model, rows):
+    """An encoder of the model with new rows."""
+    with torch.no_grad():
+        for token_id, row in rows.items():
+            table_of(model)[token_id] = torch.from_numpy(row)
+    return load_encoder(model)
+
+
+def vectors(encoder, contexts, ids):
+    return unit_vectors(encoder.encode_ids([each.filled(ids) for each in contexts]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("strategy", RowStrategy)
+@pytest.mark.slow
+def test_every_strategy_makes_rows_for_every_architecture(backbones, kind, strategy):
+    model = model_of(backbones, kind)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    ids = ids_of(model, "the", "on")
+    rows = new_rows(strategy, ids, context(model))
+    assert list(rows) == ids
+    for token_id, row in rows.items():
+        assert row.dtype == np.float32
+        assert row.shape == table_of(model)[0].shape
+        assert np.isfinite(row).all()
+        assert not np.allclose(row, table_of(model)[token_id].detach())
+    assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+
+
+def test_pieces_are_the_mean_of_their_rows(model):
+    (stone,) = ids_of(model, "stone")
+    row = new_rows(RowStrategy.PIECES, [stone], context(model))[stone]
+    pieces = [model.tokenizer.convert_tokens_to_ids(name) for name in ("s", "##t", "##o", "##n", "##e")]
+    np.testing.assert_allclose(row, table_of(model)[pieces].mean(dim=0).detach(), rtol=1e-5)
+
+
+def test_distilled_rows_read_more_like_the_pieces(model):
+    ids = ids_of(model, "stone", "garden")
+    contexts = contexts_among(load_encoder(model), TEXTS[40:], ids, 8, seed=9)
+    pieces = [
+        [
+            model.tokenizer.convert_tokens_to_ids(name)
+            for name in (word[0], *(f"##{sign}" for sign in word[1:]))
+        ]
+        for word in ("stone", "garden")
+    ]
+    taught = [vectors(load_encoder(model), contexts, own) for own in pieces]
+    found = {}
+    for strategy in (RowStrategy.PIECES, RowStrategy.DISTIL):
+        rows = new_rows(strategy, ids, context(model))
+        encoder = with_rows(model, rows)
+        found[strategy] = [
+            float(((vectors(encoder, contexts, [token_id]) - own) ** 2).sum(axis=1).mean())
+            for token_id, own in zip(ids, taught, strict=True)
+        ]
+    for before, after in zip(found[RowStrategy.PIECES], found[RowStrategy.DISTIL], strict=True):
+        assert after < 0.8 * before
+
+
+def test_kept_rows_reach_a_target_and_keep_what_one_copy_does(model):
+    (stone,) = ids_of(model, "stone")
+    encoder = load_encoder(model)
+    contexts = contexts_among(encoder, TEXTS, [stone], 1, seed=3)
+    before = unit_vectors(encoder.encode_ids([each.text.ids for each in contexts]))
+    now = vectors(encoder, contexts, [stone])
+    # Many copies shall leave a text what it is.
+    target = RowTarget(0.0, np.zeros(before.shape[1], np.float32))
+    rows = new_rows(RowStrategy.KEEP_MEANING, [stone], context(model), {stone: target})
+    after = vectors(with_rows(model, rows), contexts, [stone])
+    many = [each.copies == MANY for each in contexts]
+    moved = ((now - before) ** 2).sum(axis=1)[many].mean()
+    left = ((after - before) ** 2).sum(axis=1)[many].mean()
+    assert left < 0.8 * moved
+    assert ((after - now) ** 2).sum(axis=1)[np.logical_not(many)].mean() < 0.5 * moved
+
+
+def test_relatives_count_where_spelling_tells_the_row():
+    stems, ends = ("stonew", "riverb", "glassm", "paperl"), ("s", "er", "ed", "ing", "ly", "ness")
+    words = [stem + end for stem in stems for end in ends]
+    model = static_model(words)
+    ids = [model.tokenizer.token_to_id(word) for word in ("stonewer", "paperling")]
+    others = [model.tokenizer.token_to_id(word) for word in words]
+    table = model[0].embedding.weight.detach()
+    mean = table.mean(dim=0)
+    true = (table[ids] - mean).clone()
+    table[ids] = 7.0
+    rows = new_rows(RowStrategy.RELATIVES, ids, context(model))
+    for row, wanted in zip(rows.values(), true, strict=True):
+        cosine = torch.nn.functional.cosine_similarity(torch.from_numpy(row) - mean, wanted, dim=0)
+        assert cosine > 0.6
+        lengths = (table[others] - mean).norm(dim=1)
+        assert lengths.min() <= (torch.from_numpy(row) - mean).norm() <= lengths.median() * 1.2
+
+
+def static_model(words):
+    """Word vectors: the words share a vector with those of the same first six letters."""
+    tokenizer = tiny.wordpiece_tokenizer(words=words).backend_tokenizer
+    generator = torch.Generator().manual_seed(5)
+    rows = torch.randn(tokenizer.get_vocab_size(), 32, generator=generator)
+    for stem in dict.fromkeys(word[:6] for word in words):
+        own = torch.randn(32, generator=generator)
+        for word in (word for word in words if word.startswith(stem)):
+            rows[tokenizer.token_to_id(word)] = own + 0.2 * torch.randn(32, generator=generator)
+    return SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows)], device="cpu")
+
+
+@pytest.mark.parametrize("strategy", RowStrategy)
+def test_the_same_seed_gives_the_same_rows(model, strategy):
+    ids = ids_of(model, "stone", "garden")
+    once, again = (new_rows(strategy, ids, context(model)) for _ in range(2))
+    for token_id in ids:
+        np.testing.assert_array_equal(once[token_id], again[token_id])
+
+
+@pytest.mark.parametrize("strategy", [RowStrategy.PIECES, RowStrategy.RELATIVES])
+def test_no_entry_that_is_repaired_lends_its_row(model, strategy):
+    """Rows of repaired entries may hold anything."""
+    ids = ids_of(model, "stone", "garden", "market")
+    before = new_rows(strategy, ids, context(model))
+    with torch.no_grad():
+        table_of(model)[ids] = 100.0
+    after = new_rows(strategy, ids, context(model))
+    for token_id in ids:
+        np.testing.assert_array_equal(before[token_id], after[token_id])
+
+
+@pytest.mark.parametrize("strategy", TRAINED)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_single_and_left_as_it_is(backbones, strategy, dtype):
+    model = model_of(backbones, "bert").to(dtype)
+    (stone,) = ids_of(model, "stone")
+    rows = new_rows(strategy, [stone], context(model))
+    assert rows[stone].dtype == np.float32
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+    single = new_rows(strategy, [stone], context(model.float()))
+    np.testing.assert_allclose(rows[stone], single[stone], atol=1e-4)
+
+
+def test_progress_is_told(model):
+    told: list[Progress] = []
+    new_rows(RowStrategy.DISTIL, ids_of(model, "stone"), context(model, progress=told.append))
+    assert [each.done for each in told] == list(range(1, told[-1].total + 1))
+
+
+def test_weights_in_single_precision_are_not_copied(model):
+    network = Network(model)
+    assert network.table.data_ptr() == table_of(model).data_ptr()
+    assert not any(parameter.requires_grad for parameter in network.encoder.model.parameters())
+
+
+def test_an_embedding_that_scales_its_rows_is_trained_as_rows(model):
+    """The new row stands where the old one stood, before the scaling."""
+    embedding = table_of(model)
+    module = model[0].model.get_input_embeddings()
+
+    class Scaled(torch.nn.Embedding):
+        def forward(self, ids):
+            return super().forward(ids) * 3
+
+    module.__class__ = Scaled
+    (stone,) = ids_of(model, "stone")
+    network = Network(model)
+    content = (*ids_of(model, "river", "stone", "sings"),)
+    places = torch.tensor([[-1, 0, -1]])
+    with torch.no_grad():
+        found = network.vectors([content], embedding[[stone]], places)
+    np.testing.assert_allclose(found, unit_vectors(network.encoder.encode_ids([content])), atol=1e-5)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("strategy", [RowStrategy.PIECES, RowStrategy.DISTIL])
+def test_an_entry_without_pieces_is_named(model, strategy):
+    (letter,) = ids_of(model, "q")
+    with pytest.raises(RepairError, match=rf"'q' \(id {letter}\) has no pieces"):
+        new_rows(strategy, [*ids_of(model, "stone"), letter], context(model))
+
+
+def test_an_entry_with_neither_pieces_nor_relatives_is_named(model):
+    (sign,) = ids_of(model, "?")
+    with pytest.raises(RepairError, match=r"'\?' .* no entry is spelled like it"):
+        new_rows(RowStrategy.RELATIVES, [sign], context(model))
+
+
+@pytest.mark.parametrize("strategy", RowStrategy)
+def test_what_stands_around_every_text_gets_no_row(model, strategy):
+    with pytest.raises(RepairError, match=r"\[CLS\]"):
+        new_rows(strategy, [model.tokenizer.cls_token_id], context(model))
+
+
+@pytest.mark.parametrize("token_id", [-1, 10**6])
+def test_an_id_that_is_not_there_is_named(model, token_id):
+    with pytest.raises(RepairError, match=str(token_id)):
+        new_rows(RowStrategy.PIECES, [token_id], context(model))
+
+
+@pytest.mark.parametrize("strategy", TRAINED)
+def test_a_static_model_has_no_contexts(strategy):
+    model = architectures.static_model()
+    with pytest.raises(RepairError, match="static"):
+        new_rows(strategy, [model.tokenizer.token_to_id("stone")], context(model))
+
+
+def test_a_tokenizer_written_in_python_is_refused(tmp_path):
+    model = architectures.stacked(architectures.byt5(tmp_path / "byt5"))
+    with pytest.raises(RepairError, match="fast tokenizer"):
+        new_rows(RowStrategy.PIECES, [50], context(model))
+
+
+def test_texts_that_do_not_fit_are_refused(model):
+    with pytest.raises(RepairError, match="none of the 1 texts"):
+        new_rows(RowStrategy.DISTIL, ids_of(model, "stone"), context(model, texts=["river " * 200]))
+
+
+def test_nothing_asked_is_nothing_made(model):
+    assert new_rows(RowStrategy.DISTIL, [], context(model)) == {}
+
+
+def test_every_strategy_has_a_rank():
+    assert sorted(ROW_ORDER) == sorted(RowStrategy)
