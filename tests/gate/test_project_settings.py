@@ -78,7 +78,10 @@ def test_the_place_is_the_table_where_it_names_no_model(root):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[tool.stickytoken]\nmodle = 'x'\n", "no entry 'modle': use model, revision, folder"),
+        (
+            "[tool.stickytoken]\nmodle = 'x'\n",
+            "no entry 'modle': use model, revision, folder, baseline, documents",
+        ),
         ("[tool.stickytoken]\nfail_on = 'sticky'\n", "no entry 'fail_on': use .*fail-on"),
         (
             "[tool.stickytoken]\nfail-on = 'bad'\n",

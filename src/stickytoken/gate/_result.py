@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stickytoken.findings import Finding, Level, Rule
 
@@ -26,6 +26,20 @@ class FailOn(StrEnum):
     SEVERE = "severe"
 
 
+class CheckedDocuments(NamedTuple):
+    """Documents that were searched for copies of flagged tokens.
+
+    Attributes:
+        collection: where they come from.
+        searched: number of documents.
+        counted: number of documents that close the gate.
+    """
+
+    collection: str
+    searched: int
+    counted: int
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """The result of a check.
@@ -42,6 +56,7 @@ class Check:
         findings: what was found, the worst first; one of level error closes the gate.
         incomplete: why the check cannot say that all is well, one reason each.
         notes: what a reader should know.
+        documents: what documents were searched; None without any.
     """
 
     model: str
@@ -55,6 +70,7 @@ class Check:
     findings: tuple[Finding, ...]
     incomplete: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    documents: CheckedDocuments | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -82,7 +98,11 @@ class Check:
         number = f"{self.counted:,}" if self.counted else "no"
         tokens = "token" if self.counted == 1 else "tokens"
         tolerated = f"; {self.max_tokens:,} tolerated" if self.max_tokens else ""
-        return f"{self.outcome.value}: {self.model} has {number} sticky {tokens}{which}{tolerated}"
+        said = f"{self.outcome.value}: {self.model} has {number} sticky {tokens}{which}{tolerated}"
+        if self.documents is None:
+            return said
+        found, searched = self.documents.counted or "none", self.documents.searched
+        return f"{said}; {found} of {searched:,} documents with copies of one"
 
     def summary(self) -> dict[str, Any]:
         """The check in JSON values."""
@@ -95,6 +115,7 @@ class Check:
             "max": self.max_tokens,
             "counted": self.counted,
             "sticky": self.sticky,
+            "documents": None if self.documents is None else self.documents._asdict(),
             "incomplete": list(self.incomplete),
             "notes": list(self.notes),
             "findings": [

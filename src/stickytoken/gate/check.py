@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stickytoken.detection.run import Run, is_run, open_run
 from stickytoken.encoders.loading.load import AnyModel
@@ -10,12 +11,16 @@ from stickytoken.errors import InputError
 from stickytoken.findings.repository import repository_path, repository_root
 from stickytoken.gate._baseline import Baseline, require_comparable
 from stickytoken.gate._completeness import gaps, remarks
+from stickytoken.gate._documents import require_documents, scan_for_check
 from stickytoken.gate._result import Check, FailOn
 from stickytoken.gate._runs import DEFAULT_FOLDER, FoundRun, run_of_model
 from stickytoken.gate._tokens import STICKY_TOKEN, Place, judge_tokens
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.measurement.store import TOKENS_FILE
 from stickytoken.validation import file_path, require_callable, shown, whole_number
+
+if TYPE_CHECKING:
+    from stickytoken.scanning.reading.opening import DocumentSource
 
 
 def check(
@@ -24,6 +29,8 @@ def check(
     fail_on: FailOn | str = FailOn.STICKY,
     max_tokens: int = 0,
     baseline: Run | str | Path | None = None,
+    documents: DocumentSource | None = None,
+    column: str | None = None,
     folder: str | Path = DEFAULT_FOLDER,
     revision: str | None = None,
     place: tuple[str, int] | None = None,
@@ -38,6 +45,9 @@ def check(
         max_tokens: number of tokens that count and are tolerated.
         baseline: a run of the model as it was, or of another one; only tokens that are new or worse count,
             and only where the intervals of the two runs do not overlap.
+        documents: anything that `stickytoken.scan` takes; a document with copies of a flagged token closes
+            the gate, and one that cannot be read makes the check inconclusive.
+        column: the column with the text of the documents.
         folder: for a model: the folder that holds its runs, or a run folder.
         revision: for a name of a model on the hub: branch, tag or commit.
         place: file in the repository and line where findings are shown; None is the run's table of tokens.
@@ -51,10 +61,14 @@ def check(
         ModelError: the model cannot be found or used.
         RunError: a run is damaged or not finished.
     """
+    if column is not None and documents is None:
+        raise InputError(f"column is {shown(column)} without documents: pass documents, or leave column out")
     if fail_on not in list(FailOn):
         raise InputError(f"fail_on is {shown(fail_on)}: use {', '.join(FailOn)}")
     require_callable("progress", progress)
     max_tokens = whole_number("max_tokens", max_tokens, 0)
+    if documents is not None:
+        require_documents(documents, column)
     compared = None if baseline is None else open_run(baseline)
     found = _found(source, file_path("folder", folder), revision, progress)
     run, incomplete = found.run, gaps(found.run)
@@ -68,6 +82,9 @@ def check(
         None if compared is None else Baseline(compared),
         _place_of(run) if place is None else Place(*place),
     )
+    scanned = None if documents is None else scan_for_check(run, documents, column, progress)
+    if scanned is not None:
+        incomplete += scanned.incomplete
     return Check(
         model=run.model_name,
         run=run.path,
@@ -76,10 +93,11 @@ def check(
         counted=judged.counted,
         sticky=len(run.sticky),
         baseline=None if compared is None else compared.path,
-        rules=(STICKY_TOKEN,),
-        findings=tuple(judged.findings),
+        rules=(STICKY_TOKEN, *(() if scanned is None else scanned.rules)),
+        findings=(*judged.findings, *(() if scanned is None else scanned.findings)),
         incomplete=tuple(incomplete),
         notes=(*found.notes, *remarks(run)),
+        documents=None if scanned is None else scanned.checked,
     )
 
 

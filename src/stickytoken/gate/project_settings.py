@@ -17,6 +17,7 @@ from stickytoken.visible_text import visible
 _FILE = "pyproject.toml"
 _TABLE = "[tool.stickytoken]"
 _PATHS = ("folder", "baseline")
+_NAMES_OR_PATHS = ("model", "documents")
 _HEADER = re.compile(r"\s*\[\s*tool\s*\.\s*stickytoken\s*\]")
 _MODEL = re.compile(r"\s*model\s*=")
 
@@ -30,6 +31,8 @@ class ProjectSettings(BaseModel):
     revision: str | None = Field(default=None, description="branch, tag or commit of a model on the hub")
     folder: str | None = Field(default=None, min_length=1, description="folder that holds the runs")
     baseline: str | None = Field(default=None, min_length=1, description="run folder of the baseline")
+    documents: str | None = Field(default=None, min_length=1, description="documents to search")
+    column: str | None = Field(default=None, min_length=1, description="their column with the text")
     fail_on: FailOn | None = Field(default=None, alias="fail-on", strict=False)
     max_tokens: int | None = Field(default=None, alias="max", ge=0)
 
@@ -101,12 +104,14 @@ def _validated(file: Path, table: dict[str, Any]) -> ProjectSettings:
 
 
 def _resolved(settings: ProjectSettings, folder: Path, here: Path) -> ProjectSettings:
-    """Make relative paths relative to the current folder; the name of a model on the hub stays as it is."""
+    """Make relative paths relative to the current folder; names on the hub stay as they are."""
     if folder == here:
         return settings
     changes = {name: str(folder / value) for name in _PATHS if (value := getattr(settings, name)) is not None}
-    if settings.model is not None and (folder / settings.model).exists():
-        changes["model"] = str(folder / settings.model)
+    for name in _NAMES_OR_PATHS:
+        value = getattr(settings, name)
+        if value is not None and (folder / value).exists():
+            changes[name] = str(folder / value)
     return settings.model_copy(update=changes)
 
 

@@ -78,6 +78,17 @@ def check(
             rich_help_panel=METHOD,
         ),
     ] = None,
+    documents: Annotated[
+        str | None,
+        typer.Option(
+            help="Documents to search as for scan; copies of a flagged token in one close the gate.",
+            rich_help_panel=TEXTS,
+        ),
+    ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(help="Column with the text. Default: found by name.", rich_help_panel=TEXTS),
+    ] = None,
     output_format: Annotated[
         CheckFormat,
         typer.Option(
@@ -111,6 +122,8 @@ def check(
             project,
             revision=revision,
             folder=folder,
+            documents=documents,
+            column=column,
             fail_on=fail_on,
             max_tokens=max_tokens,
             baseline=baseline,

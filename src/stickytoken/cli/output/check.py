@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from stickytoken.gate import Check
 
 _SHOWN = 50
+_TOKENS = "sticky-token"
 _SUITE = "stickytoken check"
 
 
@@ -97,7 +98,8 @@ def _write(stream: Any, text: str) -> None:
 def _print_table(check: Check) -> None:
     """Print the outcome first, then the tokens that count, or all sticky ones."""
     print_line(check.headline())
-    shown = check.findings[:_SHOWN]
+    tokens = [finding for finding in check.findings if finding.rule == _TOKENS]
+    shown = tokens[:_SHOWN]
     if shown:
         changes = check.baseline is not None
         names = ("token_id", "token", "severity", "lift", "effect_low", "effect_high", "change")
@@ -108,7 +110,14 @@ def _print_table(check: Check) -> None:
             (finding.level.value, *(finding.properties.get(name) for name in names))[:width]
             for finding in shown
         ]
-        print_table(
-            f"{len(shown)} of {len(check.findings)} sticky tokens", titles[:width], rows, digits[:width]
-        )
+        print_table(f"{len(shown)} of {len(tokens)} sticky tokens", titles[:width], rows, digits[:width])
+    _print_documents([finding for finding in check.findings if finding.rule != _TOKENS])
     print_line(f"run: {check.run}" + ("" if check.baseline is None else f"; baseline: {check.baseline}"))
+
+
+def _print_documents(findings: Sequence[Finding]) -> None:
+    shown = findings[:_SHOWN]
+    if shown:
+        rows = [(finding.level.value, finding.rule, finding.message) for finding in shown]
+        title = f"{len(shown)} of {len(findings)} documents with findings"
+        print_table(title, ("level", "rule", "document"), rows)

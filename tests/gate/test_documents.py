@@ -1,0 +1,97 @@
+"""Documents in a check: copies of flagged tokens close the gate, and what cannot be read is no pass."""
+
+import json
+
+import pytest
+
+import planted
+from hostile import assert_harmless
+from stickytoken.errors import InputError, StickyTokenError
+from stickytoken.findings import Level
+from stickytoken.gate import Outcome, check
+
+CLEAN = ["the river opens near the market.", "a quiet bird sings in the garden."]
+COPIES = f"the old stone {' '.join([planted.PLANTED] * 12)} falls."
+
+
+@pytest.fixture(scope="module")
+def run(planted_profile):
+    return planted_profile[1]
+
+
+def test_clean_documents_close_nothing(run):
+    found = check(run, baseline=run, documents=CLEAN)
+    assert found.passed
+    assert found.documents[1:] == (2, 0)
+
+
+def test_copies_of_a_flagged_token_close_the_gate_whatever_is_tolerated(run):
+    found = check(run, baseline=run, max_tokens=99, fail_on="severe", documents=[*CLEAN, COPIES])
+    assert found.outcome is Outcome.CLOSED
+    (error,) = (finding for finding in found.findings if finding.level is Level.ERROR)
+    assert error.rule == "document-copies"
+    assert found.documents[1:] == (3, 1)
+    assert found.headline().endswith("1 of 3 documents with copies of one")
+
+
+def test_a_repeated_word_without_a_flag_is_a_warning(run):
+    found = check(run, baseline=run, documents=[*CLEAN, "market " * 40])
+    assert found.passed
+    assert [f.level for f in found.findings if f.rule == "document-repetition"] == [Level.WARNING]
+
+
+def test_documents_that_cannot_be_read_are_no_pass(run, write):
+    broken = write("documents.txt", b"a quiet bird sings.\n\xff\xfe broken\nthe river opens.\n")
+    found = check(run, baseline=run, documents=broken)
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "1 records were skipped" in found.incomplete[0]
+
+
+@pytest.mark.parametrize("documents", [[], "empty.txt"])
+def test_an_empty_collection_is_no_pass(run, documents, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").write_text("")
+    try:
+        found = check(run, baseline=run, documents=documents)
+    except StickyTokenError:
+        return
+    assert found.outcome is Outcome.INCONCLUSIVE
+
+
+def test_missing_documents_are_refused_before_anything_else(run, tmp_path):
+    with pytest.raises(InputError):
+        check("no/such/model", documents=tmp_path / "missing.txt")
+    with pytest.raises(InputError, match="column is 'text' without documents"):
+        check(run, column="text")
+
+
+def test_the_command_names_file_and_line(run, write, tmp_path, monkeypatch):
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(
+        json.dumps({"id": place, "text": text}) + "\n" for place, text in enumerate([*CLEAN, COPIES])
+    )
+    write("documents.jsonl", rows)
+    write(
+        "pyproject.toml",
+        f"[tool.stickytoken]\nmodel = '{run}'\nbaseline = '{run}'\ndocuments = 'documents.jsonl'\n",
+    )
+    result = planted.command("check", "--format", "github")
+    assert result.exit_code == 10, result.stderr
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("::error "))
+    assert line.startswith("::error file=documents.jsonl,line=3,")
+    table = planted.command("check", "--column", "text")
+    assert table.exit_code == 10
+    assert "document-copies" in table.stdout
+    planted.refused("check", "--column", "nothing", saying="nothing")
+
+
+def test_hostile_documents_are_shown_and_do_nothing(run, write):
+    name = "docs\x1b[31m.jsonl"
+    hostile = {"id": "\x1b]0;x\x07::error::](http://x)", "text": COPIES + " \x1b[31m ##[error]"}
+    path = write(name, json.dumps(hostile) + "\n")
+    for output_format in ("table", "json", "sarif", "junit", "github"):
+        result = planted.command("check", run, "--documents", path, "--format", output_format)
+        assert result.exit_code == 10
+        assert_harmless(result.stdout)
+        assert_harmless(result.stderr)
