@@ -12,6 +12,7 @@ from stickytoken.reports.explanation_section import ExplainedToken, explained_to
 from stickytoken.reports.facts import headline, method_description, notes, run_details, tone
 from stickytoken.reports.figure_set import curves_of, report_figures
 from stickytoken.reports.figures.figure import ReportFigure
+from stickytoken.reports.scan_section import shown_scans
 from stickytoken.reports.token_table import flagged_rows
 
 
@@ -32,6 +33,7 @@ def run_document(content: RunContent) -> dict[str, Any]:
         "ordinary_curves": [asdict(curve) for curve in ordinary],
         "figures": [_figure(figure) for figure in report_figures(content)],
         "explanations": [_explained(each) for each in explained_tokens(content)],
+        "scans": [asdict(each) for each in shown_scans(content)],
         "how": method_description(content),
         "computed": run_details(content),
         "glossary": glossary(content.method),

@@ -12,6 +12,7 @@ from stickytoken.reports.content import RunContent
 from stickytoken.reports.explanation_section import ExplainedToken, explained_tokens
 from stickytoken.reports.facts import headline, key_facts, method_description, notes, run_details
 from stickytoken.reports.figure_set import report_figures
+from stickytoken.reports.scan_section import ShownScan, shown_scans
 from stickytoken.reports.token_table import columns, flagged_rows
 from stickytoken.visible_text import markdown
 
@@ -35,6 +36,8 @@ def run_markdown(content: RunContent) -> str:
                 parts.append(table(figure.table.columns, rows))
         if tokens := explained_tokens(content):
             parts += ["## Why tokens stick", *(part for each in tokens for part in _explained(each))]
+        if scans := shown_scans(content):
+            parts += ["## Documents with copies", *(part for each in scans for part in _scan(each))]
         heads = columns(content)
         rows = [[number(row[each.key], each.digits) for each in heads] for row in flagged_rows(content)]
         parts += ["## All flagged tokens", table([each.title for each in heads], rows) if rows else "None."]
@@ -74,6 +77,24 @@ def _explained(found: ExplainedToken) -> list[str]:
     for figure in found.figures:
         parts += [f"#### {markdown(figure.title)}", markdown(figure.alt), markdown(figure.reading)]
     return parts
+
+
+def _scan(found: ShownScan) -> list[str]:
+    rows = [[number(value) for value in row] for row in found.sources.rows]
+    described = [
+        (each.id, "; ".join(filter(None, (each.found, each.severity, each.effect))))
+        for each in found.documents
+    ]
+    documents = [f"**{markdown(name)}**: {markdown(text)}" for name, text in described]
+    more = f"{found.more} more in the folder of the scan." if found.more else ""
+    return [
+        f"### {markdown(found.name)}",
+        markdown(found.headline) + ".",
+        markdown(found.basis or ""),
+        table(found.sources.columns, rows) if rows else "",
+        _bullets(documents),
+        more,
+    ]
 
 
 def _card(card: Card) -> str:

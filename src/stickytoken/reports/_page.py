@@ -20,6 +20,7 @@ from stickytoken.reports.facts import headline, key_facts, method_description, n
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.figures.style import template
+from stickytoken.reports.scan_section import shown_scans
 from stickytoken.reports.templating import environment, packaged
 from stickytoken.reports.token_table import columns, flagged_rows
 
@@ -35,6 +36,7 @@ def run_page(content: RunContent) -> str:
         [*overview, *(figure for each in tokens for figure in each.figures)],
         overview=overview,
         explained=tokens,
+        scans=shown_scans(content),
         title=content.record.model.name,
         content=content,
         record=content.record,

@@ -29,6 +29,7 @@ from stickytoken.methods.protocol import AnyMethod
 from stickytoken.methods.records import PlanRecord
 from stickytoken.methods.registry import method_named
 from stickytoken.methods.stored_settings import StoredSettings
+from stickytoken.scanning.results import Scan, scans_in
 from stickytoken.vocabulary.kinds import WordMark, kind_of, script_of, word_mark
 
 UNFINISHED = (
@@ -115,6 +116,20 @@ class RunContent:
     def unread_impacts(self) -> tuple[str, ...]:
         """One sentence for each impact measurement that cannot be shown."""
         return self._impacts[1]
+
+    @property
+    def scans(self) -> tuple[Scan, ...]:
+        """Finished scans in the run folder, the latest first."""
+        return self._scans[0]
+
+    @property
+    def unread_scans(self) -> tuple[str, ...]:
+        """One sentence for each scan that cannot be shown."""
+        return self._scans[1]
+
+    @cached_property
+    def _scans(self) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
+        return scans_in(self.path)
 
     @cached_property
     def _impacts(self) -> tuple[tuple[Impact, ...], tuple[str, ...]]:

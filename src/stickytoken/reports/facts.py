@@ -62,7 +62,13 @@ def notes(content: RunContent) -> list[str]:
             "looked at: the others may be sticky too",
             *found,
         ]
-    return [*found, *content.missing, *content.unread_impacts, *impact_notes(content.impacts)]
+    return [
+        *found,
+        *content.missing,
+        *content.unread_impacts,
+        *content.unread_scans,
+        *impact_notes(content.impacts),
+    ]
 
 
 def run_details(content: RunContent) -> dict[str, dict[str, Any]]:

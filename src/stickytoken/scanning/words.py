@@ -5,6 +5,18 @@ from __future__ import annotations
 from stickytoken.scanning.results import Scan
 
 
+def basis(scan: Scan) -> str | None:
+    """Say what effects are and what they rest on; None without effects."""
+    effect = scan.result.effect
+    if effect is None:
+        return None
+    return (
+        f"effect: mean change of the similarity to {effect.queries} queries ({effect.queries_from}) that "
+        f"copies cause, {effect.kind}; 1 is a standard deviation of the similarities ({effect.spread:.4f}). "
+        "moves up: share of the queries for which the document passes a tenth of the clean ones"
+    )
+
+
 def headline(scan: Scan) -> str:
     """Say how many documents have findings, and how many of them matter."""
     result = scan.result

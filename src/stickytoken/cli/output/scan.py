@@ -121,14 +121,12 @@ def _print_sources(scan: Scan) -> None:
 
 
 def _print_effect(scan: Scan) -> None:
+    from stickytoken.scanning.words import basis
+
     effect = scan.result.effect
     if effect is None:
         return
-    print_line(
-        f"effect: mean change of the similarity to {effect.queries} queries ({effect.queries_from}) that "
-        f"copies cause, {effect.kind}; 1 is a standard deviation of the similarities ({effect.spread:.4f}). "
-        "moves up: share of the queries for which the document passes a tenth of the clean ones"
-    )
+    print_line(basis(scan) or "")
     if effect.agreement is not None:
         inform(
             f"note: predicted and measured effects of {effect.compared} documents have a rank correlation of "

@@ -1,0 +1,146 @@
+"""What copies do to documents: measured against the definition, and predicted."""
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+import profiled
+import scanned
+from stickytoken import load_encoder, scan
+from stickytoken.cleaning import find_spans
+from stickytoken.errors import InputError, RunError
+from stickytoken.scanning.examining import examine
+from stickytoken.scanning.scan import scan_documents
+
+COUNTS = (2, 3, 4, 6, 8, 12, 16, 24)
+PLANTED = range(40, 64)
+QUERIES = profiled.sentences(40, seed=9)
+
+
+@pytest.fixture(scope="module")
+def encoder(scanned_run):
+    return load_encoder(scanned_run.parent / "model", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Clean documents, and documents with different numbers of copies in different places."""
+    found = scanned.documents(120)
+    for number in PLANTED:
+        copies = scanned.copies(4 + COUNTS[number % len(COUNTS)])
+        found[number] = f"{found[number]} {copies}" if number % 3 else f"{copies} {found[number]}"
+    return found
+
+
+@pytest.fixture(scope="module")
+def measured(scanned_run, encoder, texts):
+    return scan_documents(scanned_run, texts, encoder=encoder, effect="measured", queries=QUERIES)
+
+
+def units(encoder, texts):
+    vectors = encoder.encode(texts)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_the_shift_is_the_mean_change_of_similarity(measured, encoder, texts):
+    rest = [examine(texts[number], scanned.RULES)["rest"] for number in PLANTED]
+    queries = units(encoder, QUERIES)
+    after, before = (
+        units(encoder, [texts[number] for number in PLANTED]) @ queries.T,
+        units(encoder, rest) @ queries.T,
+    )
+    assert measured.documents["number"].to_list() == list(PLANTED)
+    np.testing.assert_allclose(measured.documents["shift"], (after - before).mean(axis=1), atol=1e-6)
+    spread = measured.result.effect.spread
+    np.testing.assert_allclose(measured.documents["effect"], measured.documents["shift"] / spread)
+
+
+def test_ranks_are_counted_among_clean_documents(measured, encoder, texts):
+    assert measured.result.effect.reference == 96
+    row = measured.documents.to_dicts()[5]
+    queries = units(encoder, QUERIES)
+    clean = units(encoder, [text for text in texts if not find_spans(text, scanned.RULES)]) @ queries.T
+    text = texts[row["number"]]
+    with_copies = units(encoder, [text]) @ queries.T
+    without = units(encoder, [examine(text, scanned.RULES)["rest"]]) @ queries.T
+    passed = (clean < with_copies).mean(axis=0) - (clean < without).mean(axis=0)
+    assert row["rise"] == pytest.approx(passed.mean(), abs=2e-3)
+    assert row["moves_up"] == pytest.approx((passed >= 0.1).mean(), abs=0.03)
+
+
+def test_a_sticky_word_matters_and_the_worst_come_first(measured):
+    worst = measured.worst
+    assert worst["effect"].is_sorted(descending=True)
+    assert worst["severity"][0] == "severe"
+    assert measured.result.matter == worst["matters"].sum() > 12
+    assert set(worst.filter("matters")["severity"]) <= {"serious", "severe"}
+
+
+def test_prediction_agrees_where_texts_are_means_of_their_tokens(measured, scanned_run, encoder, texts):
+    both = measured.documents.select("shift", "predicted")
+    assert spearmanr(both["shift"], both["predicted"]).statistic == pytest.approx(
+        measured.result.effect.agreement
+    )
+    assert measured.result.effect.agreement > 0.9
+    alone = scan_documents(scanned_run, texts, encoder=encoder, effect="predicted", queries=QUERIES)
+    np.testing.assert_allclose(alone.documents["predicted"], both["predicted"], atol=1e-6)
+    assert alone.documents["shift"].null_count() == len(PLANTED)
+    assert alone.result.effect.agreement is None
+    assert alone.documents["effect"].null_count() == 0
+
+
+def test_clean_documents_stand_for_queries(scanned_run, encoder, texts):
+    found = scan_documents(scanned_run, texts, encoder=encoder, effect="measured")
+    assert found.result.effect.queries == 48
+    assert found.result.effect.reference == 48
+    assert found.result.effect.queries_from == "the first words of 48 documents"
+
+
+def test_a_document_of_copies_alone_has_no_effect(scanned_run, encoder, texts):
+    found = scan_documents(scanned_run, [*texts, scanned.copies()], encoder=encoder, effect="measured")
+    last = found.documents.to_dicts()[-1]
+    assert last["effect"] is None
+    assert last["severity"] is None
+    assert found.result.effect.nothing_left == 1
+    assert found.worst["number"][-1] == len(texts)
+
+
+def test_effects_are_kept_until_what_they_rest_on_changes(scanned_run, encoder, texts, tmp_path):
+    def computed(documents, **options):
+        steps = []
+        scan(scanned_run, documents, encoder=encoder, out=tmp_path, progress=steps.append, **options)
+        return [step.computed for step in steps if step.stage == "effects"]
+
+    assert computed(texts, effect="measured", queries=QUERIES) == [24]
+    assert computed(texts, effect="measured", queries=QUERIES) == [0]
+    assert computed(texts, effect="measured", queries=QUERIES[1:]) == [24]
+
+
+def test_no_finding_needs_no_panel(scanned_run, encoder):
+    found = scan_documents(scanned_run, ["a text"], encoder=encoder, effect="measured")
+    assert found.result.effect is None
+    assert found.result.found == 0
+
+
+def test_what_effects_need_is_said(scanned_run, encoder, texts, tmp_path):
+    def refused(saying, kind=InputError, documents=texts, **options):
+        with pytest.raises(kind, match=saying):
+            scan(scanned_run, documents, **options)
+
+    refused("effect is 'guessed'", effect="guessed")
+    refused("queries are given, but no effect", queries=QUERIES)
+    refused("needed to compare the others with", documents=texts[30:50], encoder=encoder, effect="measured")
+    profiled.planted_model(1, token=scanned.STICKY).save(str(tmp_path / "other"))
+    refused("of another model", RunError, encoder=load_encoder(tmp_path / "other"), effect="measured")
+
+
+def test_a_run_without_pulls_measures_and_does_not_predict(encoder, texts, tmp_path):
+    import planted
+
+    run = planted.detect_thirty(encoder, tmp_path / "std")
+    with pytest.raises(InputError, match="does not measure what a prediction needs"):
+        scan(run, texts, encoder=encoder, effect="predicted")
+    repeated = [f"{text} {'again ' * 6}" if place < 3 else text for place, text in enumerate(texts[:40])]
+    found = scan(run, repeated, encoder=encoder, effect="measured")
+    assert found["shift"].null_count() == 0
+    assert found["predicted"].null_count() == 3
