@@ -4,8 +4,8 @@ python benchmarks/scan.py RUN [RUN ...]            # recall and false alarms on 
 python benchmarks/scan.py RUN --effect             # and predicted against measured effects on Cranfield
 python benchmarks/scan.py RUN --documents 1000000  # and throughput and memory
 
-RUN is a run of a model with planted rows. Cranfield and TREC are in shared/data beside the project; results go to
-benchmarks/results/scan.json.
+RUN is a run of a model with planted rows. Cranfield and TREC are in shared/data beside the project.
+Results go to benchmarks/results/scan.json.
 """
 
 from __future__ import annotations

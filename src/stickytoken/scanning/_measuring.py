@@ -74,7 +74,7 @@ def predicted_shifts(
         if point is None:
             continue
         way = point - center
-        covered = float(np.clip((found[row] - center) @ way / (way @ way), 0.0, _MOST_ERASED))
+        covered = float(np.clip((found[row] - center) @ way / (way @ way), 0.0, 1.0))
         shifts[row] = covered * float(way @ queries)
     return shifts
 

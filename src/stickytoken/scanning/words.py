@@ -22,11 +22,11 @@ def headline(scan: Scan) -> str:
     result = scan.result
     if not result.found:
         return f"none of {result.documents:,} documents has copies of flagged tokens, special tokens or runs"
-    documents = "document has" if result.found == 1 else "documents have"
+    have = "has" if result.found == 1 else "have"
     share = result.found / result.documents
     found = (
-        f"{result.found:,} of {result.documents:,} {documents} copies of flagged tokens, special tokens or "
-        f"runs ({share:.2%})"
+        f"{result.found:,} of {result.documents:,} documents {have} copies of flagged tokens, special tokens "
+        f"or runs ({share:.2%})"
     )
     if result.matter is None or result.effect is None:
         return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stickytoken.cli.options.panels import COMPUTATION, METHOD, OUTPUT, TEXTS
+from stickytoken.cli.options.panels import computation_option, method_option, output_option, texts_option
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,26 +34,22 @@ class DocumentColumns:
 
     column: Annotated[
         str | None,
-        typer.Option(
-            help="Column with the text. Default: found by name.", show_default=False, rich_help_panel=TEXTS
-        ),
+        texts_option(help="Column with the text. Default: found by name.", show_default=False),
     ] = None
     id_column: Annotated[
         str | None,
-        typer.Option(
+        texts_option(
             "--id",
             help="Column with the id. Default: found by name.",
             show_default=False,
-            rich_help_panel=TEXTS,
         ),
     ] = None
     source_column: Annotated[
         str | None,
-        typer.Option(
+        texts_option(
             "--source",
             help="Column that says where a document is from. Default: source.",
             show_default=False,
-            rich_help_panel=TEXTS,
         ),
     ] = None
 
@@ -64,27 +60,24 @@ class EffectOptions:
 
     effect: Annotated[
         bool,
-        typer.Option(
+        method_option(
             "--effect",
             help="Measure what copies do: encode the documents with findings, with copies and without.",
-            rich_help_panel=METHOD,
         ),
     ] = False
     predict: Annotated[
         bool,
-        typer.Option(
+        method_option(
             "--predict",
             help="Predict what copies do from the run: encode these documents as they are. Less exact.",
-            rich_help_panel=METHOD,
         ),
     ] = False
     queries: Annotated[
         str | None,
-        typer.Option(
+        method_option(
             help="Queries of yours to compare with, in a file as for judge. Default: first words of clean "
             "documents.",
             show_default=False,
-            rich_help_panel=METHOD,
         ),
     ] = None
 
@@ -113,35 +106,30 @@ class ScanOutput:
 
     folder: Annotated[
         Path | None,
-        typer.Option(
+        output_option(
             help="Folder of the scan, where an interrupted one continues. Default: scan-<identity> in the "
             "run folder, where report finds it.",
             show_default=False,
-            rich_help_panel=OUTPUT,
         ),
     ] = None
     out: Annotated[
         Path | None,
-        typer.Option(
+        output_option(
             help="File for the results in place of stdout: .json, .csv or .sarif.",
             show_default=False,
-            rich_help_panel=OUTPUT,
         ),
     ] = None
     output_format: Annotated[
         ScanFormat | None,
-        typer.Option(
+        output_option(
             "--format",
             "-f",
             help="Print a summary with the worst documents, one JSON document, or all documents with "
             "findings as CSV or SARIF. Default: by the ending of --out, else table.",
             show_default=False,
-            rich_help_panel=OUTPUT,
         ),
     ] = None
-    limit: Annotated[
-        int, typer.Option(min=1, help="Most documents to list in a table.", rich_help_panel=OUTPUT)
-    ] = 20
+    limit: Annotated[int, output_option(min=1, help="Most documents to list in a table.")] = 20
 
     @property
     def format(self) -> ScanFormat:
@@ -167,10 +155,9 @@ class ProcessOptions:
 
     workers: Annotated[
         int | None,
-        typer.Option(
+        computation_option(
             min=1,
             help="Processes that search documents. Default: one per core.",
             show_default=False,
-            rich_help_panel=COMPUTATION,
         ),
     ] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from stickytoken.cli.options.scan import ScanFormat
 from stickytoken.cli.output.console import inform, print_line, print_table
@@ -36,10 +36,7 @@ def show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: in
         return
     from stickytoken.measurement.atomic import write_atomically
 
-    def write(stream: BinaryIO) -> None:
-        stream.write(written.encode())
-
-    write_atomically(out, write)
+    write_atomically(out, written.encode())
     print_line(headline(scan))
     inform(f"written: {out}")
 
