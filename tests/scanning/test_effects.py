@@ -1,5 +1,7 @@
 """What copies do to documents: measured against the definition, and predicted."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
@@ -9,6 +11,9 @@ import scanned
 from stickytoken import load_encoder, scan
 from stickytoken.cleaning import find_spans
 from stickytoken.errors import InputError, RunError
+from stickytoken.methods.token_effects import TokenEffects
+from stickytoken.scanning._measuring import predicted_shifts
+from stickytoken.scanning._panel import Panel
 from stickytoken.scanning.examining import examine
 from stickytoken.scanning.scan import scan_documents
 
@@ -76,12 +81,33 @@ def test_a_sticky_word_matters_and_the_worst_come_first(measured):
     assert set(worst.filter("matters")["severity"]) <= {"serious", "severe"}
 
 
-def test_prediction_agrees_where_texts_are_means_of_their_tokens(measured, scanned_run, encoder, texts):
-    both = measured.documents.select("shift", "predicted")
-    assert spearmanr(both["shift"], both["predicted"]).statistic == pytest.approx(
-        measured.result.effect.agreement
+def test_a_prediction_is_the_way_that_a_document_was_drawn():
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(4, 16))
+    contraction = np.array([0.2, 0.5, 0.6, 0.7])
+    effects = TokenEffects(np.array([3, 5, 8, 9]), contraction, contraction[:, None] * vectors)
+    reference, queries = generator.normal(size=(20, 16)), generator.normal(size=(6, 16))
+    panel = Panel(queries, reference, np.sort(reference @ queries.T, axis=0), 1.0)
+    center, covered = reference.mean(axis=0), np.array([0.1, 0.4, 0.9])
+    found = center + covered[:, None] * (vectors[2] - center)
+    expected = covered * ((vectors[2] - center) @ queries.mean(axis=0))
+    same, unknown = (
+        [Counter({8: copies}) for copies in (1, 4, 9)],
+        [Counter(), Counter({7: 4}), Counter({8: 2})],
     )
-    assert measured.result.effect.agreement > 0.9
+    np.testing.assert_allclose(predicted_shifts(found, same, effects, panel), expected)
+    assert np.isnan(predicted_shifts(found, unknown, effects, panel)).tolist() == [True, True, False]
+    odds = contraction[1:] / (1 - contraction[1:]) * np.array([2, 1, 3])
+    point = odds @ vectors[1:] / odds.sum()
+    mixed = center[None] + 0.5 * (point - center)
+    (shift,) = predicted_shifts(mixed, [Counter({5: 2, 8: 1, 9: 3})], effects, panel)
+    assert shift == pytest.approx(0.5 * (point - center) @ queries.mean(axis=0))
+
+
+def test_a_prediction_needs_no_document_without_copies(measured, scanned_run, encoder, texts):
+    both = measured.documents.select("shift", "predicted")
+    agreement = measured.result.effect.agreement
+    assert spearmanr(both["shift"], both["predicted"]).statistic == pytest.approx(agreement)
     alone = scan_documents(scanned_run, texts, encoder=encoder, effect="predicted", queries=QUERIES)
     np.testing.assert_allclose(alone.documents["predicted"], both["predicted"], atol=1e-6)
     assert alone.documents["shift"].null_count() == len(PLANTED)
@@ -131,7 +157,7 @@ def test_what_effects_need_is_said(scanned_run, encoder, texts, tmp_path):
     refused("queries are given, but no effect", queries=QUERIES)
     refused("needed to compare the others with", documents=texts[30:50], encoder=encoder, effect="measured")
     profiled.planted_model(1, token=scanned.STICKY).save(str(tmp_path / "other"))
-    refused("of another model", RunError, encoder=load_encoder(tmp_path / "other"), effect="measured")
+    refused("with another model", RunError, encoder=load_encoder(tmp_path / "other"), effect="measured")
 
 
 def test_a_run_without_pulls_measures_and_does_not_predict(encoder, texts, tmp_path):

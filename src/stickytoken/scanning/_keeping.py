@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from stickytoken.measurement.store import ResultFolder, ShardCost
@@ -28,10 +28,12 @@ class FolderKeeper:
 
     Args:
         folder: The folder, locked by the caller.
+        begin: Claims the folder; called before anything is written.
     """
 
-    def __init__(self, folder: ResultFolder) -> None:
+    def __init__(self, folder: ResultFolder, begin: Callable[[], None]) -> None:
         self._folder = folder
+        self._begin: Callable[[], None] | None = begin
 
     def load(self, name: str, index: int, digest: str) -> dict[str, Any] | None:
         """See `Keeper`."""
@@ -43,6 +45,9 @@ class FolderKeeper:
 
     def save(self, name: str, index: int, digest: str, values: Mapping[str, Any], encoded: int = 0) -> None:
         """See `Keeper`."""
+        if self._begin is not None:
+            self._begin()
+            self._begin = None
         row = {_BATCH: index, "digest": digest, "values": json.dumps(values)}
         self._folder.write_shard(name, index, [row], ShardCost(0.0, encoded))
 

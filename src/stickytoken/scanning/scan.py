@@ -141,8 +141,9 @@ def scan_documents(
         return work.compute(MemoryKeeper(), record, None)
     folder = ResultFolder(file_path("out", out))
     with resumed(folder, SCANS, record) as held:
-        held.begin(held.record.model_copy(update={"result": None}))
-        found = work.compute(FolderKeeper(folder), record, folder.path)
+        # Documents that cannot be read must not claim the folder.
+        keeper = FolderKeeper(folder, lambda: held.begin(record))
+        found = work.compute(keeper, record, folder.path)
         folder.write_table(DOCUMENTS_FILE, found.documents)
         held.finish(found.record)
         return found
@@ -272,7 +273,7 @@ def _identity(
     return {
         "version": _IDENTITY_VERSION,
         "run": run.record.identity,
-        "rules": rules.to_json(),
+        "rules": digest(rules.to_json()),
         "documents": collection.key,
         "columns": [options.column, options.id_column, options.source_column],
     }
