@@ -7,7 +7,6 @@ and so that it loads neither NumPy nor Polars. It ends when its standard input d
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from typing import BinaryIO
 
@@ -25,7 +24,6 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that scans decides what Ctrl-C means
     try:
         serve(sys.stdin.buffer, sys.stdout.buffer)
     except BrokenPipeError:

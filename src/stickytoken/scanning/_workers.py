@@ -109,6 +109,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,  # Ctrl-C is for the process that scans, which ends this one
         )
         self._rules = json.dumps(rules.to_json()).encode() + b"\n"
 
