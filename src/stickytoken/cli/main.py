@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from stickytoken.cli._interrupts import INTERRUPTED, remember_interrupts, was_interrupted
@@ -10,6 +11,9 @@ from stickytoken.cli._pipes import CLOSED_PIPE, is_full, silence_stdout
 
 def main() -> None:
     """Run the command line and exit with its status."""
+    # Threads that wait for one another sleep. By default they spin, which costs most of the speed as soon as
+    # another program wants the processor; torch reads this when it is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     remember_interrupts()
     try:
         from stickytoken.cli.app import app
