@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.methods.panel import unit_vectors
+from stickytoken.methods.panel import Vector, unit_vectors
 from stickytoken.methods.profile.pull import Pull, fit_pull
 from stickytoken.repairs.rows._context import RowContext, RowTarget
 from stickytoken.repairs.rows._contexts import Context, contexts_among
@@ -23,6 +23,8 @@ from stickytoken.repairs.rows._network import Network
 from stickytoken.repairs.rows._training import Lesson, train
 
 _ORDINARY = 24
+# Texts that show what texts share.
+_TEXTS = 256
 
 
 class _Now(NamedTuple):
@@ -57,7 +59,8 @@ def kept_rows(
     contexts = contexts_among(network.encoder, context.texts, asked, 1, context.seed)
     now = _measure(network, contexts, asked)
     ordinary = _measure(network, contexts, _ordinary(network, asked, context.seed))
-    aims = _aims(now, ordinary, [targets.get(token_id) for token_id in asked])
+    common = _common(network, context, contexts)
+    aims = _aims(now.pull, ordinary.pull, common, [targets.get(token_id) for token_id in asked])
     many = (1 - aims.contraction)[None, :, None] * now.before[:, None, :] + aims.pull[None, :, :]
     many /= np.linalg.norm(many, axis=-1, keepdims=True)
     wanted = np.stack([now.single, many], axis=1).reshape(len(contexts), len(asked), -1)
@@ -76,6 +79,19 @@ def _ordinary(network: Network, asked: Sequence[int], seed: int) -> list[int]:
     return drawn
 
 
+def _common(network: Network, context: RowContext, contexts: Sequence[Context]) -> Vector:
+    """Return the direction that texts share, shape (d,); the contexts alone are too few to show it."""
+    encoder = network.encoder
+    distinct = list(dict.fromkeys(context.texts))
+    order = np.random.default_rng([context.seed, 2]).permutation(len(distinct))
+    drawn = encoder.content_ids([distinct[k] for k in order[: 2 * _TEXTS]])
+    read = sorted((tuple(ids) for ids in drawn if ids and encoder.fits(ids)), key=len)[:_TEXTS]
+    vectors = unit_vectors(encoder.encode_ids([*read, *(each.text.ids for each in contexts[::2])]))
+    mean = vectors.mean(axis=0, dtype=np.float64)
+    direction: Vector = mean / np.linalg.norm(mean)
+    return direction
+
+
 def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) -> _Now:
     """Encode every context with copies of every entry; contexts come in pairs of one copy and many."""
     encoder = network.encoder
@@ -87,13 +103,11 @@ def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) 
     return _Now(before, after[::2], Pull(contraction, np.stack([p for _, p in fitted])))
 
 
-def _aims(now: _Now, ordinary: _Now, given: Sequence[RowTarget | None]) -> Pull:
+def _aims(now: Pull, ordinary: Pull, common: Vector, given: Sequence[RowTarget | None]) -> Pull:
     """Return what many copies should do, from the targets that are given and from ordinary entries."""
-    mean = now.before.mean(axis=0, dtype=np.float64)
-    common = mean / np.linalg.norm(mean)
-    contraction = np.full(len(given), np.median(ordinary.pull.contraction))
-    share = float(np.median(ordinary.pull.pull @ common))
-    pull = now.pull.pull + (share - now.pull.pull @ common)[:, None] * common
+    contraction = np.full(len(given), np.median(ordinary.contraction))
+    share = float(np.median(ordinary.pull @ common))
+    pull = now.pull + (share - now.pull @ common)[:, None] * common
     for row, target in enumerate(given):
         if target is not None:
             contraction[row], pull[row] = target.contraction, target.pull

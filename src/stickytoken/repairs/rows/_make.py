@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stickytoken.repairs.rows._embedding_table import EmbeddingTable
 
 ROW_ORDER = (RowStrategy.RELATIVES, RowStrategy.DISTIL, RowStrategy.PIECES, RowStrategy.KEEP_MEANING)
-"""Strategies for rows, the best first; docs/repair.md has the comparison."""
+"""Strategies for rows, the best first; docs/benchmarks.md has the comparison."""
 
 # Entries that are trained together.
 _AT_ONCE = 32

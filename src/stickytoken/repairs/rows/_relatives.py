@@ -51,6 +51,8 @@ def related_rows(table: EmbeddingTable, seed: int) -> dict[int, NDArray[np.float
     asked = list(table.pieces)
     spelled = _spelled(table, asked)
     pool = np.array([token_id for token_id in spelled if token_id not in table.pieces])
+    if not len(pool):
+        raise RepairError("no other entry of the vocabulary holds a letter: use pieces or keep-meaning")
     mean = table.rows[pool].mean(axis=0)
     length = float(np.median(np.linalg.norm(table.rows[pool] - mean, axis=1)))
     drawn = np.random.default_rng([seed]).permutation(pool)[:_SAMPLE].tolist()
