@@ -118,15 +118,14 @@ def _apply(pipeline: Pipeline, edit: TokenizerEdit) -> _Changed:
     unreachable = tuple(dict.fromkeys(edit.unreachable))
     for token_id in (*plain, *unreachable):
         pipeline.entry(token_id)
-    document = pipeline.document
     renamed: dict[int, str] = {}
     rebuilt = bool(plain) or edit.collapse or pipeline.stored is None
+    document = _as_loaded(pipeline) if rebuilt else pipeline.document
     removed = without_entries(document, unreachable, pipeline.can_change_steps) if unreachable else None
-    rebuilt = rebuilt or (removed is not None and removed.looks_up_words)
-    if rebuilt and pipeline.tokenizer is not None:
-        kept = {key: (pipeline.stored or {}).get(key) for key in ("truncation", "padding")}
-        document = pipeline.loaded | kept
-        removed = without_entries(document, unreachable, pipeline.can_change_steps) if unreachable else None
+    if removed is not None and removed.looks_up_words and not rebuilt:
+        rebuilt = True
+        document = _as_loaded(pipeline)
+        removed = without_entries(document, unreachable, pipeline.can_change_steps)
     if removed is not None:
         document = document | {"model": removed.model}
         renamed.update(removed.renamed)
@@ -140,6 +139,13 @@ def _apply(pipeline: Pipeline, edit: TokenizerEdit) -> _Changed:
     if edit.collapse:
         document = with_collapsed_runs(document)
     return _Changed(document, renamed, rebuilt)
+
+
+def _as_loaded(pipeline: Pipeline) -> dict[str, Any]:
+    """Return the pipeline that transformers makes of the files, with the lengths of tokenizer.json."""
+    if pipeline.tokenizer is None:
+        return pipeline.document
+    return pipeline.loaded | {key: (pipeline.stored or {}).get(key) for key in ("truncation", "padding")}
 
 
 def _cutting(document: dict[str, Any], beginnings: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 Pair = tuple[str, str]
@@ -26,32 +26,46 @@ class Removal:
     """Merges without some entries.
 
     Attributes:
-        merges: What is left and what was added, in order.
+        order: Rank of each merge that is left or was added.
         looked_up: Entries that no merges make any longer.
     """
 
-    merges: tuple[Pair, ...]
-    looked_up: tuple[str, ...] = ()
+    order: Mapping[Pair, float]
+    looked_up: tuple[str, ...]
+
+    @property
+    def merges(self) -> list[Pair]:
+        """All merges in order."""
+        return sorted(self.order, key=self.order.__getitem__)
 
 
-@dataclass(slots=True)
 class Merges:
     """The merges of a vocabulary.
 
-    Attributes:
+    Args:
         entries: All entries that text is cut into.
         order: Rank of each merge.
     """
 
-    entries: Collection[str]
-    order: Mapping[Pair, float]
-    _containing: dict[str, list[str]] = field(default_factory=dict)
+    def __init__(self, entries: Collection[str], order: Mapping[Pair, float]) -> None:
+        self.entries = entries
+        self.order = order
+        self._containing: dict[str, list[str]] = {}
+        self._removals: dict[frozenset[str], Removal] = {}
+        self._with: dict[str, list[Pair]] = {}
+        for pair in order:
+            for part in {*pair, "".join(pair)}:
+                self._with.setdefault(part, []).append(pair)
 
     def without(self, removed: frozenset[str]) -> Removal:
         """Remove entries, and make the entries that are built from them in another way."""
+        if removed not in self._removals:
+            self._removals[removed] = self._without(removed)
+        return self._removals[removed]
+
+    def _without(self, removed: frozenset[str]) -> Removal:
         order = dict(self.order)
-        dead = [pair for pair in order if not removed.isdisjoint((*pair, "".join(pair)))]
-        dead.sort(key=order.__getitem__)
+        dead = sorted({pair for part in removed for pair in self._with.get(part, ())}, key=order.__getitem__)
         for pair in dead:
             del order[pair]
         for pair in dead:
@@ -61,9 +75,9 @@ class Merges:
         lost = [
             entry
             for entry in self._built_from(removed)
-            if entry not in removed and len(merged(entry, self.order)) == 1 and len(merged(entry, order)) > 1
+            if entry not in removed and len(merged(entry, order)) > 1 and len(merged(entry, self.order)) == 1
         ]
-        return Removal(tuple(sorted(order, key=order.__getitem__)), tuple(lost))
+        return Removal(order, tuple(lost))
 
     def can_be_looked_up(self, lost: Collection[str], removed: frozenset[str]) -> bool:
         """Say whether entries that no merges make are found all the same.
@@ -73,14 +87,16 @@ class Merges:
         if len(lost) > _LOOKED_UP:
             return False
         return all(
-            entry.startswith(WORD_MARKS)
-            or (entry.startswith(tuple(removed)) and not self._continues_words(entry))
+            entry.startswith(WORD_MARKS) or (entry.startswith(tuple(removed)) and self._is_word(entry))
             for entry in lost
         )
 
-    def _continues_words(self, part: str) -> bool:
-        words = (entry.lstrip("".join(WORD_MARKS)) for entry in self.entries if part in entry)
-        return any(not word.startswith(part) for word in words)
+    def _is_word(self, entry: str) -> bool:
+        """Say whether an entry without the mark of a word is one all the same, at the beginning of a text."""
+        marked = {mark + entry for mark in WORD_MARKS}
+        containing = [other for other in self.entries if entry in other]
+        words = (other.lstrip("".join(WORD_MARKS)) for other in containing)
+        return not marked.isdisjoint(containing) and all(word.startswith(entry) for word in words)
 
     def _built_from(self, removed: Iterable[str]) -> list[str]:
         """List the entries that contain one of the strings."""

@@ -56,8 +56,9 @@ def without_entries(
         RepairError: One of them cannot be removed; the message says why.
     """
     vocabulary = _Vocabulary(document, can_change_steps)
-    for token_id, reason in _reasons(vocabulary, ids).items():
-        if reason is not None:
+    for token_id in ids:
+        others = [each for each in ids if each != token_id]
+        if (reason := vocabulary.reason_against(token_id, others)) is not None:
             entry = entries_of(document).get(token_id, "")
             raise RepairError(f"{shown_entry(entry, token_id)} cannot be made unreachable: {reason}")
     return vocabulary.without(tuple(ids))
@@ -67,10 +68,7 @@ def reasons_against(
     document: dict[str, Any], ids: Sequence[int], can_change_steps: Callable[[], bool]
 ) -> dict[int, str | None]:
     """Say why each entry cannot be removed together with those before it; None if it can."""
-    return _reasons(_Vocabulary(document, can_change_steps), ids)
-
-
-def _reasons(vocabulary: _Vocabulary, ids: Sequence[int]) -> dict[int, str | None]:
+    vocabulary = _Vocabulary(document, can_change_steps)
     reasons: dict[int, str | None] = {}
     accepted: list[int] = []
     for token_id in ids:
@@ -99,7 +97,7 @@ class _Vocabulary:
             return self._reason_of_role(token_id)
         if token_id == self._model.get("unk_id") or entry == self._model.get("unk_token"):
             return "unknown text becomes this token"
-        removed = frozenset(self._entries[each] for each in (*accepted, token_id))
+        removed = frozenset(self._entries[each] for each in (*accepted, token_id) if each in self._entries)
         if self._merges is not None:
             return self._reason_of_merges(self._merges, entry, removed)
         if self._kind in ("WordPiece", "Unigram"):

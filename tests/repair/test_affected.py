@@ -1,0 +1,99 @@
+"""The documents that a repair affects are those whose vectors change."""
+
+import itertools
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+import tiny
+import tiny_architectures as architectures
+from stickytoken.errors import RepairError
+from stickytoken.repair.affected import affected_documents
+from stickytoken.repair.model_folder import ModelEdit, write_model
+from stickytoken.repair.tokenizer_edit import TokenizerEdit, read_pipeline
+
+TEXTS = [*tiny.sentences(60), "a [CLS] b", "", "bird bird bird bird", "river " * 100 + "stone"]
+
+
+@pytest.fixture(scope="module")
+def vocabulary(pristine):
+    return read_pipeline(pristine).document["model"]["vocab"]
+
+
+def edits(vocabulary):
+    row = {vocabulary["river"]: np.ones(32, dtype=np.float32)}
+    stone = (vocabulary["stone"],)
+    return {
+        "rows": ModelEdit(row),
+        "unreachable": ModelEdit(tokenizer=TokenizerEdit(unreachable=stone)),
+        "all": ModelEdit(row, TokenizerEdit(stone, (vocabulary["[CLS]"],), collapse=True)),
+        "nothing": ModelEdit(),
+    }
+
+
+@pytest.mark.parametrize("name", ["rows", "unreachable", "all", "nothing"])
+def test_affected_documents_are_those_whose_vectors_change(name, pristine, vocabulary, tmp_path):
+    edit = edits(vocabulary)[name]
+    write_model(pristine, tmp_path / "out", edit, {})
+    before = SentenceTransformer(str(pristine), device="cpu")
+    after = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    changed = [
+        place
+        for place, text in enumerate(TEXTS)
+        if not np.array_equal(before.encode([text]), after.encode([text]))
+    ]
+    found = affected_documents(pristine, edit, TEXTS)
+    assert found["index"].to_list() == changed
+    assert bool(changed) is (name != "nothing")
+
+
+def test_the_repaired_entries_in_a_document_are_listed(pristine, vocabulary):
+    edit = edits(vocabulary)["all"]
+    texts = ["the river", "the stone river", "a [CLS]", "a bird", "bird bird bird"]
+    found = affected_documents(pristine, edit, iter(texts), iter("abcde"))
+    river, stone, cls = (vocabulary[each] for each in ("river", "stone", "[CLS]"))
+    assert found.rows() == [
+        (0, "a", [river]),
+        (1, "b", sorted([river, stone])),
+        (2, "c", [cls]),
+        (4, "e", []),
+    ]
+
+
+def test_every_document_is_affected_by_a_direction_or_a_new_row_of_the_template(pristine, vocabulary):
+    centre = ModelEdit(centre=np.ones(32, dtype=np.float32))
+    template = ModelEdit({vocabulary["[CLS]"]: np.ones(32, dtype=np.float32)})
+    for edit in (centre, template):
+        assert affected_documents(pristine, edit, TEXTS)["index"].to_list() == list(range(len(TEXTS)))
+
+
+def test_a_prompt_with_a_repaired_entry_affects_every_document(pristine, vocabulary):
+    edit = edits(vocabulary)["rows"]
+    assert affected_documents(pristine, edit, ["a bird"], prompt="river ").height == 1
+
+
+def test_documents_are_read_one_batch_at_a_time(pristine, vocabulary):
+    read = []
+
+    def texts():
+        for number in range(2500):
+            read.append(number)
+            yield "the river" if number == 2400 else "a bird"
+
+    found = affected_documents(pristine, edits(vocabulary)["rows"], texts())
+    assert found["index"].to_list() == [2400]
+    assert len(read) == 2500
+
+
+def test_a_bag_of_words_is_read_too(tmp_path):
+    folder = architectures.saved(architectures.static_model(), tmp_path / "static")
+    river = read_pipeline(folder).document["model"]["vocab"]["river"]
+    edit = ModelEdit(tokenizer=TokenizerEdit(unreachable=(river,)))
+    assert affected_documents(folder, edit, ["a bird", "the river"]).rows() == [(1, [river])]
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b", "c"]])
+def test_names_must_match_the_documents(names, pristine, vocabulary):
+    with pytest.raises(RepairError, match="not as many names as documents"):
+        affected_documents(pristine, edits(vocabulary)["rows"], itertools.repeat("the river", 2), names)

@@ -1,0 +1,280 @@
+"""Folders of edited models: what changes, what does not, and what is refused."""
+
+import json
+import os
+import shutil
+import stat
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
+
+import tiny_architectures as architectures
+from stickytoken.errors import RepairError
+from stickytoken.repair.model_folder import ModelEdit, embedding_tensor, write_model
+from stickytoken.repair.tokenizer_edit import TokenizerEdit
+
+ROWS = {7: np.linspace(-1, 1, 32, dtype=np.float32), 60: np.full(32, 0.1, dtype=np.float32)}
+TEXTS = ["the river sings.", "a teacher mends the winter road near the garden."]
+
+
+@pytest.fixture
+def model(pristine, tmp_path):
+    """A saved model that a test may change."""
+    shutil.copytree(pristine, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def tensors(folder):
+    return {name: value for file in folder.glob("*.safetensors") for name, value in load_file(file).items()}
+
+
+def bits(tensor):
+    return tensor.contiguous().view(torch.uint8)
+
+
+def require_rows(before, after, name, rows):
+    """The named rows are new, to the precision of the weights; every other bit is old."""
+    assert before.keys() == after.keys()
+    for each, value in before.items():
+        assert after[each].dtype == value.dtype
+        if each != name:
+            assert torch.equal(bits(after[each]), bits(value))
+    kept = [token_id for token_id in range(len(before[name])) if token_id not in rows]
+    assert torch.equal(bits(after[name][kept]), bits(before[name][kept]))
+    for token_id, row in rows.items():
+        assert torch.equal(after[name][token_id], torch.from_numpy(row).to(before[name].dtype))
+
+
+def files_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# What is written.
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_rows_are_new_and_every_other_bit_is_old(dtype, model, tmp_path):
+    weights = model / "model.safetensors"
+    converted = {name: value.to(dtype) for name, value in load_file(weights).items()}
+    save_file(converted, weights, metadata={"format": "pt"})
+    before = files_of(model)
+    assert write_model(model, tmp_path / "out", ModelEdit(rows=ROWS), {}) == ()
+    require_rows(tensors(model), tensors(tmp_path / "out"), "embeddings.word_embeddings.weight", ROWS)
+    after = files_of(tmp_path / "out")
+    assert {name for name in before | after if before.get(name) != after.get(name)} == {"model.safetensors"}
+    assert files_of(model) == before
+
+
+@pytest.mark.parametrize(
+    "kind", ["bert", "mpnet", "roberta", "xlm-roberta", "modernbert", "t5", "qwen3", "mistral", "gemma2"]
+)
+def test_a_loaded_model_has_the_new_rows(kind, tmp_path):
+    (save,) = (each.save for each in architectures.ARCHITECTURES if each.name == kind)
+    folder = architectures.saved(architectures.stacked(save(tmp_path / "backbone")), tmp_path / "model")
+    write_model(folder, tmp_path / "out", ModelEdit(rows=ROWS), {})
+    loaded = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    found = loaded[0].model.get_input_embeddings().weight.detach()
+    for token_id, row in ROWS.items():
+        assert np.array_equal(found[token_id].numpy(), row)
+
+
+def test_sharded_weights_are_edited_in_their_shard(model, tmp_path):
+    backbone = AutoModel.from_pretrained(model)
+    (model / "model.safetensors").unlink()
+    backbone.save_pretrained(model, max_shard_size="20KB")
+    assert len(list(model.glob("*.safetensors"))) > 2
+    file, name = embedding_tensor(model)
+    assert file.name.startswith("model-0")
+    write_model(model, tmp_path / "out", ModelEdit(rows=ROWS), {})
+    require_rows(tensors(model), tensors(tmp_path / "out"), name, ROWS)
+
+
+def test_tied_embeddings_stored_twice_are_both_edited(tmp_path):
+    folder = architectures.t5(tmp_path / "t5")
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.embed_tokens.weight"] = weights["shared.weight"].clone()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    write_model(folder, tmp_path / "out", ModelEdit(rows=ROWS), {})
+    after = tensors(tmp_path / "out")
+    assert torch.equal(after["encoder.embed_tokens.weight"], after["shared.weight"])
+    assert np.array_equal(after["shared.weight"][7].numpy(), ROWS[7])
+
+
+def test_weights_with_the_name_of_a_larger_model_are_found(model, tmp_path):
+    weights = {f"bert.{name}": value for name, value in tensors(model).items()}
+    weights["cls.predictions.decoder.weight"] = weights["bert.embeddings.word_embeddings.weight"].clone()
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    write_model(model, tmp_path / "out", ModelEdit(rows=ROWS), {})
+    require_rows(weights, tensors(tmp_path / "out"), "bert.embeddings.word_embeddings.weight", ROWS)
+
+
+def test_a_model_in_a_folder_of_modules_is_edited(tmp_path):
+    source = architectures.saved(architectures.static_model(), tmp_path / "static")
+    write_model(source, tmp_path / "out", ModelEdit(ROWS, TokenizerEdit(unreachable=(50,))), {})
+    loaded = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    assert np.array_equal(loaded[0].embedding.weight[7].detach().numpy(), ROWS[7])
+
+
+def test_a_direction_is_taken_out_before_vectors_are_normalised(model, tmp_path):
+    before = SentenceTransformer(str(model), device="cpu").encode(TEXTS)
+    centre = np.linspace(0.5, 2, 32, dtype=np.float32)
+    write_model(model, tmp_path / "out", ModelEdit(centre=centre), {})
+    loaded = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    after = loaded.encode(TEXTS)
+    unit = centre / np.linalg.norm(centre)
+    expected = before - np.outer(before @ unit, unit)
+    cosines = (after * expected).sum(1) / np.linalg.norm(after, axis=1) / np.linalg.norm(expected, axis=1)
+    assert np.allclose(cosines, 1, atol=1e-5)
+    assert np.allclose(after @ unit, 0, atol=1e-5)
+    assert [type(module).__name__ for module in loaded][-2:] != ["Normalize", "Dense"]
+
+
+def test_a_direction_can_be_taken_out_twice(model, tmp_path):
+    write_model(model, tmp_path / "one", ModelEdit(centre=np.ones(32, dtype=np.float32)), {})
+    write_model(tmp_path / "one", tmp_path / "two", ModelEdit(centre=np.eye(32, dtype=np.float32)[3]), {})
+    vectors = SentenceTransformer(str(tmp_path / "two"), device="cpu").encode(TEXTS)
+    assert np.abs(vectors[:, 3]).max() < 1e-5
+
+
+def test_notes_are_added_and_the_card_is_continued(model, tmp_path):
+    (model / "README.md").write_text("---\ntags: [a]\n---\n\n# Model\n")
+    write_model(model, tmp_path / "out", ModelEdit(), {"README.md": "## Repaired\n", "repair.json": "{}"})
+    assert (tmp_path / "out/README.md").read_text() == "---\ntags: [a]\n---\n\n# Model\n\n## Repaired\n"
+    assert (tmp_path / "out/repair.json").read_text() == "{}"
+
+
+def test_permissions_hidden_files_and_links_are_kept_as_files(model, tmp_path):
+    (model / ".gitattributes").write_text("*.safetensors filter=lfs\n")
+    (model / "config.json").chmod(0o440)
+    (model / "model.safetensors").chmod(0o444)
+    blob = tmp_path / "blob"
+    shutil.move(model / "tokenizer.json", blob)
+    (model / "tokenizer.json").symlink_to(blob)
+    content = blob.read_bytes()
+    write_model(model, tmp_path / "out", ModelEdit(ROWS, TokenizerEdit(unreachable=(50,))), {})
+    out = tmp_path / "out"
+    assert (out / ".gitattributes").is_file()
+    assert stat.S_IMODE((out / "config.json").stat().st_mode) == 0o440
+    assert stat.S_IMODE((out / "model.safetensors").stat().st_mode) == 0o444
+    assert not (out / "tokenizer.json").is_symlink()
+    assert blob.read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["blob", "model", "out"]
+
+
+def test_old_weights_in_other_formats_are_left_out_only_where_weights_change(model, tmp_path):
+    (model / "pytorch_model.bin").write_bytes(b"old")
+    (model / "onnx").mkdir()
+    (model / "onnx" / "model.onnx").write_bytes(b"old")
+    assert write_model(model, tmp_path / "rows", ModelEdit(rows=ROWS), {}) == ("onnx", "pytorch_model.bin")
+    assert not (tmp_path / "rows/onnx").exists()
+    edit = ModelEdit(tokenizer=TokenizerEdit(unreachable=(50,)))
+    assert write_model(model, tmp_path / "tokenizer", edit, {}) == ()
+    assert (tmp_path / "tokenizer/onnx/model.onnx").is_file()
+
+
+def test_an_empty_folder_is_filled_and_leftovers_are_removed(model, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / ".out.0123456789abcdef.unfinished").mkdir()
+    write_model(model, tmp_path / "out", ModelEdit(rows=ROWS), {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]
+
+
+# What is refused.
+
+
+def refused(model, target, edit=None, match=""):
+    """The edit is refused, and nothing is left behind."""
+    before = sorted(target.parent.rglob("*")) if target.parent.exists() else []
+    with pytest.raises(RepairError, match=match):
+        write_model(model, target, edit or ModelEdit(rows=ROWS), {"repair.json": "{}"})
+    assert (sorted(target.parent.rglob("*")) if target.parent.exists() else []) == before
+
+
+def test_a_folder_that_holds_something_is_left_alone(model, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    refused(model, tmp_path / "out", match="already holds something: pass a new folder")
+    (tmp_path / "file").write_text("mine")
+    refused(model, tmp_path / "file", match="is a file: pass a folder")
+    refused(model, model / "repaired", match="lies in the model folder")
+    refused(tmp_path / "none", tmp_path / "new", match="no model folder")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_place_is_refused(model, tmp_path):
+    (tmp_path / "place").mkdir(mode=0o555)
+    refused(model, tmp_path / "place" / "out", match="is read-only")
+
+
+def test_an_adapter_is_refused_with_a_reason(model, tmp_path):
+    (model / "adapter_config.json").write_text("{}")
+    refused(model, tmp_path / "out", match="holds an adapter, not whole weights: merge it")
+
+
+def test_pickled_weights_are_refused_with_advice(model, tmp_path):
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+    refused(model, tmp_path / "out", match="pickled: save them as safetensors first")
+    (model / "pytorch_model.bin").unlink()
+    refused(model, tmp_path / "out", match=r"has no model\.safetensors")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"\x02\0\0\0\0\0\0\0[]"])
+def test_damaged_weights_are_refused(content, model, tmp_path):
+    (model / "model.safetensors").write_bytes(content)
+    refused(model, tmp_path / "out", match=r"model\.safetensors is not a readable safetensors file")
+
+
+def test_quantized_weights_are_refused(model, tmp_path):
+    weights = tensors(model)
+    weights["embeddings.word_embeddings.weight"] = weights["embeddings.word_embeddings.weight"].to(torch.int8)
+    save_file(weights, model / "model.safetensors")
+    refused(model, tmp_path / "out", match="are stored as I8: rows can be written into")
+
+
+@pytest.mark.parametrize(
+    ("rows", "match"),
+    [
+        ({10**6: ROWS[7]}, "has 125 rows, and none for token 1000000"),
+        ({-1: ROWS[7]}, "none for token -1"),
+        ({7: ROWS[7][:5]}, r"has the shape \(5,\), and not \(32,\)"),
+        ({7: np.full(32, np.nan, dtype=np.float32)}, "row of token 7 is not finite"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(rows, match, model, tmp_path):
+    refused(model, tmp_path / "out", ModelEdit(rows=rows), match)
+
+
+def test_a_row_that_overflows_its_type_is_refused(model, tmp_path):
+    half = {name: value.half() for name, value in tensors(model).items()}
+    save_file(half, model / "model.safetensors")
+    huge = {7: np.full(32, 1e6, dtype=np.float32)}
+    refused(model, tmp_path / "out", ModelEdit(rows=huge), "row of token 7 is not finite in float16")
+
+
+def test_a_model_of_several_sets_of_embeddings_is_refused(model, tmp_path):
+    modules = json.loads((model / "modules.json").read_text())
+    modules[0]["type"] = "sentence_transformers.models.Router"
+    (model / "modules.json").write_text(json.dumps(modules))
+    refused(model, tmp_path / "out", match="has a Router with several sets of embeddings")
+
+
+def test_a_direction_that_is_none_is_refused(model, tmp_path):
+    zero = ModelEdit(centre=np.zeros(32, dtype=np.float32))
+    refused(model, tmp_path / "out", zero, "cannot be taken out")
+
+
+def test_an_impossible_edit_of_the_tokenizer_writes_nothing(model, tmp_path):
+    edit = ModelEdit(ROWS, TokenizerEdit(unreachable=(10**6,)))
+    refused(model, tmp_path / "out", edit, "has no token 1000000")
+
+
+def test_a_full_disk_leaves_nothing(model, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    refused(model, tmp_path / "out", match="no space is left; free some")

