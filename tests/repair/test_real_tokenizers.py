@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from sentence_transformers import SentenceTransformer
+from stickytoken.repair.model_folder import ModelEdit, write_model
+from stickytoken.repair.tokenizer_edit import TokenizerEdit, edited_tokenizer
 from tokenizers import Tokenizer
 
 import edited_tokenizers as edited
-from stickytoken.repair.model_folder import ModelEdit, write_model
-from stickytoken.repair.tokenizer_edit import TokenizerEdit, edited_tokenizer
 
 COUNT = 10_000
 WRITTEN = ("a [CLS] b", "[CLS]", "[CLS][CLS] [SEP]", "x[CLS]y", "[MASK] [UNK] [PAD]", "[cls]")
@@ -61,7 +61,7 @@ def test_an_entry_and_specials_of_t5(shared, texts, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("entries", [("There",), ("ĠThere",), ("Ġhappy", "There", "ĠThere")])
+@pytest.mark.parametrize("entries", [("There",), ("Ġhappy", "ĠThere")])
 def test_entries_of_roberta_with_and_without_a_leading_space(entries, shared, texts, tmp_path):
     folder = shared / "tokenizers" / "roberta-base"
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
