@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import planted
 import profiled
 import stickytoken
 from stickytoken.detection import model_files
@@ -69,6 +70,18 @@ def test_a_detection_of_a_named_model_records_its_files(own, tmp_path):
     model, _ = own
     run = profiled.detect_profile(str(model), tmp_path / "new")
     assert known(model, run.path)
+
+
+@pytest.mark.slow
+def test_the_command_records_the_files_unless_an_option_changes_the_model(
+    planted_folder, planted_options, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(model_files, "_SETTLED", 0)
+    for place, (options, records) in enumerate({(): True, ("--prompt", "the "): False}.items()):
+        run = tmp_path / str(place)
+        arguments = [*planted_options, "--out", run, "--no-report", *options]
+        assert planted.command("detect", planted_folder, *arguments).exit_code == 0
+        assert (run / "model.json").is_file() is records
 
 
 def test_a_detection_of_a_loaded_model_records_nothing(own, tmp_path):
