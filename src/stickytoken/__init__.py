@@ -20,6 +20,7 @@ from stickytoken.errors import (
 )
 
 if TYPE_CHECKING:
+    from stickytoken.cleaning import Cleaner
     from stickytoken.corpora import load_sentences
     from stickytoken.detection import Run, detect, judge, open_run, probe
     from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Cleaner",
     "Encoder",
     "EncodingError",
     "ExplainSettings",
@@ -66,6 +68,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Cleaner": "stickytoken.cleaning",
     "Encoder": "stickytoken.encoders",
     "ExplainSettings": "stickytoken.explanation",
     "ImpactSettings": "stickytoken.impacts",

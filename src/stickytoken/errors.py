@@ -19,6 +19,10 @@ class InputError(StickyTokenError):
     """A sentence file, pair file, token or setting that cannot be used."""
 
 
+class RefusedTextError(InputError):
+    """A text that a cleaner was told to refuse."""
+
+
 class ModelError(StickyTokenError):
     """A model or tokenizer that cannot be found, reached or used."""
 

@@ -59,5 +59,42 @@ def test_runs_of_other_words_and_phrases_are_found():
 
 
 def test_special_tokens_are_found_in_disguise_too():
-    text = "<|endof<|endoftext|>text|> ［ＳＥＰ］ [S\u200bEP] [sep]"
+    text = "<|endof<|endoftext|>text|> ［ＳＥＰ］ air [S\u200bEP] [sep]"
     assert [part for part, kind, _ in found(text)] == ["<|endoftext|>", "［ＳＥＰ］", "[S\u200bEP]"]
+
+
+def test_special_tokens_that_follow_each_other_are_one_span_with_a_count():
+    (span,) = find_spans("air [SEP] [SEP][SEP]", RULES)
+    assert (span.count, span.what, span.first_end) == (3, "[SEP]", 9)
+
+
+def test_a_run_that_holds_a_flagged_word_is_flagged():
+    (span,) = find_spans(
+        "flow able one two three able one two three able one two three able one two three", RULES
+    )
+    assert (span.kind, span.what, span.count) == (SpanKind.FLAGGED, "able", 4)
+    assert span.start == 5
+
+
+@pytest.mark.parametrize("word", ["the", "its", "a", "…"])
+def test_a_flagged_word_of_every_text_must_make_up_much_of_one(word):
+    rules = CleaningRules(words=(word,))
+    text = f"{word} shape of {word} nose and {word} tail in {word} flow near {word} wall of {word} duct here"
+    assert find_spans(text, rules) == []
+    assert find_spans(f"air {word} {word} {word} {word} {word} {word}", rules) != []
+
+
+def test_a_word_without_a_flag_is_found_where_it_stands_at_regular_distances():
+    words = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen".split()
+    text = " ".join(f"{word} zebra" if number % 2 else word for number, word in enumerate(words))
+    assert {kind for _, kind, _ in found(text)} == {SpanKind.INTERLEAVED}
+
+
+def test_a_word_that_keeps_company_is_in_ordinary_use():
+    """Six times the same word in a paragraph, as documents about a contract have it."""
+    text = (
+        "The contract was signed in May. Under the contract the seller delivers the goods, and the buyer "
+        "pays for them once the contract ends. Whoever breaks the contract pays damages. A new version of "
+        "the contract was drawn up in June, and the contract now covers repairs."
+    )
+    assert find_spans(text, RULES) == []

@@ -324,6 +324,7 @@ def test_what_is_loaded_is_noticed():
         ("demo",),
         ("scan",),
         ("check",),
+        ("clean",),
     ],
 )
 def test_help_loads_no_heavy_library(command):

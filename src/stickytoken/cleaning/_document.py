@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
@@ -76,13 +77,14 @@ class Document:
 
     def is_listed(self, places: Sequence[int]) -> bool:
         """Whether most copies stand one on each line, as in a list or table."""
-        starts = self.units.starts
-        gaps = len(places) - 1
-        single = sum(
-            self.text.count("\n", starts[place], starts[following]) == 1
-            for place, following in pairwise(places)
-        )
-        return single >= _MOST_OF * gaps
+        if not self._line_ends:
+            return False
+        lines = [bisect(self._line_ends, self.units.starts[place]) for place in places]
+        return sum(after - before == 1 for before, after in pairwise(lines)) >= _MOST_OF * (len(lines) - 1)
+
+    @cached_property
+    def _line_ends(self) -> list[int]:
+        return [match.start() for match in re.finditer("\n", self.text)]
 
     def bare(self, places: Sequence[int]) -> float:
         """Return the share of copies that stand between single spaces or at an end of the text."""

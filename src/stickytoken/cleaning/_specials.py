@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 from stickytoken.cleaning._alternation import alternation
 
@@ -13,24 +15,128 @@ _DISGUISED = re.compile(f"[{_INVISIBLE}\uff01-\uff5e]")
 _INVISIBLE_CHARACTER = re.compile(f"[{_INVISIBLE}]")
 
 
-def special_pattern(specials: Iterable[str]) -> re.Pattern[str] | None:
-    """Return a pattern for the texts of special tokens; None without any."""
-    source = alternation(text.strip() for text in specials)
-    return re.compile(source) if source else None
+class Found(NamedTuple):
+    """Special tokens that follow each other.
+
+    Attributes:
+        start: Offset of the first character.
+        end: Offset behind the last one.
+        name: The first token.
+        copies: How many there are.
+        first_end: Where the first ends.
+    """
+
+    start: int
+    end: int
+    name: str
+    copies: int
+    first_end: int
 
 
-def find_specials(text: str, pattern: re.Pattern[str] | None) -> Iterator[tuple[int, int, str]]:
-    """Yield start, end and name of each special token in a text."""
-    if pattern is None:
-        return
+class SpecialFinder:
+    """Finds the text of special tokens.
+
+    Args:
+        specials: Their texts.
+    """
+
+    def __init__(self, specials: Iterable[str]) -> None:
+        texts = {text.strip() for text in specials}
+        source = alternation(texts)
+        # Tokens that follow each other are one match.
+        self._pattern = re.compile(rf"(?P<first>{source})(?:\s*(?:{source}))*") if source else None
+        self._single = re.compile(source)
+        self._reach = max(map(len, texts), default=1) - 1
+
+    def find(self, text: str) -> Iterator[Found]:
+        """Yield the special tokens in a text, those that follow each other together."""
+        if self._pattern is None:
+            return
+        plain, places = _plain(text)
+        for match in self._pattern.finditer(plain):
+            copies = sum(1 for _ in self._single.finditer(plain, *match.span()))
+            start, end = places[match.start()], places[match.end() - 1] + 1
+            yield Found(start, end, match["first"], copies, places[match.end("first") - 1] + 1)
+
+    def starts(self, text: str) -> Iterator[tuple[int, str]]:
+        """Yield where each special token in a text begins, and its name."""
+        if self._pattern is not None:
+            plain, places = _plain(text)
+            for match in self._single.finditer(plain):
+                yield places[match.start()], match.group()
+
+    def find_nested(self, text: str) -> list[tuple[int, int, str]]:
+        """Find what to take out of a text so that no special token is left or arises.
+
+        Each removal joins what stands before and behind it, and only there a new special token can arise; so
+        the time is linear in the length of the text, however deep tokens are nested in each other.
+
+        Returns:
+            Start, end and the name of the innermost token of each part, in order.
+        """
+        plain, places = _plain(text)
+        if self._pattern is None or not self._pattern.search(plain):
+            return []
+        kept, names = self._kept(plain, self._pattern)
+        bounds = [(0, 0), *kept, (len(plain), len(plain))]
+        return [
+            (
+                places[end - 1] + 1 if end else 0,
+                places[start] if start < len(plain) else len(text),
+                names[end],
+            )
+            for (_, end), (start, _) in pairwise(bounds)
+            if end in names and start > end
+        ]
+
+    def _kept(self, plain: str, pattern: re.Pattern[str]) -> tuple[list[tuple[int, int]], dict[int, str]]:
+        """Return the parts of a text that are kept, and a name for each removal by where it begins."""
+        kept: list[tuple[int, int]] = []
+        names: dict[int, str] = {}
+        place = 0
+        while match := pattern.search(plain, place):
+            if match.start() > place:
+                kept.append((place, match.start()))
+            place, name = match.end(), match["first"]
+            while True:
+                before = self._tail(plain, kept)
+                joined = pattern.search(before + plain[place : place + self._reach])
+                if joined is None or joined.start() >= len(before):
+                    break
+                place += max(0, joined.end() - len(before))
+                _shorten(kept, len(before) - joined.start())
+            names[kept[-1][1] if kept else 0] = name
+        if place < len(plain):
+            kept.append((place, len(plain)))
+        return kept, names
+
+    def _tail(self, plain: str, kept: Sequence[tuple[int, int]]) -> str:
+        """Return the last characters that are kept, as many as a token that spans a joint can begin with."""
+        parts: list[str] = []
+        missing = self._reach
+        for start, end in reversed(kept):
+            parts.append(plain[max(start, end - missing) : end])
+            missing -= end - start
+            if missing <= 0:
+                break
+        return "".join(reversed(parts))
+
+
+def _shorten(kept: list[tuple[int, int]], characters: int) -> None:
+    """Take characters off the end of what is kept."""
+    while characters > 0:
+        start, end = kept.pop()
+        if end - start > characters:
+            kept.append((start, end - characters))
+        characters -= end - start
+
+
+def _plain(text: str) -> tuple[str, Sequence[int]]:
+    """Return a text without invisible and full-width characters, and the offset of each of its characters."""
     if text.isascii() or not _DISGUISED.search(text):
-        for match in pattern.finditer(text):
-            yield match.start(), match.end(), match.group()
-        return
+        return text, range(len(text))
     places = [place for place, each in enumerate(text) if not _INVISIBLE_CHARACTER.match(each)]
-    plain = "".join(_narrow(text[place]) for place in places)
-    for match in pattern.finditer(plain):
-        yield places[match.start()], places[match.end() - 1] + 1, match.group()
+    return "".join(_narrow(text[place]) for place in places), places
 
 
 def _narrow(character: str) -> str:

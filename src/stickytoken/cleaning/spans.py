@@ -14,7 +14,7 @@ from stickytoken.cleaning._document import Document
 from stickytoken.cleaning._flagged import FEWEST_COPIES, flagged_copies
 from stickytoken.cleaning._planted import planted_copies
 from stickytoken.cleaning._repeats import Stretch, stretches_of
-from stickytoken.cleaning._specials import find_specials, special_pattern
+from stickytoken.cleaning._specials import SpecialFinder
 from stickytoken.cleaning._units import UnitReader, Units
 from stickytoken.cleaning.rules import CleaningRules
 
@@ -22,6 +22,7 @@ _FINDERS = 32
 _CODE = frozenset("=()[]{}<>\"'*@#\\")
 _NAMES = _CODE | frozenset("_:/|")
 _SHORT = 2
+_SENTENCE_ENDS = frozenset(".?!")
 _MOST_OF = 0.75
 _HALF_OF = 0.5
 _VALUES = frozenset(("nan", "inf", "nil", "null", "none", "true", "false"))
@@ -39,7 +40,18 @@ class SpanKind(StrEnum):
     INTERLEAVED = "interleaved"
     """A copy of a word without a flag that was put among other words, as far as one can tell."""
 
+    @property
+    def phrase(self) -> str:
+        """What a sentence calls it."""
+        return _PHRASES[self]
 
+
+_PHRASES = {
+    SpanKind.FLAGGED: "copies of a sticky token",
+    SpanKind.SPECIAL: "the text of a special token",
+    SpanKind.RUN: "a run of a word or phrase",
+    SpanKind.INTERLEAVED: "copies of a word among other words",
+}
 _PRECEDENCE = (SpanKind.FLAGGED, SpanKind.SPECIAL, SpanKind.RUN, SpanKind.INTERLEAVED)
 
 
@@ -76,22 +88,29 @@ def find_spans(text: str, rules: CleaningRules) -> list[Span]:
     Returns:
         Spans in order, which do not overlap.
     """
-    return _finder(rules).find(text)
+    return finder_of(rules).find(text)
 
 
-class _Finder:
-    """Rules, prepared for many texts."""
+class SpanFinder:
+    """Rules, prepared for many texts.
+
+    Args:
+        rules: What to look for.
+
+    Attributes:
+        specials: Finds the text of special tokens.
+    """
 
     def __init__(self, rules: CleaningRules) -> None:
-        self._specials = special_pattern(rules.specials)
+        self.specials = SpecialFinder(rules.specials)
         self._reader = UnitReader(rules.words)
         self._copies = rules.longest_run + 1
 
     def find(self, text: str) -> list[Span]:
         """Find the spans of a text."""
         specials = [
-            Span(start, end, SpanKind.SPECIAL, what, 1, end)
-            for start, end, what in find_specials(text, self._specials)
+            Span(start, end, SpanKind.SPECIAL, name, copies, first_end)
+            for start, end, name, copies, first_end in self.specials.find(text)
         ]
         if specials:
             text = _blanked(text, specials)
@@ -111,7 +130,29 @@ class _Finder:
         planted = planted_copies(document, self._reader.flagged, runs)
         if not runs and not flagged and not planted:
             return []
-        return list(_spans_of(document.units, runs, flagged, planted))
+        return list(self._spans(document, runs, flagged, planted))
+
+    def _spans(
+        self, document: Document, runs: Sequence[Stretch], flagged: set[int], planted: set[int]
+    ) -> Iterator[Span]:
+        """Turn runs and single copies into spans."""
+        units = document.units
+        keys = units.keys
+        for run in runs:
+            places = range(run.first, run.last)
+            words = [key for key in keys[run.first : run.last] if key in self._reader.flagged]
+            if words and run.period == 1:
+                flagged.update(places)
+                continue
+            flagged.difference_update(places)
+            if words:
+                yield _span(units, places, SpanKind.FLAGGED, words[0], len(words), len(places))
+            else:
+                what = " ".join(keys[run.first : run.first + run.period])
+                yield _span(units, places, SpanKind.RUN, what, len(places) // run.period, run.period)
+        for found, kind in ((flagged, SpanKind.FLAGGED), (planted - flagged, SpanKind.INTERLEAVED)):
+            for group in _groups(document, sorted(found)):
+                yield _span(units, group, kind, keys[group[0]], len(group), 1)
 
     def _is_run(self, document: Document, stretch: Stretch) -> bool:
         """Whether a stretch is more than a row of numbers in a table, or a line of code."""
@@ -142,23 +183,6 @@ def _is_structured(document: Document, stretch: Stretch) -> bool:
     return lines >= (len(between) + 1) // stretch.period - 1 or names >= _HALF_OF * len(between)
 
 
-def _spans_of(units: Units, runs: Sequence[Stretch], flagged: set[int], planted: set[int]) -> Iterator[Span]:
-    """Turn runs and single copies into spans."""
-    keys = units.keys
-    for run in runs:
-        places = range(run.first, run.last)
-        words = [keys[place] for place in places if place in flagged]
-        flagged.difference_update(places)
-        if words:
-            yield _span(units, places, SpanKind.FLAGGED, words[0], len(words), len(places))
-        else:
-            what = " ".join(keys[run.first : run.first + run.period])
-            yield _span(units, places, SpanKind.RUN, what, len(places) // run.period, run.period)
-    for places_of_kind, kind in ((flagged, SpanKind.FLAGGED), (planted - flagged, SpanKind.INTERLEAVED)):
-        for group in _neighbours(sorted(places_of_kind)):
-            yield _span(units, group, kind, keys[group[0]], len(group), 1)
-
-
 def _span(units: Units, places: range, kind: SpanKind, what: str, count: int, first: int) -> Span:
     return Span(
         units.starts[places[0]],
@@ -170,13 +194,17 @@ def _span(units: Units, places: range, kind: SpanKind, what: str, count: int, fi
     )
 
 
-def _neighbours(places: list[int]) -> Iterator[range]:
-    """Group places that follow each other."""
+def _groups(document: Document, places: list[int]) -> Iterator[range]:
+    """Group places that follow each other, but not across a sign of the text itself, such as a full stop."""
+    units, text = document.units, document.text
     start = 0
     for number in range(1, len(places) + 1):
-        if number == len(places) or places[number] != places[number - 1] + 1:
-            yield range(places[start], places[number - 1] + 1)
-            start = number
+        if number < len(places) and places[number] == places[number - 1] + 1:
+            between = text[units.ends[places[number - 1]] : units.starts[places[number]]]
+            if not (between[:1].isspace() and between.strip() and _SENTENCE_ENDS.issuperset(between.strip())):
+                continue
+        yield range(places[start], places[number - 1] + 1)
+        start = number
 
 
 def _blanked(text: str, spans: Sequence[Span]) -> str:
@@ -203,5 +231,6 @@ def _without_overlaps(spans: list[Span]) -> list[Span]:
 
 
 @lru_cache(maxsize=_FINDERS)
-def _finder(rules: CleaningRules) -> _Finder:
-    return _Finder(rules)
+def finder_of(rules: CleaningRules) -> SpanFinder:
+    """Return the finder for some rules, prepared once."""
+    return SpanFinder(rules)

@@ -9,6 +9,7 @@ import typer
 from stickytoken.cli._group import WRONG_USAGE, CommandGroup
 from stickytoken.cli._help_page import PanelledCommand
 from stickytoken.cli.commands.check import check
+from stickytoken.cli.commands.clean import clean
 from stickytoken.cli.commands.demo import demo
 from stickytoken.cli.commands.detect import detect
 from stickytoken.cli.commands.embed import embed
@@ -24,7 +25,7 @@ from stickytoken.cli.commands.tokens import tokens
 from stickytoken.cli.commands.tune import tune
 
 _PANELS = {
-    "Commands": (tokens, detect, judge, show, probe, report, explain, impact, scan, check, demo),
+    "Commands": (tokens, detect, judge, show, probe, report, explain, impact, scan, clean, check, demo),
     "Sentence embeddings from language models": (embed, evaluate, tune),
 }
 

@@ -1,0 +1,52 @@
+"""The JSON file of a cleaner."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stickytoken.errors import InputError
+from stickytoken.validation import file_path
+
+_FORMAT = "stickytoken cleaner"
+_PARTS: Mapping[str, type] = {"rules": dict, "actions": dict, "replacement": str, "source": dict}
+
+
+def write_cleaner_file(path: str | Path, content: Mapping[str, Any]) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        InputError: The argument is not a path.
+        RunError: The file cannot be written.
+    """
+    from stickytoken.measurement.atomic import write_atomically
+
+    document = json.dumps({"format": _FORMAT, **content}, indent=2, ensure_ascii=True) + "\n"
+    write_atomically(file_path("the file of the cleaner", path), lambda stream: _write(stream, document))
+
+
+def read_cleaner_file(path: str | Path) -> dict[str, Any]:
+    """Read the parts of a file.
+
+    Raises:
+        InputError: The file cannot be read, or is not a cleaner.
+    """
+    place = file_path("the file of the cleaner", path)
+    try:
+        document = json.loads(place.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{place} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place} is not a cleaner: it is not JSON ({error})") from error
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        raise InputError(f"{place} is not a cleaner: write one with Cleaner.save or clean --rules-out")
+    for name, kind in _PARTS.items():
+        if not isinstance(document.get(name), kind):
+            raise InputError(f"{place} is damaged: its entry {name!r} is missing or of the wrong type")
+    return {name: document[name] for name in _PARTS}
+
+
+def _write(stream: Any, document: str) -> None:
+    stream.write(document.encode("ascii"))

@@ -1,0 +1,33 @@
+"""What goes with copies when they are taken out: one space, and the punctuation that joined them."""
+
+from __future__ import annotations
+
+import re
+
+from stickytoken.cleaning._edits import Edit
+
+_SIGNS = ",;:.!?…/|_~·-–—"
+_JOINING = re.compile(f"[{re.escape(_SIGNS)}]+")
+_INVISIBLE = "\u00ad\u034f\u200b\u200c\u200d\u2060\ufeff"
+
+
+def tidied(text: str, edit: Edit) -> Edit:
+    """Widen a removal so that what is left reads as if nothing had been there."""
+    start, end, replacement = edit
+    joints = set("".join(_JOINING.findall(text[start:end])))
+    if len(joints) > 1:
+        joints.update(_SIGNS)
+    while end < len(text) and (text[end] in joints or text[end] in _INVISIBLE):
+        end += 1
+    while start > 0 and text[start - 1] in _INVISIBLE:
+        start -= 1
+    if replacement:
+        return Edit(start, end, replacement)
+    open_before = start == 0 or text[start - 1].isspace()
+    open_behind = end == len(text) or text[end].isspace()
+    if open_before and open_behind:
+        if end < len(text):
+            end += 1
+        elif start > 0:
+            start -= 1
+    return Edit(start, end, replacement)

@@ -1,0 +1,226 @@
+"""What a cleaner takes out, what it leaves, and that it never has to be called twice."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stickytoken import Cleaner
+from stickytoken.cleaning import Action, CleaningRules, SpanKind, find_spans
+from stickytoken.errors import InputError, RefusedTextError, RunError
+
+RULES = CleaningRules(
+    words=("able", "contract", "☃", "'s", "禾"), specials=("[SEP]", "<|endoftext|>", "</s>")
+)
+CLEANER = Cleaner(RULES)
+PARTS = (
+    "able", "able ", "ABLE ", "contract ", "the ", "flow ", "very ", "buy now ", "x", " ", ", ", ".", "\n",
+    "[SEP]", "[SE", "P]", "<|endof", "text|>", "<|endoftext|>", "</", "s>", "\u200b", "\u0301", "ａｂｌｅ ",
+    "禾", "☃", "'s ", "\ud800",
+)  # fmt: skip
+texts = st.lists(
+    st.tuples(st.sampled_from(PARTS), st.sampled_from((1, 1, 1, 2, 4, 5))).map(
+        lambda each: each[0] * each[1]
+    ),
+    max_size=40,
+).map("".join)
+
+
+def without(text, removals):
+    for removal in reversed(removals):
+        text = text[: removal.start] + text[removal.end :]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("able able able able the flow", "the flow"),
+        ("the flow able able able able", "the flow"),
+        ("the flow ABLE, Able, able, aBLE", "the flow"),
+        ("able, able, able, able, the flow", "the flow"),
+        ("a normal pregnancyableableableable", "a normal pregnancy"),
+        ("flow able the able the able the able the", "flow"),
+        ("the able flow able is able of able air", "the flow is of air"),
+        ("very very very very good", "very good"),
+        ("buy now buy now buy now buy now!", "buy now!"),
+        ("air [SEP] flow", "air flow"),
+        ("<|endof<|endof<|endoftext|>text|>text|>air", "air"),
+        ("<|endofableableableabletext|>air", "air"),
+        ("☃☃☃☃ air", "air"),
+        ("flow\u200bable\u200bable\u200bable\u200bable\u200b air", "flow air"),
+        ("She was able to sign the contract.", "She was able to sign the contract."),
+        ("  two  spaces \t and a tab \r\n", "  two  spaces \t and a tab \r\n"),
+    ],
+)
+def test_a_text_is_as_if_nothing_had_been_put_in(text, cleaned):
+    assert CLEANER(text) == cleaned
+
+
+@given(texts)
+@settings(max_examples=150, deadline=None)
+def test_a_cleaned_text_is_clean_and_removals_are_parts_of_the_original(text):
+    once = CLEANER.clean(text)
+    assert find_spans(once.text, RULES) == []
+    assert CLEANER(once.text) == once.text
+    assert without(text, once.removals) == once.text
+
+
+@pytest.mark.slow
+def test_ten_thousand_nested_and_overlapping_texts_reach_a_fixed_point():
+    generator = random.Random(7)
+    for _ in range(10_000):
+        text = "".join(generator.choice(PARTS) for _ in range(generator.randint(1, 25)))
+        for _ in range(generator.randint(0, 3)):
+            place = generator.randint(0, len(text))
+            text = (
+                text[:place] + generator.choice(("[SEP]", "<|endoftext|>", " able" * 4, text)) + text[place:]
+            )
+        once = CLEANER(text)
+        assert CLEANER(once) == once
+        assert not any(special in once for special in RULES.specials)
+
+
+@given(texts)
+@settings(max_examples=80, deadline=None)
+def test_every_mixture_of_actions_ends(text):
+    mixed = Cleaner(RULES, {"special": "escape", "flagged": "replace", "run": "report"}, replacement="~")
+    once = mixed.clean(text)
+    assert mixed(once.text) == once.text
+    assert not any(special in once.text for special in RULES.specials)
+    assert {span.kind for span in once.reported} <= {SpanKind.RUN}
+
+
+def test_text_nested_too_deep_to_be_ordinary_takes_a_few_rounds_all_the_same():
+    """Taking out each level makes the copies of the level around it neighbours."""
+    text = "able able able able"
+    for level in range(400):
+        word = ("contract", "able")[level % 2]
+        text = f"{word} {word} q{level} r{level} {text} {word} {word}"
+    once = CLEANER(text)
+    assert CLEANER(once) == once
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "able " * 200_000,
+        "able" * 250_000,
+        "aab" * 333_000,
+        "[SEP] " * 160_000,
+        "<|endof" * 70_000 + "text|>" * 70_000,
+        "buy it now " * 90_000,
+        "able\u200b" * 120_000,
+        "a" * 1_000_000,
+    ],
+    ids=lambda text: text[:12],
+)
+@pytest.mark.slow
+def test_the_time_is_linear_in_the_length(text):
+    """A megabyte takes about a second; a search that is not linear would take hours."""
+
+    def seconds(part):
+        started = time.process_time()
+        CLEANER(part)
+        return time.process_time() - started
+
+    tenth, whole = seconds(text[: len(text) // 10]), seconds(text)
+    assert whole < 40 * max(tenth, 0.05)
+
+
+def test_actions_say_what_is_done_with_each_kind():
+    text = "air [SEP] able able able able"
+    assert Cleaner(RULES, {"special": "escape"})(text) == "air [ SEP]"
+    assert Cleaner(RULES, {SpanKind.FLAGGED: Action.REPLACE})(text) == "air …"
+    reported = Cleaner(RULES, {"flagged": "report", "special": "report"}).clean(text)
+    assert (reported.text, reported.removals) == (text, ())
+    assert [span.kind for span in reported.reported] == [SpanKind.SPECIAL, SpanKind.FLAGGED]
+    with pytest.raises(RefusedTextError, match=r"special token \('\[SEP\]'\) at character 4"):
+        Cleaner(RULES, {"special": "refuse"})(text)
+
+
+def test_a_special_token_among_flagged_copies_is_taken_out_though_the_copies_stay():
+    assert Cleaner(RULES, {"flagged": "report"})("able able [SEP] able able air") == "able able able able air"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Cleaner(RULES, {"run": "escape"}), "only special tokens can be escaped"),
+        (lambda: Cleaner(RULES, {"runs": "remove"}), "'runs' is no kind of finding: use one of flagged"),
+        (lambda: Cleaner(RULES, {"run": "drop"}), "'drop' is no action"),
+        (lambda: Cleaner(RULES, ["run"]), "actions is"),
+        (lambda: Cleaner(("able",)), "pass CleaningRules"),
+        (lambda: Cleaner(RULES, replacement="gone"), "no letters"),
+        (lambda: Cleaner(RULES, replacement="☃"), "which the rules are about"),
+        (lambda: CLEANER(b"able"), "pass a string"),
+        (lambda: CleaningRules(words=("able", " ")), "not blank"),
+        (lambda: CleaningRules(words="able"), "pass a list"),
+        (lambda: CleaningRules(longest_run=1), "at least 2"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+# Files.
+
+
+def test_a_cleaner_is_read_as_it_was_written(tmp_path):
+    cleaner = Cleaner(RULES, {"run": "report"}, replacement="~", source={"model": "minilm"})
+    cleaner.save(tmp_path / "cleaner.json")
+    again = Cleaner.from_file(tmp_path / "cleaner.json")
+    assert (again.rules, again.actions, again.replacement, again.source) == (
+        RULES, cleaner.actions, "~", {"model": "minilm"},
+    )  # fmt: skip
+    assert (tmp_path / "cleaner.json").read_bytes().isascii()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("{}", "is not a cleaner"),
+        ('{"format": "stickytoken cleaner"}', "entry 'rules' is missing"),
+    ],
+)
+def test_a_file_that_is_no_cleaner_is_refused(tmp_path, content, message):
+    (tmp_path / "cleaner.json").write_text(content)
+    with pytest.raises(InputError, match=message):
+        Cleaner.from_file(tmp_path / "cleaner.json")
+
+
+@pytest.mark.parametrize(("entry", "value"), [("version", 2), ("words", "able"), ("unknown", 1)])
+def test_damaged_rules_are_refused(tmp_path, entry, value):
+    CLEANER.save(tmp_path / "cleaner.json")
+    content = json.loads((tmp_path / "cleaner.json").read_text())
+    content["rules"][entry] = value
+    (tmp_path / "cleaner.json").write_text(json.dumps(content))
+    with pytest.raises(InputError):
+        Cleaner.from_file(tmp_path / "cleaner.json")
+
+
+def test_files_that_cannot_be_read_or_written_are_named(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        Cleaner.from_file(tmp_path / "nowhere.json")
+    with pytest.raises(RunError, match="cannot be written"):
+        CLEANER.save(tmp_path / "nowhere" / "cleaner.json")
+
+
+@pytest.mark.slow
+def test_a_cleaner_from_a_file_loads_nothing_heavy(tmp_path):
+    CLEANER.save(tmp_path / "cleaner.json")
+    code = (
+        "import sys; from stickytoken import Cleaner\n"
+        f"assert Cleaner.from_file({str(tmp_path / 'cleaner.json')!r})('able able able able air') == 'air'\n"
+        "print(sorted({'torch', 'numpy', 'polars', 'pydantic', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
