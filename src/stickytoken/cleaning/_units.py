@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,9 +38,9 @@ class UnitReader:
     """
 
     def __init__(self, flagged: Iterable[str]) -> None:
-        texts = {unicodedata.normalize("NFKC", text.strip()).casefold() for text in flagged} - {""}
-        words = {key_of(text) for text in texts if text.isalnum()}
-        self._literals = {text for text in texts if not text.isalnum()}
+        texts = {text.strip() for text in flagged} - {""}
+        words = {key_of(text) for text in texts if key_of(text).isalnum()}
+        self._literals = {text.casefold() for text in texts if not key_of(text).isalnum()}
         self.flagged = frozenset(words | self._literals)
         self._words = WordReader(words)
         ascii_literals = sorted(text for text in self._literals if text.isascii())

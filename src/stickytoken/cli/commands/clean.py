@@ -148,6 +148,6 @@ def _tell(totals: LineTotals, file: Path) -> None:
         line, byte = totals.first_undecoded
         name = "standard input" if file == Path("-") else str(file)
         inform(
-            f"{totals.undecoded:,} of {totals.lines:,} lines of {name} not UTF-8, first line {line:,} at byte "
-            f"{byte:,}; passed on as they are"
+            f"{totals.undecoded:,} of {totals.lines:,} lines of {name} not UTF-8, first line {line:,} at "
+            f"byte {byte:,}; passed on as they are"
         )
