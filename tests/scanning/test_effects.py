@@ -12,9 +12,9 @@ from stickytoken import load_encoder, scan
 from stickytoken.cleaning import find_spans
 from stickytoken.errors import InputError, RunError
 from stickytoken.methods.token_effects import TokenEffects
+from stickytoken.scanning._examining import examine
 from stickytoken.scanning._measuring import predicted_shifts
 from stickytoken.scanning._panel import Panel
-from stickytoken.scanning.examining import examine
 from stickytoken.scanning.scan import scan_documents
 
 COUNTS = (2, 3, 4, 6, 8, 12, 16, 24)

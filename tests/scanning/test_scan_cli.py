@@ -139,7 +139,7 @@ def test_bad_input_ends_with_one_line(scanned_run, place, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_interrupt_keeps_what_was_scanned_and_leaves_no_process(scanned_run, tmp_path):
+def test_an_interrupt_keeps_what_was_scanned(scanned_run, tmp_path):
     texts = scanned.documents(500) * 200
     (tmp_path / "own.txt").write_text("\n".join(texts) + "\n")
     arguments = ["scan", scanned_run, tmp_path / "own.txt", "--folder", tmp_path / "scan", "--workers", "2"]

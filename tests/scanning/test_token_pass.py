@@ -11,11 +11,11 @@ import scanned
 from stickytoken import open_run, scan
 from stickytoken.cleaning import find_spans
 from stickytoken.errors import InputError, RunError
-from stickytoken.scanning import _batches, _workers, examining
+from stickytoken.scanning import _batches, _examining, _workers
 from stickytoken.scanning._batches import batched
+from stickytoken.scanning._examining import examine
 from stickytoken.scanning._keeping import MemoryKeeper
 from stickytoken.scanning._token_pass import TokenPass
-from stickytoken.scanning.examining import examine
 from stickytoken.scanning.reading.columns import Wanted
 from stickytoken.scanning.reading.documents import Document
 from stickytoken.scanning.reading.opening import open_documents
@@ -144,7 +144,7 @@ def test_a_long_document_is_searched_in_segments(monkeypatch):
     before, behind = scanned.documents(2)
     text = f"{before} {scanned.copies()} {behind}"
     whole = examine(text, scanned.RULES)
-    monkeypatch.setattr(examining, "_SEGMENT", 100)
+    monkeypatch.setattr(_examining, "_SEGMENT", 100)
     assert examine(text, scanned.RULES) == whole
 
 

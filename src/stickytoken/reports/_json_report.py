@@ -6,13 +6,13 @@ from dataclasses import asdict
 from typing import Any
 
 from stickytoken.reports._glossary import glossary
+from stickytoken.reports._scan_section import shown_scans
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.explanation_section import ExplainedToken, explained_tokens
 from stickytoken.reports.facts import headline, method_description, notes, run_details, tone
 from stickytoken.reports.figure_set import curves_of, report_figures
 from stickytoken.reports.figures.figure import ReportFigure
-from stickytoken.reports.scan_section import shown_scans
 from stickytoken.reports.token_table import flagged_rows
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from stickytoken.reports._escaping import number, plain, spaced
 from stickytoken.reports._glossary import glossary
+from stickytoken.reports._scan_section import ShownScan, shown_scans
 from stickytoken.reports.cards import Card, cards
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.explanation_section import ExplainedToken, explained_tokens
 from stickytoken.reports.facts import headline, key_facts, method_description, notes, run_details
 from stickytoken.reports.figure_set import report_figures
-from stickytoken.reports.scan_section import ShownScan, shown_scans
 from stickytoken.reports.token_table import columns, flagged_rows
 from stickytoken.visible_text import markdown
 

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from stickytoken.reports._escaping import json_for_html
 from stickytoken.reports._glossary import glossary
+from stickytoken.reports._scan_section import shown_scans
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.explanation_section import explained_tokens
@@ -20,7 +21,6 @@ from stickytoken.reports.facts import headline, key_facts, method_description, n
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.figures.style import template
-from stickytoken.reports.scan_section import shown_scans
 from stickytoken.reports.templating import environment, packaged
 from stickytoken.reports.token_table import columns, flagged_rows
 

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stickytoken.methods.profile.verdict import SEVERITY_BOUNDS, Severity
 from stickytoken.scanning._effect_pass import COLUMNS as EFFECTS
 from stickytoken.scanning._effect_pass import EffectPass, found_in
 from stickytoken.scanning._keeping import Keeper
+from stickytoken.scanning._settings import Effect
 from stickytoken.scanning._token_pass import Tally
-from stickytoken.scanning.settings import Effect
 
 SCHEMA: dict[str, Any] = {
     "number": pl.Int64,
@@ -36,7 +35,10 @@ SCHEMA: dict[str, Any] = {
     "severity": pl.String,
     "matters": pl.Boolean,
 }
-_MATTERS = SEVERITY_BOUNDS[Severity.SERIOUS]
+# Small, medium and large effects (Cohen 1988), as a run grades its tokens.
+_GRADES = ("negligible", "mild", "serious", "severe")
+_BOUNDS = (0.2, 0.5, 0.8)
+_MATTERS = 0.5
 
 
 def documents_table(
@@ -80,11 +82,9 @@ def _frame(found: Sequence[Mapping[str, Any]], effects: Mapping[str, Any] | None
 def _graded(table: pl.DataFrame, kind: Effect, spread: float) -> pl.DataFrame:
     shift = pl.col("shift" if kind is Effect.MEASURED else "predicted")
     effects = (table.select(shift).to_series() / spread).to_numpy()
-    names = (Severity.NEGLIGIBLE, *SEVERITY_BOUNDS)
-    grades = np.digitize(effects, tuple(SEVERITY_BOUNDS.values()))
+    grades = np.digitize(effects, _BOUNDS)
     severities = [
-        None if np.isnan(effect) else names[grade].value
-        for effect, grade in zip(effects, grades, strict=True)
+        None if np.isnan(effect) else _GRADES[grade] for effect, grade in zip(effects, grades, strict=True)
     ]
     return table.with_columns(
         effect=pl.Series(effects, dtype=pl.Float64).fill_nan(None),

@@ -20,8 +20,8 @@ from stickytoken.methods.token_effects import TokenEffects
 from stickytoken.scanning._keeping import Keeper
 from stickytoken.scanning._measuring import measured_shifts, predicted_shifts
 from stickytoken.scanning._panel import Panel, Texts, Vectors, encoded_panel
+from stickytoken.scanning._settings import Effect
 from stickytoken.scanning._token_pass import TOKENS, Tally
-from stickytoken.scanning.settings import Effect
 
 COLUMNS = ("shift", "rise", "moves_up", "predicted")
 

@@ -11,9 +11,9 @@ from typing import Any
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.measurement.progress import Progress, ProgressCallback
 from stickytoken.scanning._batches import Batch, batched
+from stickytoken.scanning._examining import KEPT_TEXT
 from stickytoken.scanning._keeping import Keeper
 from stickytoken.scanning._workers import Finding, examined
-from stickytoken.scanning.examining import KEPT_TEXT
 from stickytoken.scanning.reading.documents import Collection, Document, Meter
 
 TOKENS = "tokens"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import polars as pl
 
 from stickytoken.scanning._effect_pass import EffectPass
+from stickytoken.scanning._record import EffectRecord, ScanResultRecord, SkippedRecord, SourceRecord
+from stickytoken.scanning._settings import Effect
 from stickytoken.scanning._token_pass import Tally
-from stickytoken.scanning.record import EffectRecord, ScanResultRecord, SkippedRecord, SourceRecord
-from stickytoken.scanning.settings import Effect
 
 _SOURCES = 100
 _LEAST_COMPARED = 10

@@ -11,7 +11,7 @@ import sys
 from typing import BinaryIO
 
 from stickytoken.cleaning.rules import CleaningRules
-from stickytoken.scanning.examining import examine
+from stickytoken.scanning._examining import examine
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:

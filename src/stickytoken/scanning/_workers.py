@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.errors import RunError
-from stickytoken.scanning.examining import examine
+from stickytoken.scanning._examining import examine
 
 Finding: TypeAlias = dict[str, Any] | None
 Batch = TypeVar("Batch")

@@ -11,7 +11,7 @@ from stickytoken.errors import RunError
 from stickytoken.measurement.resume import Kind
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.scanning._documents_table import SCHEMA, worst_first
-from stickytoken.scanning.record import SCAN_SCHEMA_VERSION, ScanRecord, ScanResultRecord
+from stickytoken.scanning._record import SCAN_SCHEMA_VERSION, ScanRecord, ScanResultRecord
 from stickytoken.validation import file_path
 
 SCAN = "scan"

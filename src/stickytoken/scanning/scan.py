@@ -27,16 +27,16 @@ from stickytoken.scanning._documents_table import documents_table
 from stickytoken.scanning._effect_pass import EffectPass
 from stickytoken.scanning._keeping import FolderKeeper, Keeper, MemoryKeeper
 from stickytoken.scanning._panel import MOST_QUERIES, QUERIES, REFERENCE, Panel, panel_texts
+from stickytoken.scanning._record import SCAN_SCHEMA_VERSION, ScanRecord
+from stickytoken.scanning._settings import Effect
 from stickytoken.scanning._token_pass import Tally, TokenPass
 from stickytoken.scanning._totals import totals
 from stickytoken.scanning._workers import available_cores
 from stickytoken.scanning.reading.columns import Wanted
 from stickytoken.scanning.reading.documents import Collection
 from stickytoken.scanning.reading.opening import DocumentSource, open_documents
-from stickytoken.scanning.record import SCAN_SCHEMA_VERSION, ScanRecord
 from stickytoken.scanning.results import DOCUMENTS_FILE, SCAN, SCANS, Scan
 from stickytoken.scanning.rules import rules_of
-from stickytoken.scanning.settings import Effect
 from stickytoken.validation import file_path, require_callable, shown, whole_number
 
 _IDENTITY_VERSION = 1

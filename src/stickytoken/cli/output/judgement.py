@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from stickytoken.cli.output._spreadsheet import harmless
 from stickytoken.cli.output.console import inform, print_line, print_table
-from stickytoken.cli.output.spreadsheet import harmless
 
 if TYPE_CHECKING:
     import polars as pl

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from stickytoken.errors import InputError
+from stickytoken.scanning.reading._files import collection_in
+from stickytoken.scanning.reading._given import given_collection
+from stickytoken.scanning.reading._hub import HUB, hub_collection
+from stickytoken.scanning.reading._json_lines import json_documents
+from stickytoken.scanning.reading._text_file import line_documents
 from stickytoken.scanning.reading.columns import Wanted
 from stickytoken.scanning.reading.documents import Collection, Meter, Numbering, Record
-from stickytoken.scanning.reading.files import collection_in
-from stickytoken.scanning.reading.given import given_collection
-from stickytoken.scanning.reading.hub import HUB, hub_collection
-from stickytoken.scanning.reading.json_lines import json_documents
-from stickytoken.scanning.reading.text_file import line_documents
 from stickytoken.validation import file_path
 
 STDIN = "-"

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from stickytoken.errors import InputError
+from stickytoken.scanning.reading._lines import Line, UnreadableError, decoded, lines
 from stickytoken.scanning.reading.columns import Columns, Place, Wanted, choose_columns, record_of
 from stickytoken.scanning.reading.documents import Document, Meter, Numbering, Record, Skipped, unicode_text
-from stickytoken.scanning.reading.lines import Line, UnreadableError, decoded, lines
 
 # Rows that are looked at to learn which columns there are.
 _LOOKED_AT = 100

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
 from stickytoken.errors import InputError
+from stickytoken.scanning.reading._lines import UnreadableError, decoded_bytes, lines
 from stickytoken.scanning.reading.columns import Place, Wanted, choose_columns, record_of
 from stickytoken.scanning.reading.documents import Meter, Numbering, Record, Skipped
-from stickytoken.scanning.reading.lines import UnreadableError, decoded_bytes, lines
 
 if TYPE_CHECKING:
     from _csv import Reader

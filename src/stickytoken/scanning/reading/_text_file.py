@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from stickytoken.scanning.reading._lines import UnreadableError, decoded, decoded_bytes, lines
 from stickytoken.scanning.reading.columns import Place
 from stickytoken.scanning.reading.documents import Document, Meter, Numbering, Record, Skipped
-from stickytoken.scanning.reading.lines import UnreadableError, decoded, decoded_bytes, lines
 
 
 def line_documents(

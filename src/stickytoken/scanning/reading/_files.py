@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stickytoken.errors import InputError
+from stickytoken.scanning.reading._json_lines import json_documents
+from stickytoken.scanning.reading._parquet import parquet_documents
+from stickytoken.scanning.reading._separated import separated_documents
+from stickytoken.scanning.reading._text_file import line_documents, whole_file
 from stickytoken.scanning.reading.columns import Wanted
 from stickytoken.scanning.reading.documents import Collection, Meter, Numbering, Record, Skipped
-from stickytoken.scanning.reading.json_lines import json_documents
-from stickytoken.scanning.reading.parquet import parquet_documents
-from stickytoken.scanning.reading.separated import separated_documents
-from stickytoken.scanning.reading.text_file import line_documents, whole_file
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _JSON_LINES = (".jsonl", ".ndjson")
