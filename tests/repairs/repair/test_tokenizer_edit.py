@@ -6,9 +6,6 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stickytoken.repair.tokenizer_edit import TokenizerEdit, edited_tokenizer, read_pipeline, splittable
-from stickytoken.repair.tokenizer_edit._merges import Merges, merged
-from stickytoken.repair.tokenizer_edit._pieces import segmentable, word_pieces
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer
 
@@ -16,6 +13,9 @@ import edited_tokenizers as edited
 import tiny
 import tiny_architectures as architectures
 from stickytoken.errors import RepairError
+from stickytoken.repairs.tokenizer_edit import TokenizerEdit, edited_tokenizer, read_pipeline, splittable
+from stickytoken.repairs.tokenizer_edit._merges import Merges, merged
+from stickytoken.repairs.tokenizer_edit._pieces import segmentable, word_pieces
 
 TEXTS = [*tiny.sentences(200), *architectures.HOSTILE_TEXTS]
 KINDS = {

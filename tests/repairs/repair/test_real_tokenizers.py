@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from sentence_transformers import SentenceTransformer
-from stickytoken.repair.model_folder import ModelEdit, write_model
-from stickytoken.repair.tokenizer_edit import TokenizerEdit, edited_tokenizer
 from tokenizers import Tokenizer
 
 import edited_tokenizers as edited
+from stickytoken.repairs.model_folder import ModelEdit, write_model
+from stickytoken.repairs.tokenizer_edit import TokenizerEdit, edited_tokenizer
 
 COUNT = 10_000
 WRITTEN = ("a [CLS] b", "[CLS]", "[CLS][CLS] [SEP]", "x[CLS]y", "[MASK] [UNK] [PAD]", "[cls]")

@@ -5,13 +5,13 @@ import itertools
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
-from stickytoken.repair.affected import affected_documents
-from stickytoken.repair.model_folder import ModelEdit, write_model
-from stickytoken.repair.tokenizer_edit import TokenizerEdit, read_pipeline
 
 import tiny
 import tiny_architectures as architectures
 from stickytoken.errors import RepairError
+from stickytoken.repairs.affected import affected_documents
+from stickytoken.repairs.model_folder import ModelEdit, write_model
+from stickytoken.repairs.tokenizer_edit import TokenizerEdit, read_pipeline
 
 TEXTS = [*tiny.sentences(60), "a [CLS] b", "", "bird bird bird bird", "river " * 100 + "stone"]
 

@@ -5,9 +5,9 @@ import time
 
 import numpy as np
 import pytest
-from stickytoken.repair.model_folder import ModelEdit, write_model
 
 import planted
+from stickytoken.repairs.model_folder import ModelEdit, write_model
 
 EDIT = ModelEdit(rows={7: np.ones(32, dtype=np.float32)})
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from stickytoken.repair.model_folder import ModelEdit, embedding_tensor, write_model
-from stickytoken.repair.tokenizer_edit import TokenizerEdit
 from transformers import AutoModel
 
 import tiny_architectures as architectures
 from stickytoken.errors import RepairError
+from stickytoken.repairs.model_folder import ModelEdit, embedding_tensor, write_model
+from stickytoken.repairs.tokenizer_edit import TokenizerEdit
 
 ROWS = {7: np.linspace(-1, 1, 32, dtype=np.float32), 60: np.full(32, 0.1, dtype=np.float32)}
 TEXTS = ["the river sings.", "a teacher mends the winter road near the garden."]
