@@ -1,4 +1,4 @@
-"""Find, explain and measure sticky tokens in text embedding models.
+"""Find, explain, measure and repair sticky tokens in text embedding models.
 
 Importing this package is cheap: torch is imported when a model is loaded.
 """
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from stickytoken.impacts import ImpactSettings, impact, open_impact
     from stickytoken.methods.profile.settings import ProfileSettings
     from stickytoken.methods.std.settings import StdSettings
+    from stickytoken.repairs import Repair, open_repair, repair
     from stickytoken.reports import report
     from stickytoken.scanning.scan import scan
 
@@ -44,6 +45,7 @@ __all__ = [
     "MissingExtraError",
     "ModelError",
     "ProfileSettings",
+    "Repair",
     "RepairError",
     "Run",
     "RunError",
@@ -61,8 +63,10 @@ __all__ = [
     "load_sentences",
     "load_tokenizer",
     "open_impact",
+    "open_repair",
     "open_run",
     "probe",
+    "repair",
     "report",
     "scan",
 ]
@@ -73,6 +77,7 @@ _HOMES = {
     "ExplainSettings": "stickytoken.explanation",
     "ImpactSettings": "stickytoken.impacts",
     "ProfileSettings": "stickytoken.methods.profile.settings",
+    "Repair": "stickytoken.repairs",
     "Run": "stickytoken.detection",
     "StdSettings": "stickytoken.methods.std.settings",
     "analyze_vocabulary": "stickytoken.encoders",
@@ -85,8 +90,10 @@ _HOMES = {
     "load_sentences": "stickytoken.corpora",
     "load_tokenizer": "stickytoken.encoders",
     "open_impact": "stickytoken.impacts",
+    "open_repair": "stickytoken.repairs",
     "open_run": "stickytoken.detection",
     "probe": "stickytoken.detection",
+    "repair": "stickytoken.repairs",
     "report": "stickytoken.reports",
     "scan": "stickytoken.scanning.scan",
 }

@@ -22,8 +22,10 @@ from stickytoken import (
     load_sentences,
     load_tokenizer,
     open_impact,
+    open_repair,
     open_run,
     probe,
+    repair,
     report,
 )
 from stickytoken.corpora.pairs import SentencePair
@@ -187,9 +189,15 @@ def test_impact_refuses_what_it_cannot_use(encoder, name, value):
     one_line(error)
 
 
-@wrong_arguments("report.run", "open_run.path", "open_impact.path")
+@wrong_arguments("report.run", "repair.run", "open_run.path", "open_impact.path", "open_repair.path")
 def test_what_is_no_run_is_refused(name, value):
-    opening = {"report.run": report, "open_run.path": open_run, "open_impact.path": open_impact}[name]
+    opening = {
+        "report.run": report,
+        "repair.run": lambda run: repair(run, out="out"),
+        "open_run.path": open_run,
+        "open_impact.path": open_impact,
+        "open_repair.path": open_repair,
+    }[name]
     with pytest.raises(StickyTokenError) as error:
         opening(value)
     one_line(error)

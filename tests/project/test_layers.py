@@ -318,6 +318,7 @@ def test_what_is_loaded_is_noticed():
         ("report",),
         ("explain",),
         ("impact",),
+        ("repair",),
         ("embed",),
         ("evaluate",),
         ("tune",),

@@ -24,6 +24,7 @@ _KEPT = {
     "explain": "what was written to its folder is kept; run the same command again to continue",
     "impact": "finished measurements are kept; run the same command again to continue",
     "scan": "what was scanned is kept; run the same command again to continue",
+    "repair": "nothing was written to the output folder",
     "demo": "the web app has stopped",
 }
 

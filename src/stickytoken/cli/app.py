@@ -18,6 +18,7 @@ from stickytoken.cli.commands.explain import explain
 from stickytoken.cli.commands.impact import impact
 from stickytoken.cli.commands.judge import judge
 from stickytoken.cli.commands.probe import probe
+from stickytoken.cli.commands.repair import repair
 from stickytoken.cli.commands.report import report
 from stickytoken.cli.commands.scan import scan
 from stickytoken.cli.commands.show import show
@@ -25,14 +26,28 @@ from stickytoken.cli.commands.tokens import tokens
 from stickytoken.cli.commands.tune import tune
 
 _PANELS = {
-    "Commands": (tokens, detect, judge, show, probe, report, explain, impact, scan, clean, check, demo),
+    "Commands": (
+        tokens,
+        detect,
+        judge,
+        show,
+        probe,
+        report,
+        explain,
+        impact,
+        repair,
+        scan,
+        clean,
+        check,
+        demo,
+    ),
     "Sentence embeddings from language models": (embed, evaluate, tune),
 }
 
 app = typer.Typer(
     name="stickytoken",
     cls=CommandGroup,
-    help="Find, prove and measure sticky tokens in text embedding models.",
+    help="Find, prove, measure and repair sticky tokens in text embedding models.",
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )

@@ -15,6 +15,7 @@ from stickytoken.demo.startup import Startup
 from stickytoken.demo.tabs.compare_tab import compare_tab
 from stickytoken.demo.tabs.explain_tab import explain_tab
 from stickytoken.demo.tabs.explore_tab import explore_tab
+from stickytoken.demo.tabs.repair_tab import repair_tab
 from stickytoken.demo.tabs.try_tab import try_tab
 from stickytoken.reports.figures.style import template
 from stickytoken.reports.templating import packaged
@@ -79,6 +80,8 @@ def make_app(startup: Startup, shared: bool = False) -> App:
                 explore_tab(startup, exploring)
             with gr.Tab("Explain") as explaining:
                 explain_tab(startup, blocks, explaining)
+            with gr.Tab("Repair"):
+                repair_tab(startup, blocks)
             with gr.Tab("Compare") as comparing:
                 compare_tab(startup.library, comparing)
     blocks.queue(max_size=WAITING)

@@ -22,12 +22,14 @@ class Context:
         library: the runs.
         content: a finished run of the loaded model, for its sentences and its tokens; None without one.
         corpus: sentences to use if there is no run.
+        repaired: the model after a repair; None without one.
     """
 
     model: SharedModel
     library: RunLibrary
     content: RunContent | None
     corpus: Sentences
+    repaired: SharedModel | None = None
 
     @property
     def run(self) -> Run | None:
@@ -50,15 +52,23 @@ class Context:
         return found[0] if len(found) else None
 
 
-def make_context(model: SharedModel, library: RunLibrary, corpus: Sentences) -> Context:
+def make_context(
+    model: SharedModel, library: RunLibrary, corpus: Sentences, repaired: SharedModel | None = None
+) -> Context:
     """Find the run that belongs to the model.
+
+    Args:
+        model: the model.
+        library: the runs.
+        corpus: sentences to use if there is no run.
+        repaired: the model after a repair; None without one.
 
     Raises:
         RunError: that run cannot be read.
     """
     own = next((label for label in library.labels if _is_finished_run_of(library.record(label), model)), None)
     content = None if own is None else library.content(own)
-    return Context(model, library, content, corpus)
+    return Context(model, library, content, corpus, repaired)
 
 
 def _is_finished_run_of(record: RunRecord, model: SharedModel) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import lru_cache
 
 from stickytoken.detection.flagged import flagged_tokens
@@ -15,6 +16,8 @@ from stickytoken.detection.token_evidence import Reopened, reopen
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token
+from stickytoken.measurement.identity import differences
+from stickytoken.repairs.record import RepairRecord
 from stickytoken.vocabulary.benign import match_benign
 from stickytoken.vocabulary.categories import Vocabulary, categorize
 
@@ -53,6 +56,11 @@ class SharedModel:
     def is_model_of(self, record: RunRecord) -> bool:
         """Whether a run was made with this model."""
         return model_difference(record, self._identity) == []
+
+    def was_repaired(self, record: RepairRecord) -> bool:
+        """Whether a repair began with this model."""
+        recorded = record.identity_parts.get("encoder")
+        return isinstance(recorded, dict) and not differences(asdict(self._identity), recorded)
 
     def reopened(self, run: Run) -> Reopened:
         """Return a run of this model with its texts encoded; the last few are cached.

@@ -11,6 +11,7 @@ from stickytoken.errors import ModelError, StickyTokenError
 
 if TYPE_CHECKING:
     from stickytoken.demo.context import Context
+    from stickytoken.repairs import Repair
 
 
 class Startup:
@@ -19,11 +20,13 @@ class Startup:
     Args:
         model: the name of the model, as the user gave it.
         library: the runs.
+        repair: a repair of the model; None without one.
     """
 
-    def __init__(self, model: str, library: RunLibrary) -> None:
+    def __init__(self, model: str, library: RunLibrary, repair: Repair | None = None) -> None:
         self.model_name = model
         self.library = library
+        self.repair = repair
         self._context: Future[Context] = Future()
 
     @property

@@ -56,6 +56,19 @@ def make_folder(folder: Path) -> None:
         raise RunError(_reason(folder, error)) from error
 
 
+def move_folder(folder: Path, target: Path) -> None:
+    """Rename a folder, all at once; the target does not exist or is an empty folder.
+
+    Raises:
+        RunError: the target holds something, or cannot be written.
+    """
+    try:
+        folder.replace(target)
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise RunError(_reason(target, error)) from error
+
+
 def require_writable(folder: Path) -> None:
     """Refuse a folder that could not be written to, without creating it.
 

@@ -29,6 +29,8 @@ from stickytoken.methods.protocol import AnyMethod
 from stickytoken.methods.records import PlanRecord
 from stickytoken.methods.registry import method_named
 from stickytoken.methods.stored_settings import StoredSettings
+from stickytoken.repairs.record import RepairRecord
+from stickytoken.repairs.result import repairs_in
 from stickytoken.scanning.results import Scan, scans_in
 from stickytoken.vocabulary.kinds import WordMark, kind_of, script_of, word_mark
 
@@ -130,6 +132,20 @@ class RunContent:
     @cached_property
     def _scans(self) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
         return scans_in(self.path)
+
+    @property
+    def repairs(self) -> tuple[RepairRecord, ...]:
+        """Repairs of the model of the run, the latest first."""
+        return self._repairs[0]
+
+    @property
+    def unread_repairs(self) -> tuple[str, ...]:
+        """One sentence for each repair that cannot be shown."""
+        return self._repairs[1]
+
+    @cached_property
+    def _repairs(self) -> tuple[tuple[RepairRecord, ...], tuple[str, ...]]:
+        return repairs_in(self.path)
 
     @cached_property
     def _impacts(self) -> tuple[tuple[Impact, ...], tuple[str, ...]]:

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from stickytoken.methods.descriptions import Fact
+from stickytoken.reports._made_repairs import repair_facts, repair_notes
 from stickytoken.reports._measured_impacts import impact_facts, impact_notes
 from stickytoken.reports.content import RunContent, category_counts
 
@@ -62,13 +63,9 @@ def notes(content: RunContent) -> list[str]:
             "looked at: the others may be sticky too",
             *found,
         ]
-    return [
-        *found,
-        *content.missing,
-        *content.unread_impacts,
-        *content.unread_scans,
-        *impact_notes(content.impacts),
-    ]
+    unread = (*content.unread_impacts, *content.unread_scans, *content.unread_repairs)
+    made = (*impact_notes(content.impacts), *repair_notes(content.repairs))
+    return [*found, *content.missing, *unread, *made]
 
 
 def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
@@ -97,7 +94,7 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
         groups["pictures"] = evidence.model_dump(mode="json", exclude={"carriers"}) | {
             "carriers": len(evidence.carriers)
         }
-    groups |= impact_facts(content.impacts)
+    groups |= impact_facts(content.impacts) | repair_facts(content.repairs)
     return {name: values for name, values in groups.items() if values}
 
 

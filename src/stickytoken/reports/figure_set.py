@@ -6,6 +6,7 @@ import polars as pl
 
 from stickytoken.detection.run import Run
 from stickytoken.methods.descriptions import Distribution, Scatter
+from stickytoken.reports._made_repairs import repair_figures
 from stickytoken.reports._measured_impacts import impact_figures
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.figures.composition import (
@@ -38,7 +39,8 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     found = [_distribution(content, each) for each in described if isinstance(each, Distribution)]
     found += curve_figures(content, content.run)
     found += [_scatter(content, each) for each in described if isinstance(each, Scatter)]
-    return [*found, _composition(content), *_map(content), *impact_figures(content.impacts)]
+    found += [_composition(content), *_map(content), *impact_figures(content.impacts)]
+    return [*found, *repair_figures(content.repairs)]
 
 
 def _distribution(content: RunContent, described: Distribution) -> ReportFigure:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stickytoken.demo.server import Served
     from stickytoken.demo.startup import Startup
     from stickytoken.encoders import Encoder
+    from stickytoken.repairs import Repair
 
 _PACKAGED_MODEL = "all-MiniLM-L6-v2"
 
@@ -36,6 +37,10 @@ def demo(
     ] = None,
     loading: LoadingOptions,
     prompting: PromptingOptions,
+    repair: Annotated[
+        Path | None,
+        texts_option(help="Folder of a repaired model, to compare with the model that it was made from."),
+    ] = None,
     port: Annotated[int, output_option(help="Port to serve on; 0 takes any free one.")] = 7860,
     share: Annotated[
         bool, output_option("--share", help="Also serve on a public address, through Gradio.")
@@ -44,7 +49,7 @@ def demo(
     output_format: OutputFormat = Format.TABLE,
     verbosity: VerbosityOptions,
 ) -> None:
-    """Serve a web app on this machine, to try tokens, browse runs, explain tokens and compare models.
+    """Serve a web app on this machine, to try, browse, explain and repair tokens, and compare models.
 
     Example: stickytoken demo --run runs/all-MiniLM-L6-v2-profile-0123456789ab --open
     """
@@ -52,19 +57,23 @@ def demo(
         from stickytoken.demo.run_library import find_runs
         from stickytoken.demo.server import require_free
         from stickytoken.demo.startup import Startup
+        from stickytoken.repairs import open_repair
 
         require_free(port)  # before the slow work
         library = find_runs(run or [], folder.expanduser())
         named = library.record(library.labels[0]) if run else None
         source = str(run[0]) if run else model or _PACKAGED_MODEL
         of_run = model if run else None
-        startup = Startup(require_found(source, named, loading, of_run), library)
+        repaired = None if repair is None else open_repair(repair)
+        startup = Startup(require_found(source, named, loading, of_run), library, repaired)
         with status("preparing the page"):
             served = _served(startup, port, share)
     try:
         _announce(served, output_format, open_it)
         with collector_paused():
-            startup.finish(lambda: _context(load_for(source, named, loading, prompting, of_run), library))
+            startup.finish(
+                lambda: _context(load_for(source, named, loading, prompting, of_run), library, repaired)
+            )
         served.wait()
     finally:
         served.close()
@@ -78,14 +87,18 @@ def _served(startup: Startup, port: int, share: bool) -> Served:
     return serve(make_app(startup, share), port, share)
 
 
-def _context(encoder: Encoder, library: RunLibrary) -> Context:
+def _context(encoder: Encoder, library: RunLibrary, repair: Repair | None) -> Context:
     """Make what the tabs compute with."""
     from stickytoken.corpora import load_sentences
     from stickytoken.demo.context import make_context
     from stickytoken.demo.shared_model import SharedModel
+    from stickytoken.encoders.loading.load import loaded_like
     from stickytoken.encoders.protocol import require_ids
 
-    return make_context(SharedModel(require_ids(encoder, "demo")), library, load_sentences(None))
+    shared, repaired = SharedModel(require_ids(encoder, "demo")), None
+    if repair is not None and shared.was_repaired(repair.record):
+        repaired = SharedModel(require_ids(loaded_like(encoder, repair.path), "demo"))
+    return make_context(shared, library, load_sentences(None), repaired)
 
 
 def _announce(served: Served, output_format: Format, open_it: bool) -> None:

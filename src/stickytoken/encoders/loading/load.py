@@ -250,6 +250,22 @@ def require_model(name: str, revision: str | None = None) -> str:
     return name
 
 
+def loaded_like(encoder: Encoder, folder: Path) -> IdEncoder:
+    """Load the model in a folder as another model was loaded.
+
+    Args:
+        encoder: an encoder that `load_encoder` loaded by name.
+        folder: folder of the model.
+
+    Raises:
+        ModelError: The model cannot be found or used, or the encoder was made from a model object.
+    """
+    spec: EncoderSpec | None = getattr(encoder, "spec", None)
+    if spec is None:
+        raise ModelError(f"{encoder.name} was made from a model object: load it by name or from its folder")
+    return load_from_spec(replace(spec, model=str(folder), revision=None), encoder.device)
+
+
 def analyze_vocabulary(encoder: AnyModel | HuggingFaceTokenizer) -> Vocabulary:
     """Categorize every vocabulary entry of an encoder, a tokenizer, or a model that is named.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +52,14 @@ class Sources(NamedTuple):
 
     own: list[TextGroup]
     beside: list[TextGroup]
+
+    def chosen(self, keep: Callable[[str], bool]) -> Sources:
+        """Keep some of the texts; a group that is left without any is dropped."""
+        kept = (
+            [group._replace(texts=texts) for group in groups if (texts := [*filter(keep, group.texts)])]
+            for groups in self
+        )
+        return Sources(*kept)
 
 
 def sources(encoder: Encoder, corpus: Sentences) -> Sources:

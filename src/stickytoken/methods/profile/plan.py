@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.corpora import Sentences
+from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
@@ -45,14 +46,28 @@ def make_profile_plan(
     corpus: Sentences,
     vocabulary: Sequence[Token],
     progress: ProgressCallback,
+    *,
+    unused: Callable[[str], bool] | None = None,
+    similarity: MeanSimilarity | None = None,
 ) -> ProfilePlanRecord:
     """Compute u; draw reference tokens, and anchors and carriers that share no sentence.
+
+    Args:
+        encoder: the model.
+        settings: settings of the method.
+        corpus: sentences.
+        vocabulary: available tokens.
+        progress: called after every step.
+        unused: whether a text may be used; None allows all.
+        similarity: u, if it is known.
 
     Raises:
         InputError: there are too few sentences, or the model does not tell them apart.
     """
     _require_capable(encoder, settings)  # before the long work, as the next lines: they may fail
     found = sources(encoder, corpus)
+    if unused is not None:
+        found = found.chosen(unused)
     carriers = short_texts(encoder, settings, found.own, carriers_needed(settings), corpus.source)
     anchors = choose_anchors(encoder, settings, found, set(carriers.values()))
     _require_anchors(anchors, corpus, settings)
@@ -63,7 +78,7 @@ def make_profile_plan(
     vectors = unit_vectors(encoder.encode([*anchors.texts, *(word.text for word in words)]))
     places = np.concatenate([anchors.places, np.full(len(words), len(groups) - 1, dtype=np.intp)])
     panel = AnchorPanel(vectors, places, np.array([group.weight for group in groups]))
-    u = model_mean(encoder, progress, _sampled_entries(encoder))
+    u = similarity or model_mean(encoder, progress, _sampled_entries(encoder))
     chosen, before = usable_carriers(
         encoder, list(carriers), panel, u.value, carriers_needed(settings), corpus.source
     )

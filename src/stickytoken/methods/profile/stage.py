@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.insertion import (
+    Joining,
     Placement,
     Probe,
     Token,
     copies_as_ids,
-    copies_as_text,
+    place_as_text,
 )
 from stickytoken.measurement.stage import Measured
 from stickytoken.methods.panel import CarrierPanel, unit_vectors
@@ -35,6 +36,7 @@ class ProfileStage:
         panel: the carriers without copies against the anchors.
         seed: seed of random placement.
         precision: precision of the model; None is its own.
+        joining: how copies at either end of a text are written.
     """
 
     name: str
@@ -44,6 +46,7 @@ class ProfileStage:
     panel: CarrierPanel
     seed: int
     precision: Precision | None = None
+    joining: Joining = Joining.GLUED
 
     @property
     def probes_per_token(self) -> int:
@@ -82,5 +85,5 @@ class ProfileStage:
             words = word_count(carrier) + added * np.arange(cell.copies)
             path = tuple(generator.integers(0, words + 1).tolist())
         if isinstance(carrier, str):
-            return copies_as_text(token, carrier, cell.placement, cell.copies, path)
+            return place_as_text([token.text] * cell.copies, carrier, cell.placement, path, self.joining)
         return copies_as_ids(token, carrier, cell.placement, cell.copies, path)

@@ -1,0 +1,167 @@
+"""Compare a repaired model with the original: other texts, tokenizers, scores, a fresh process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from stickytoken.impacts.carriers import prepare
+from stickytoken.insertion import Insertion
+from stickytoken.measurement.progress import Progress, ProgressCallback
+from stickytoken.repairs._fresh_process import load_fresh
+from stickytoken.repairs._strategies import Strategy
+from stickytoken.repairs._subject import Subject
+from stickytoken.repairs.record import CheckRecord, ScoreRecord
+from stickytoken.tasks.mteb import MtebTask, evaluate, load_data
+from stickytoken.tasks.protocol import Task
+from stickytoken.visible_text import visible
+
+if TYPE_CHECKING:
+    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+
+AnyTask: TypeAlias = Task | MtebTask
+
+# Texts whose vectors and ids are compared.
+_TEXTS = 256
+_ENCODED = 24
+# Largest loss of a score, of 1.
+_TOLERANCE = 0.005
+_LEAST_COSINE = 0.999
+_SHOWN = 60
+
+
+def other_texts(subject: Subject, texts: Sequence[str]) -> CheckRecord:
+    """Check that texts without a repaired token keep their vectors to the bit."""
+    repaired = set(subject.ids)
+    kept = [
+        text
+        for text, before, after in zip(
+            texts, subject.original.content_ids(texts), subject.repaired.content_ids(texts), strict=True
+        )
+        if before == after and repaired.isdisjoint(before) and subject.original.fits(before)
+    ][:_TEXTS]
+    if Strategy.CENTRE in subject.strategies:
+        return CheckRecord(
+            name="other texts",
+            passed=True,
+            finding="every vector changes: encode all texts again, or apply centre.json to stored vectors",
+        )
+    before, after = (each.encode(kept) for each in (subject.original, subject.repaired))
+    same = bool(np.array_equal(before, after))
+    largest = float(np.abs(before.astype(np.float64) - after).max(initial=0.0))
+    finding = f"the vectors of {len(kept)} texts without a repaired token are "
+    return CheckRecord(
+        name="other texts",
+        passed=same and bool(kept),
+        finding=finding + ("identical" if same else f"not identical: they differ by up to {largest:.2g}"),
+    )
+
+
+def unreachable(subject: Subject, texts: Sequence[str]) -> CheckRecord | None:
+    """Check that text does not produce unreachable entries; None without such entries."""
+    gone = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
+    tokens = [each for each in subject.tokens if each.strategy in gone]
+    if not tokens:
+        return None
+    written = [text for each in tokens for text in _spellings(each.text)]
+    every = [*texts, *written]
+    ids = {each.token_id: each.token for each in tokens}
+    for text, found in zip(every, subject.repaired.tokenizer.encode_many(every), strict=True):
+        hit = next((token for token in found if token in ids), None)
+        if hit is not None:
+            said = f"{visible(text[:_SHOWN])!r} still becomes {visible(ids[hit])!r}"
+            return CheckRecord(name="unreachable", passed=False, finding=said)
+    counted = "entry" if len(ids) == 1 else "entries"
+    return CheckRecord(
+        name="unreachable",
+        passed=True,
+        finding=f"no text of {len(every):,} produces the {len(ids)} {counted}, their own spellings included",
+    )
+
+
+def _spellings(text: str) -> list[str]:
+    """Write a token in the ways in which text may hold it."""
+    bare = text.strip()
+    forms = dict.fromkeys((text, bare, bare.lower(), bare.upper(), bare.capitalize()))
+    frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
+    return [frame.replace("{}", form) for form in forms for frame in frames]
+
+
+def loads_anywhere(subject: Subject, texts: Sequence[str], prompt: str) -> list[CheckRecord]:
+    """Check that another process, which has no stickytoken, loads the folder and computes the same."""
+    sample = [*(text for each in subject.tokens for text in _spellings(each.text)), *texts[:_TEXTS]]
+    fitting = [
+        text
+        for text, ids in zip(texts, subject.repaired.content_ids(texts), strict=True)
+        if subject.repaired.fits(ids)
+    ][:_ENCODED]
+    found = load_fresh(subject.folder, subject.tokenizer, prompt, sample, fitting)
+    if found.failure is not None or found.vectors is None:
+        said = f"a process without stickytoken cannot load the folder: {visible(found.failure or '')}"
+        return [CheckRecord(name="fresh process", passed=False, finding=said)]
+    ours = subject.repaired.encode(fitting).astype(np.float64)
+    norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(found.vectors, axis=1)
+    least = float(((ours * found.vectors).sum(axis=1) / norms).min())
+    loaded = CheckRecord(
+        name="fresh process",
+        passed=least >= _LEAST_COSINE,
+        finding=f"a process without stickytoken loads the folder with sentence-transformers {found.version} "
+        f"and computes the same vectors (least cosine {least:.6f} of {len(fitting)} texts)",
+    )
+    return [loaded, _equal_ids(found.unequal or {}, found.loaders, len(sample))]
+
+
+def _equal_ids(unequal: dict[str, str], loaders: Sequence[str], texts: int) -> CheckRecord:
+    if unequal:
+        kind, text = next(iter(unequal.items()))
+        said = f"{kind} tokenizes {visible(text[:_SHOWN])!r} differently than sentence-transformers"
+        return CheckRecord(name="tokenizers", passed=False, finding=said)
+    said = f"{', '.join(loaders)} give equal ids for {texts:,} texts"
+    return CheckRecord(name="tokenizers", passed=True, finding=said)
+
+
+def scores(
+    subject: Subject, task: AnyTask, seed: int, progress: ProgressCallback
+) -> tuple[list[ScoreRecord], CheckRecord]:
+    """Score the unedited task before and after.
+
+    Args:
+        subject: the model.
+        task: the task.
+        seed: seed of the random steps of a task.
+        progress: called after every step.
+    """
+    found = []
+    for place, encoder in enumerate((subject.original, subject.repaired)):
+        progress(Progress("score", place, 2))
+        found.append(_scored(encoder, task, seed))
+    progress(Progress("score", 2, 2, 2))
+    texts = 0 if isinstance(task, MtebTask) else sum(map(len, task.texts.values()))
+    records = [
+        ScoreRecord(task=task.name, metric=metric, texts=texts, before=before, after=found[1][metric])
+        for metric, before in found[0].items()
+    ]
+    main = records[0]
+    change = 100 * (main.after - main.before)
+    return records, CheckRecord(
+        name="scores",
+        passed=main.after >= main.before - _TOLERANCE,
+        finding=f"{task.name}, {main.metric}: {100 * main.before:.2f} before, {100 * main.after:.2f} after "
+        f"({change:+.2f} points)".replace("-", "\N{MINUS SIGN}"),
+    )
+
+
+def _scored(encoder: SentenceTransformerEncoder, task: AnyTask, seed: int) -> dict[str, float]:
+    if isinstance(task, MtebTask):
+        load_data(task)
+        return {"main_score": evaluate(encoder.model, task)}
+    vectors = {
+        role: encoder.encode([each.text for each in prepare(encoder, texts, 0, Insertion.TEXT, task.name)])
+        for role, texts in task.texts.items()
+    }
+    outcomes = task.outcomes(vectors, seed)[None]
+    values = {metric: float(task.scores(metric, outcomes)[0]) for metric in task.metrics}
+    return {metric: value for metric, value in values.items() if math.isfinite(value)}

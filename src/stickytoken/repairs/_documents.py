@@ -1,0 +1,224 @@
+"""The files that a repair adds to the model folder: for people, for programs, and for the model card."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.measurement.atomic import write_atomically
+from stickytoken.repairs._strategies import ROWS, Strategy
+from stickytoken.repairs.curves import drawn, mean_curves
+from stickytoken.repairs.record import (
+    CENTRE_FILE,
+    DOCUMENT_FILE,
+    PICTURE_FILE,
+    REPAIR_FILE,
+    MeasuredRecord,
+    RepairRecord,
+)
+from stickytoken.visible_text import markdown
+
+_CARD = "README.md"
+_MINUS = "\N{MINUS SIGN}"
+_SHOWN_IN_CARD = 20
+
+
+def write_documents(folder: Path, record: RepairRecord, centre: NDArray[np.float32] | None) -> None:
+    """Write REPAIR.md and its picture, a block in the model card, the direction taken out, and repair.json.
+
+    Args:
+        folder: the repaired model, not yet in its place.
+        record: repair.json.
+        centre: direction that was taken out; None for none.
+
+    Raises:
+        RunError: the disk is full or the folder cannot be written.
+    """
+    curves = mean_curves([token.curve for token in record.tokens if token.curve is not None])
+    if curves is not None:
+        _write(folder / PICTURE_FILE, drawn(curves))
+    if centre is not None:
+        direction = [float(value) for value in centre]
+        _write(folder / CENTRE_FILE, json.dumps({"direction": direction}) + "\n")
+    _write(folder / DOCUMENT_FILE, repair_document(record))
+    card = folder / _CARD
+    earlier = card.read_text("utf-8", "replace").rstrip() + "\n\n" if card.is_file() else ""
+    _write(card, earlier + card_block(record))
+    _write(folder / REPAIR_FILE, record.model_dump_json(indent=2) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    content = text.encode("utf-8", "backslashreplace")
+
+    def write(stream: object) -> None:
+        stream.write(content)  # type: ignore[attr-defined]
+
+    write_atomically(path, write)
+
+
+def card_block(record: RepairRecord) -> str:
+    """Return a section for the model card."""
+    names = [markdown(token.token) for token in record.tokens[:_SHOWN_IN_CARD]]
+    more = len(record.tokens) - len(names)
+    listed = ", ".join(names) + (f" and {more} more" if more else "")
+    return (
+        "## Repaired tokens\n\n"
+        f"**{_headline(record)}** Copies of a sticky token in a text pull its vector toward those of "
+        f"unrelated texts. Repaired: {listed}. What was done, and what was measured before and after, is in "
+        f"[{DOCUMENT_FILE}]({DOCUMENT_FILE}) and `{REPAIR_FILE}`, written by stickytoken.\n"
+    )
+
+
+def repair_document(record: RepairRecord) -> str:
+    """Return REPAIR.md."""
+    parts = [
+        f"# Repair of {markdown(record.model)}",
+        f"**{_headline(record)}**",
+        _what_changed(record),
+        *_checks(record),
+        "## The tokens",
+        _tokens(record),
+        *_curves(record),
+        *_scores(record),
+        "## What to encode again",
+        _what_to_encode(record),
+    ]
+    if record.notes:
+        parts += ["## Notes", "\n".join(f"- {markdown(note)}" for note in record.notes)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _headline(record: RepairRecord) -> str:
+    count = len(record.tokens)
+    tokens = "1 token" if count == 1 else f"{count} tokens"
+    if record.verified is None:
+        return f"{tokens} repaired. NOT VERIFIED: the verification was switched off."
+    if record.verified:
+        return f"{tokens} repaired and verified."
+    return f"{tokens} changed. NOT VERIFIED: the repaired model did not pass every check. Do not rely on it."
+
+
+def _what_changed(record: RepairRecord) -> str:
+    said = {
+        Strategy.UNREACHABLE: "no longer reached by text, which falls into their pieces; ids are unchanged",
+        Strategy.PLAIN_SPECIALS: "plain text where a user writes them; the model's own stay",
+        Strategy.PIECES: "given the mean row of their pieces",
+        Strategy.RELATIVES: "given a row made from entries that are spelled alike",
+        Strategy.DISTIL: "given a row that acts as their pieces do",
+        Strategy.KEEP_MEANING: "given a row that keeps what one copy means; many act as ordinary ones",
+        Strategy.COLLAPSE: "cut to two by the tokenizer where they are repeated, as every other word",
+        Strategy.CENTRE: "left as they are; the mean direction is taken out of every vector",
+    }
+    lines = []
+    for strategy, what in said.items():
+        own = [token for token in record.tokens if token.strategy == strategy]
+        if own:
+            lines.append(f"- {len(own)} {'token' if len(own) == 1 else 'tokens'} ({strategy}): {what}")
+    return "\n".join(lines)
+
+
+def _checks(record: RepairRecord) -> list[str]:
+    if record.verification is None:
+        return []
+    rows = [
+        f"| {check.name} | {'passed' if check.passed else '**FAILED**'} | {markdown(check.finding)} |"
+        for check in record.verification.checks
+    ]
+    found = record.verification
+    return [
+        "## Checks",
+        "\n".join(["| check | | finding |", "| --- | --- | --- |", *rows]),
+        f"Measured on {found.carriers} texts with copies in them against {found.anchors} others, from "
+        f"{markdown(found.source)} and the bundled kinds of text. The detection used none of them.",
+    ]
+
+
+def _tokens(record: RepairRecord) -> str:
+    columns = ("token", "strategy", "why", "before", "after", "meaning lost before", "after", "read as")
+    rows = [
+        (
+            markdown(token.token),
+            token.strategy,
+            markdown(token.reason),
+            _deviations(token.before),
+            _deviations(token.after),
+            _contraction(token.before),
+            _contraction(token.after),
+            " ".join(map(markdown, token.pieces)) or "the same token",
+        )
+        for token in record.tokens
+    ]
+    lines = [columns, ("---",) * len(columns), *rows]
+    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    if record.verification is None:
+        return table
+    ordinary = _number(record.verification.ordinary_contraction)
+    return (
+        f"{table}\n\nBefore and after: lift beyond an ordinary token's, in standard deviations (SD) "
+        "of the model's own similarities. Meaning lost: how much copies shrink a text's differences from "
+        f"others (the contraction; an ordinary token's is {ordinary})."
+    )
+
+
+def _deviations(measured: MeasuredRecord | None) -> str:
+    return "–" if measured is None else f"{_number(measured.deviations)} SD"
+
+
+def _contraction(measured: MeasuredRecord | None) -> str:
+    return "–" if measured is None or measured.contraction is None else _number(measured.contraction)
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".replace("-", _MINUS)
+
+
+def _curves(record: RepairRecord) -> list[str]:
+    curves = mean_curves([token.curve for token in record.tokens if token.curve is not None])
+    if curves is None:
+        return []
+    head = ["copies", *map(str, curves.copies)]
+    rows = [
+        [name, *(f"{value:.3f}".replace("-", _MINUS) for value in line)]
+        for name, line in curves.lines.items()
+    ]
+    lines = [head, ["---"] * len(head), *rows]
+    return [
+        "## Before and after",
+        f"![Similarity by number of copies]({PICTURE_FILE})",
+        "Mean similarity of unrelated texts as copies of a repaired token are added to one of them:",
+        "\n".join("| " + " | ".join(line) + " |" for line in lines),
+    ]
+
+
+def _scores(record: RepairRecord) -> list[str]:
+    if record.verification is None or not record.verification.scores:
+        return []
+    lines = [
+        ("task", "metric", "before", "after"),
+        ("---",) * 4,
+        *(
+            (markdown(each.task), each.metric, f"{100 * each.before:.2f}", f"{100 * each.after:.2f}")
+            for each in record.verification.scores
+        ),
+    ]
+    return ["## Scores", "\n".join("| " + " | ".join(line) + " |" for line in lines)]
+
+
+def _what_to_encode(record: RepairRecord) -> str:
+    used = {Strategy(token.strategy) for token in record.tokens}
+    if Strategy.CENTRE in used:
+        return (
+            "Every vector changes. Encode everything again, or take out of each stored vector its "
+            f"part along the direction in `{CENTRE_FILE}`: `v - (v @ d) * d`."
+        )
+    which = "texts that contain a repaired token"
+    if Strategy.COLLAPSE in used:
+        which += ", or any word three times in a row"
+    plain = "" if used & set(ROWS) else " No weight was changed."
+    return (
+        f"Only {which}: `stickytoken repair ... --affected documents.parquet` lists them. "
+        f"All other vectors of an index stay valid to the bit.{plain}"
+    )

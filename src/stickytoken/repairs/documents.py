@@ -1,0 +1,89 @@
+"""List the documents of a file that must be encoded again after a repair."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from stickytoken.corpora.files import text_columns
+from stickytoken.corpora.tables import TABLE_SUFFIXES, decode, read_bytes, read_table, text_column
+from stickytoken.errors import InputError
+from stickytoken.measurement.store import ResultFolder
+from stickytoken.repairs.result import Repair
+
+_NAMES = ("id", "_id", "doc_id", "document_id")
+
+
+@dataclass(frozen=True)
+class Affected:
+    """The documents that must be encoded again.
+
+    Attributes:
+        file: Parquet file with one row per affected document.
+        documents: number of documents that were looked at.
+        count: number of affected ones.
+    """
+
+    file: str
+    documents: int
+    count: int
+
+    def summary(self) -> dict[str, Any]:
+        """Return the values for JSON."""
+        return asdict(self)
+
+
+def require_documents(path: Path | None, column: str | None) -> None:
+    """Refuse a file of documents that cannot be read, before a model is loaded.
+
+    Raises:
+        InputError: it is missing or of an unknown kind, or a column is named without a file.
+    """
+    if path is None:
+        if column is not None:
+            raise InputError(f"--column {column!r} is given without --affected: pass --affected too")
+        return
+    if not path.expanduser().is_file():
+        raise InputError(f"there is no file {str(path)!r}: pass a file with the documents of an index")
+    if path.suffix.lower() not in (".txt", *TABLE_SUFFIXES):
+        raise InputError(f"{path} has the ending {path.suffix!r}: use .txt, {', '.join(TABLE_SUFFIXES)}")
+
+
+def affected_in(path: Path, column: str | None, repair: Repair, original: str) -> Affected:
+    """Find the affected documents of a file, and write them beside the repaired model.
+
+    Args:
+        path: txt with one document per line, or a table.
+        column: column with the texts; None finds it by name.
+        repair: the repair.
+        original: name or folder of the model before the repair.
+
+    Raises:
+        InputError: the file or the column cannot be used.
+        RunError: the result cannot be written.
+    """
+    texts, names = _read(path.expanduser(), column)
+    found = repair.affected(texts, original, names)
+    name = f"{repair.path.name}-affected.parquet"
+    ResultFolder(repair.path.parent).write_table(name, found)
+    return Affected(str(repair.path.parent / name), len(texts), len(found))
+
+
+def _read(path: Path, column: str | None) -> tuple[list[str], list[str] | None]:
+    """Read all documents, also empty and repeated ones, so that their places are those in the file."""
+    if path.suffix.lower() not in TABLE_SUFFIXES:
+        if column is not None:
+            raise InputError(f"{path} is a text file without columns: leave --column out")
+        lines = io.StringIO(decode(read_bytes(path), path), newline=None)
+        return [line.rstrip("\n") for line in lines], None
+    frame = read_table(path)
+    columns = (column,) if column else text_columns(frame, str(path))
+    if len(columns) > 1:
+        raise InputError(f"{path} has the columns {' and '.join(columns)}: name one with --column")
+    texts = [text or "" for text in text_column(frame, columns[0], str(path))]
+    names = next((name for name in _NAMES if name in frame.columns and name != columns[0]), None)
+    return texts, None if names is None else frame[names].cast(pl.String).to_list()

@@ -1,0 +1,307 @@
+"""Repair a model: choose what to do about every token, build the model, verify it, and only then show it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.corpora import Sentences
+from stickytoken.corpora.choice import SentenceSource
+from stickytoken.detection.flagged import flagged_tokens
+from stickytoken.detection.run import Run, open_run
+from stickytoken.detection.run_model import encoder_for, restored_settings
+from stickytoken.detection.selection import TokenSource
+from stickytoken.encoders.loading.load import AnyModel
+from stickytoken.encoders.loading.tokenizers import load_tokenizer, tokenizer_folder
+from stickytoken.encoders.mean_similarity import MeanSimilarity
+from stickytoken.encoders.protocol import require_ids
+from stickytoken.errors import RunError
+from stickytoken.hashing import digest
+from stickytoken.insertion import Token
+from stickytoken.measurement.environment import hardware, now, package_versions
+from stickytoken.measurement.identity import differences, identity_of
+from stickytoken.measurement.progress import ProgressCallback, ignore_progress
+from stickytoken.methods.profile.recheck import Recheck, Tokens, plan_unused, recheck_settings
+from stickytoken.repairs._comparison import AnyTask
+from stickytoken.repairs._documents import write_documents
+from stickytoken.repairs._gathering import (
+    chosen_task,
+    mean_direction,
+    named_tokens,
+    neighbours_of,
+    token_facts,
+    used_texts,
+    verification_corpus,
+)
+from stickytoken.repairs._plan import TokenPlan, plan_tokens
+from stickytoken.repairs._rows import RowChoice, choose_rows
+from stickytoken.repairs._settings import RepairSettings
+from stickytoken.repairs._strategies import ROWS, TOKENIZER, Strategy
+from stickytoken.repairs._subject import RepairedToken, Subject
+from stickytoken.repairs._verification import Verification, Verified, verdicts_of
+from stickytoken.repairs._workshop import Workshop, repairable, workshop
+from stickytoken.repairs.record import RepairedTokenRecord, RepairRecord, TriedRecord
+from stickytoken.repairs.result import Repair, edit_of, finished_repair, keep_copy, require_place
+from stickytoken.repairs.rows import ROW_ORDER, RowContext, RowStrategy, new_rows
+from stickytoken.validation import file_path, require_callable
+from stickytoken.vocabulary.categories import Vocabulary, categorize
+
+if TYPE_CHECKING:
+    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+
+_VERSION = 1
+# Ordinary tokens that new rows are compared with before one is chosen.
+_ORDINARY = 64
+
+
+def repair(
+    run: Run | str | Path,
+    tokens: TokenSource | None = None,
+    *,
+    out: str | Path,
+    strategy: str = Strategy.AUTO,
+    encoder: AnyModel | None = None,
+    sentences: SentenceSource | None = None,
+    task: str | Path | None = None,
+    verify: bool = True,
+    seed: int = 4242,
+    progress: ProgressCallback = ignore_progress,
+) -> Repair:
+    """Write a copy of a run's model in which its sticky tokens are mended, and verify it.
+
+    The model of the run stays as it is. The same call opens a finished repair.
+
+    Args:
+        run: a finished run, or its folder.
+        tokens: ids or texts of tokens to repair, or a file of them; None takes all sticky ones of the run.
+        out: folder of the repaired model, a SentenceTransformer that loads without this package.
+        strategy: what to do about the tokens, a `Strategy`: ``auto`` makes special tokens plain text, lets
+            text fall into pieces where it can, and otherwise replaces rows; or ``unreachable``,
+            ``plain-specials``, ``pieces``, ``distil``, ``keep-meaning``, ``collapse`` or ``centre``.
+        encoder: the run's model, loaded by name or from a folder; None loads the one that the run names.
+        sentences: corpus to verify on; None takes that of the run, without the texts that it used.
+        task: task to score before and after: a task file, a BEIR folder or the name of an MTEB task; None
+            takes the packaged one.
+        verify: measure the repaired model. The folder says so if it was not verified.
+        seed: seed of new rows, and of the texts and placements of the verification.
+        progress: called after every step.
+
+    Raises:
+        InputError: tokens, sentences or the task cannot be used.
+        ModelError: the model cannot be found or used.
+        RepairError: the model or a token cannot be repaired in this way.
+        RunError: the run is of another model, or ``out`` holds something else or cannot be written.
+    """
+    settings = RepairSettings(cast("Strategy", strategy), verify, seed=seed)
+    require_callable("progress", progress)
+    place = file_path("out", out)
+    opened = open_run(run)
+    require_place(place)
+    chosen = chosen_task(task)
+    loaded = require_ids(encoder_for(encoder, opened, "repair"), "repair")
+    model, source = repairable(loaded)
+    if place.resolve() == source.resolve() or source.resolve() in place.resolve().parents:
+        raise RunError(f"{place} lies in the folder of the model: choose another folder")
+    vocabulary = categorize(model.tokenizer)
+    ids = named_tokens(opened, vocabulary, tokens)
+    corpus, notes = verification_corpus(opened, sentences, model)
+    parts = identity_of(
+        _VERSION,
+        model.identity,
+        settings,
+        run=opened.record.identity,
+        tokens=sorted(ids),
+        task=chosen.fingerprint,
+        corpus=corpus.fingerprint,
+    )
+    if (done := finished_repair(place)) is not None:
+        if done.identity != digest(parts):
+            found = ", ".join(differences(parts, done.identity_parts)) or "its identity"
+            raise RunError(f"{place} holds another repair (it differs in {found}): choose another folder")
+        return Repair(place)
+    job = _Job(opened, model, source, vocabulary, settings, corpus, chosen, ids, notes, progress)
+    with workshop(place, source, model) as bench:
+        record = job.build(bench, parts, place)
+    keep_copy(opened.path, record)
+    return Repair(place)
+
+
+@dataclass(frozen=True)
+class _Job:
+    run: Run
+    encoder: SentenceTransformerEncoder
+    source: Path
+    vocabulary: Vocabulary
+    settings: RepairSettings
+    corpus: Sentences
+    task: AnyTask
+    ids: list[int]
+    notes: list[str]
+    progress: ProgressCallback
+
+    def build(self, bench: Workshop, parts: dict[str, object], out: Path) -> RepairRecord:
+        """Build, verify and document the model, then put it in its place."""
+        began, started = time.perf_counter(), now()
+        facts = token_facts(self.encoder, self.source, self.vocabulary, self.ids)
+        plans = plan_tokens(self.settings.strategy, facts, [Strategy(each.value) for each in ROW_ORDER])
+        rows = self._rows(plans, bench)
+        tokens = tuple(_decided(plan, rows.get(plan.facts.token_id)) for plan in plans)
+        edit = edit_of(
+            {token.token_id: token.strategy for token in tokens},
+            {token_id: choice.row for token_id, choice in rows.items()},
+            mean_direction(self.encoder, self.corpus) if self.settings.strategy is Strategy.CENTRE else None,
+        )
+        folder = bench.build(edit)
+        verified = self._verified(bench, folder, tokens) if self.settings.verify else None
+        record = RepairRecord(
+            identity=digest(parts),
+            identity_parts=parts,
+            model=Path(self.encoder.name).name,
+            run=self.run.record.identity,
+            strategy=self.settings.strategy.value,
+            settings={"neighbours": self.settings.neighbours, "seed": self.settings.seed},
+            tokens=_token_records(tokens, folder, verified),
+            verification=None if verified is None else verified.record,
+            notes=self.notes,
+            versions=package_versions(),
+            hardware=hardware(self.encoder.device),
+            started=started,
+            seconds=round(time.perf_counter() - began, 1),
+        )
+        write_documents(folder, record, edit.centre)
+        bench.finish(folder, out)
+        return record
+
+    # Rows.
+
+    def _rows(self, plans: list[TokenPlan], bench: Workshop) -> dict[int, RowChoice]:
+        own = [plan for plan in plans if plan.candidates[0] in ROWS]
+        if not own:
+            return {}
+        context = RowContext(self.encoder.model, used_texts(self.run), self.settings.seed, self.progress)
+
+        def compute(strategy: Strategy, ids: list[int]) -> Mapping[int, NDArray[np.float32]]:
+            return new_rows(RowStrategy(strategy.value), ids, context)
+
+        def trial(rows: Mapping[int, NDArray[np.float32]]) -> dict[int, float]:
+            folder = bench.build(edit_of({}, rows, None), "candidate")
+            again = self._recheck(bench.load(folder), name="try")
+            found = again.measured(self._as_ids(list(rows)))
+            lifts = found.lifts.mean(axis=1) - self._ordinary_lift
+            spread = again.plan.similarity_spread
+            return dict(zip(found.ids.tolist(), (lifts / spread).tolist(), strict=True))
+
+        return choose_rows(own, compute, trial if self.settings.verify else None)
+
+    def _as_ids(self, ids: list[int]) -> Tokens:
+        names = dict(zip(self.vocabulary.ids, self.vocabulary.decoded, strict=True))
+        return Tokens([Token(token_id, names[token_id]) for token_id in ids], [], [])
+
+    @cached_property
+    def _ordinary_lift(self) -> float:
+        usual = self._original.ordinary((*self._flagged, *self.ids), _ORDINARY)
+        return float(np.median(self._original.measured(Tokens(usual, [], [])).lifts.mean(axis=1)))
+
+    # Verification.
+
+    @cached_property
+    def _flagged(self) -> frozenset[int]:
+        return flagged_tokens(self.run)
+
+    @cached_property
+    def _original(self) -> Recheck:
+        return self._recheck(self.encoder, fresh=True, name="before")
+
+    def _recheck(
+        self, encoder: SentenceTransformerEncoder, *, fresh: bool = False, name: str = "after"
+    ) -> Recheck:
+        """Put a model on texts that the run has not used.
+
+        Args:
+            encoder: the model before or after a repair.
+            fresh: choose the texts with this model; otherwise they are those of the original.
+            name: of the model in progress reports.
+        """
+        settings = recheck_settings(restored_settings(self.run), self.settings.seed)
+        vocabulary = self.vocabulary if encoder is self.encoder else categorize(encoder.tokenizer)
+        plan = (
+            plan_unused(
+                encoder,
+                settings,
+                self.corpus,
+                vocabulary.available,
+                used_texts(self.run),
+                self._mean_similarity if encoder is self.encoder else None,
+                self.progress,
+            )
+            if fresh
+            else self._original.plan
+        )
+        return Recheck(encoder, vocabulary, settings, plan, self.progress, name)
+
+    @property
+    def _mean_similarity(self) -> MeanSimilarity:
+        plan = self.run.plan
+        return MeanSimilarity(
+            plan.mean_similarity, plan.mean_similarity_entries, 0, plan.mean_similarity_error
+        )
+
+    def _verified(self, bench: Workshop, folder: Path, tokens: tuple[RepairedToken, ...]) -> Verified:
+        repaired = bench.load(folder)
+        verdicts = verdicts_of(self.run.tokens)
+        verification = Verification(
+            self._original,
+            self.corpus,
+            neighbours_of(self.encoder, self.vocabulary, self.ids, self.settings.neighbours, verdicts),
+            self._flagged,
+            self.task,
+            self.encoder.prompt,
+            self.progress,
+        )
+        subject = Subject(
+            self.encoder, repaired, folder, tokenizer_folder(folder, folder.name), self.vocabulary, tokens
+        )
+        # A model without its mean direction has other similarities.
+        return verification.of(
+            subject, self._recheck(repaired, fresh=self.settings.strategy is Strategy.CENTRE)
+        )
+
+
+def _decided(plan: TokenPlan, choice: RowChoice | None) -> RepairedToken:
+    facts, strategy, reason = plan.facts, plan.candidates[0], plan.reason
+    tried = () if choice is None else choice.tried
+    if choice is not None:
+        strategy = choice.strategy
+        if len(tried) > 1:
+            reason += "; " + ", ".join(f"{each} {lift:.2f} SD" for each, lift in tried)
+    return RepairedToken(facts.token_id, facts.token, facts.text, strategy, reason, tried)
+
+
+def _token_records(
+    tokens: tuple[RepairedToken, ...], folder: Path, verified: Verified | None
+) -> list[RepairedTokenRecord]:
+    tokenizer = load_tokenizer(folder)
+    falling = [each.text.strip() if each.strategy in TOKENIZER else "" for each in tokens]
+    pieces = tokenizer.encode_many(falling)
+    return [
+        RepairedTokenRecord(
+            token_id=each.token_id,
+            token=each.token,
+            text=each.text,
+            strategy=each.strategy.value,
+            reason=each.reason,
+            pieces=[tokenizer.entries[piece] for piece in own],
+            tried=[TriedRecord(strategy=name.value, deviations=lift) for name, lift in each.tried],
+            before=None if verified is None else verified.before[each.token_id],
+            after=None if verified is None else verified.after[each.token_id],
+            curve=None if verified is None else verified.curves[each.token_id],
+        )
+        for each, own in zip(tokens, pieces, strict=True)
+    ]

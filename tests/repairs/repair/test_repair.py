@@ -1,0 +1,320 @@
+"""Repair of a real model, from its run to a folder that anyone loads."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import polars as pl
+import pytest
+from sentence_transformers import SentenceTransformer
+
+import planted
+import profiled
+import repaired
+import stickytoken
+from stickytoken.encoders import load_encoder
+from stickytoken.errors import InputError, ModelError, RepairError, RunError, StickyTokenError
+from stickytoken.measurement.progress import ignore_progress
+from stickytoken.methods.profile.recheck import plan_unused, recheck_settings
+from stickytoken.repairs import repair
+from stickytoken.repairs._gathering import neighbours_of, used_texts
+from stickytoken.repairs.record import DOCUMENT_FILE, REPAIR_FILE
+from stickytoken.vocabulary.categories import categorize
+
+NAMES = (repaired.WORD, repaired.OTHER)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run with two sticky tokens: words that fall into syllables."""
+    found = repaired.saved_run(tmp_path_factory.mktemp("repairing"), *NAMES)
+    assert set(found.sticky["token"]) == set(NAMES)
+    return found
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    return repaired.task_file(tmp_path_factory.mktemp("task"))
+
+
+@pytest.fixture(scope="module")
+def mended(run, task, tmp_path_factory):
+    """The whole repair, verified; it takes seconds, so its tests are slow ones."""
+    out = tmp_path_factory.mktemp("mended") / "model"
+    before = planted.files_of(run.path.parent / "model")
+    found = repair(run, out=out, sentences=repaired.unused_corpus(), task=task)
+    assert planted.files_of(run.path.parent / "model") == before
+    return found
+
+
+def quick(run, out, **options):
+    return repair(run, out=out, verify=False, **options)
+
+
+def ids_of(model, text):
+    return model.tokenizer.encode(text, add_special_tokens=False).ids
+
+
+# What a repair is.
+
+
+@pytest.mark.slow
+def test_the_repaired_tokens_are_verified_not_to_be_sticky(mended):
+    assert mended.verified is True, mended.record.verification
+    rows = {row["token"]: row for row in mended.tokens.to_dicts()}
+    assert set(rows) == set(NAMES)
+    for row in rows.values():
+        assert row["strategy"] == "unreachable"
+        assert row["deviations_before"] > 2
+        assert row["deviations_after"] < 1
+        assert row["verdict_after"] == "benign"
+        assert row["reason"]
+    checks = [check.name for check in mended.record.verification.checks]
+    assert checks == (
+        "repaired tokens,neighbours,other texts,unreachable,fresh process,tokenizers,scores".split(",")
+    )
+
+
+@pytest.mark.slow
+def test_another_detection_finds_no_sticky_token(mended, tmp_path):
+    found = profiled.detect_profile(load_encoder(mended.path), tmp_path / "run", seed=11)
+    assert found.sticky.is_empty()
+
+
+@pytest.mark.slow
+def test_the_folder_is_a_plain_model_whose_other_vectors_are_the_same_to_the_bit(run, mended):
+    original = SentenceTransformer(str(run.path.parent / "model"), device="cpu")
+    texts = [text for text in profiled.sentences(60, seed=9) if not set(NAMES) & set(text[:-1].split())]
+    assert np.array_equal(original.encode(texts), mended.model.encode(texts))
+    (token_id,) = ids_of(original, repaired.WORD)
+    assert token_id not in ids_of(mended.model, f"{repaired.WORD} a {repaired.WORD}{repaired.WORD}")
+    assert len(ids_of(mended.model, repaired.WORD)) > 1
+    assert "stickytoken" not in (mended.path / "modules.json").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_the_same_call_opens_the_repair_and_another_one_is_refused(run, mended, task):
+    before = planted.files_of(mended.path)
+    again = repair(run.path, out=mended.path, sentences=repaired.unused_corpus(), task=task)
+    assert again.record == mended.record
+    assert planted.files_of(mended.path) == before
+    with pytest.raises(RunError, match=r"holds another repair \(it differs in settings.seed"):
+        repair(run, out=mended.path, sentences=repaired.unused_corpus(), task=task, seed=5)
+    with pytest.raises(RunError, match="differs in tokens"):
+        repair(run, [repaired.WORD], out=mended.path, sentences=repaired.unused_corpus(), task=task)
+
+
+@pytest.mark.slow
+def test_what_must_be_encoded_again_is_what_has_another_vector(run, mended):
+    texts = [*profiled.sentences(80, seed=21), f"{repaired.WORD}.", f"{profiled.WORDS[0]} {repaired.OTHER}"]
+    original = SentenceTransformer(str(run.path.parent / "model"), device="cpu")
+    changed = (original.encode(texts) != mended.model.encode(texts)).any(axis=1)
+    found = mended.affected(texts, run.path.parent / "model")
+    assert found["index"].to_list() == np.flatnonzero(changed).tolist()
+    assert changed[-2:].all()
+
+
+@pytest.mark.slow
+def test_the_run_folder_and_its_report_know_the_repair(run, mended):
+    html = stickytoken.report(run)
+    assert "What a repair changed" in html
+    document = json.loads(stickytoken.report(run, format="json"))
+    (figure,) = [each for each in document["figures"] if each["name"] == "repair"]
+    assert {row[0] for row in figure["rows"]} == set(NAMES)
+    assert figure["alt"].startswith("Verified.")
+    assert any(name.startswith("repair ") for name in document["computed"])
+    assert "## What a repair changed" in stickytoken.report(run, format="md")
+    assert "NOT VERIFIED" not in (mended.path / DOCUMENT_FILE).read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_a_repair_that_does_not_verify_says_so_and_ends_with_status_3(run, task, tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(repaired.unused_corpus().texts), encoding="utf-8")
+    documents = tmp_path / "documents.csv"
+    documents.write_text(f"id,text\na,{repaired.WORD}\nb,\nc,{profiled.WORDS[0]}\n", encoding="utf-8")
+    command = ["repair", run.path, "--tokens", repaired.WORD, "--strategy", "collapse", "--seed", 3]
+    command += ["--sentences", texts, "--task", task, "--affected", documents, "--out", tmp_path / "out"]
+    result = planted.command(*command, "--format", "json")
+    assert result.exit_code == 3, result.stderr
+    found = json.loads(result.stdout)
+    assert found["verified"] is False
+    failed = [check["name"] for check in found["verification"]["checks"] if not check["passed"]]
+    assert failed == ["repaired tokens"]
+    assert "NOT VERIFIED" in (tmp_path / "out" / DOCUMENT_FILE).read_text("utf-8")
+    assert found["affected"]["documents"] == 3
+    assert pl.read_parquet(found["affected"]["file"]).is_empty()  # one copy is no run
+    again = planted.command(*command)
+    assert again.exit_code == 3
+    assert "FAILED  repaired tokens" in again.stdout
+
+
+# Without a verification.
+
+
+def test_an_unverified_repair_says_so(run, tmp_path):
+    found = quick(run, tmp_path / "out", tokens=[repaired.WORD])
+    assert found.verified is None
+    assert "not verified" in repr(found)
+    assert "NOT VERIFIED" in (found.path / DOCUMENT_FILE).read_text("utf-8")
+    assert found.tokens["deviations_after"].to_list() == [None]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_direction_is_taken_out_of_stored_vectors_as_out_of_new_ones(run, tmp_path):
+    found = quick(run, tmp_path / "out", strategy="centre")
+    texts = profiled.sentences(20, seed=4)
+    original = SentenceTransformer(str(run.path.parent / "model"), device="cpu").encode(texts)
+    assert np.allclose(found.centred(original), found.model.encode(texts), atol=1e-5)
+    assert len(found.affected(texts, run.path.parent / "model")) == len(texts)
+
+
+def test_the_texts_of_a_verification_are_those_that_the_run_has_not_used(run):
+    encoder = load_encoder(run.path.parent / "model")
+    vocabulary = categorize(encoder.tokenizer)
+    corpus = profiled.corpus(300)
+    assert set(run.plan.carriers) <= {text.rstrip(".") for text in corpus.texts}
+    settings = recheck_settings(profiled.SMALL, 1)
+    available, used = vocabulary.available, used_texts(run)
+    plan = plan_unused(encoder, settings, corpus, available, used, None, ignore_progress)
+    ours, theirs = (
+        {text.rstrip(".") for text in (*each.carriers, *(anchor.text for anchor in each.anchors))}
+        for each in (plan, run.plan)
+    )
+    assert ours & theirs == set()
+    assert len(plan.carriers) == 24
+
+
+def test_neighbours_are_the_nearest_rows_by_a_plain_sort(run):
+    encoder = load_encoder(run.path.parent / "model")
+    vocabulary = categorize(encoder.tokenizer)
+    rows = encoder.model[0].embedding.weight.detach().numpy().astype(np.float64)
+    units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    (token_id,) = run.token(profiled.WORDS[3])["token_id"]
+    usable = {token.id for token in vocabulary.available} - {token_id}
+    nearest = [k for k in np.argsort(-(units @ units[token_id])) if k in usable][:3]
+    found = neighbours_of(encoder, vocabulary, [token_id], 3, {nearest[0]: "benign"})
+    assert [each.token.id for each in found] == nearest
+    assert [each.verdict for each in found] == ["benign", None, None]
+
+
+def test_a_new_row_replaces_the_old_one_and_no_other(run, tmp_path):
+    found = quick(run, tmp_path / "out", tokens=[repaired.WORD], strategy="pieces")
+    original = SentenceTransformer(str(run.path.parent / "model"), device="cpu")
+    before, after = (each[0].embedding.weight.detach().numpy() for each in (original, found.model))
+    (token_id,) = ids_of(original, repaired.WORD)
+    assert np.flatnonzero((before != after).any(axis=1)).tolist() == [token_id]
+    split = quick(run, tmp_path / "split", tokens=[repaired.WORD], strategy="unreachable")
+    pieces = [original.tokenizer.token_to_id(piece) for piece in split.record.tokens[0].pieces]
+    assert len(pieces) > 1
+    assert np.allclose(after[token_id], before[pieces].mean(axis=0), atol=1e-6)
+    assert ids_of(found.model, repaired.WORD) == [token_id]
+
+
+# What cannot be repaired.
+
+
+def test_a_run_without_sticky_tokens_needs_named_ones(encoder, tmp_path):
+    run = planted.detect_thirty(encoder, tmp_path / "run")
+    if not run.sticky.is_empty():
+        pytest.skip("the tiny model has sticky tokens")
+    with pytest.raises(InputError, match="found no sticky tokens: name the tokens"):
+        quick(run, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "reason"),
+    [
+        ({"tokens": ["no such token"]}, InputError, "no token 'no such token'"),
+        ({"tokens": [10**6]}, InputError, "no token id 1000000"),
+        ({"tokens": []}, InputError, "name at least one"),
+        ({"strategy": "magic"}, InputError, "strategy is 'magic': use one of auto"),
+        ({"strategy": "plain-specials"}, RepairError, "no special token"),
+        ({"strategy": "unreachable", "tokens": [repaired.LETTER]}, RepairError, "'!'"),
+        ({"tokens": [repaired.LETTER]}, RepairError, "'!'|static embedding"),
+        ({"task": "no/such.csv"}, InputError, "no task file"),
+        ({"sentences": "no/such.txt"}, InputError, "no file"),
+        ({"encoder": "no/such/model"}, ModelError, "no folder"),
+        ({"seed": -1}, InputError, "seed"),
+        ({"progress": 3}, InputError, "progress"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_and_writes_nothing(run, tmp_path, options, kind, reason):
+    with pytest.raises(kind, match=reason) as error:
+        quick(run, tmp_path / "out", **options)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_object_and_the_model_of_another_run_are_refused(run, bert_folder, tmp_path):
+    model = SentenceTransformer(str(run.path.parent / "model"), device="cpu")
+    with pytest.raises(RepairError, match="passed as an object"):
+        quick(run, tmp_path / "out", encoder=model)
+    with pytest.raises(RunError, match="another model"):
+        quick(run, tmp_path / "out", encoder=bert_folder)
+
+
+def test_the_model_folder_is_never_written_into(run, tmp_path):
+    folder = run.path.parent / "model"
+    before = planted.files_of(folder)
+    for out in (folder, folder / "new"):
+        with pytest.raises(StickyTokenError, match="folder"):
+            quick(run, out)
+    assert planted.files_of(folder) == before
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_model_is_loaded(run, tmp_path):
+    if os.geteuid() == 0:
+        pytest.skip("root writes everywhere")
+    tmp_path.chmod(0o500)
+    with pytest.raises(RunError, match="read-only"):
+        quick(run, tmp_path / "out")
+
+
+# Kills.
+
+
+def repair_and_die(run, out, moment):
+    """Repair, but kill the process before one of the last steps."""
+    from stickytoken.repairs import _documents, _workshop
+
+    def die(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if moment == "documents":
+        _documents.repair_document = die
+    elif moment == "record":
+        _documents.card_block = die
+    else:
+        _workshop.move_folder = die
+    quick(run, out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["documents", "record", "rename"])
+def test_a_kill_leaves_no_folder_that_looks_finished(run, tmp_path, moment):
+    arguments = (str(run.path), tmp_path / "out", moment)
+    process = planted.processes().Process(target=repair_and_die, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert not (tmp_path / "out").exists()
+    found = quick(run, tmp_path / "out")
+    assert (found.path / REPAIR_FILE).is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+# The command line.
+
+
+def test_bad_input_is_refused_in_one_line(run, tmp_path):
+    out = tmp_path / "out"
+    planted.refused("repair", tmp_path / "no-run", "--out", out, saying="no run folder")
+    planted.refused("repair", run.path, saying="Missing option '--out'", status=2)
+    planted.refused("repair", run.path, "--out", out, "--strategy", "magic", status=2, saying="magic")
+    planted.refused("repair", run.path, "--out", out, "--tokens", "no such", saying="no token 'no such'")
+    planted.refused("repair", run.path, "--out", out, "--column", "text", saying="without --affected")
+    planted.refused("repair", run.path, "--out", out, "--affected", tmp_path / "no.csv", saying="no file")
+    planted.refused("repair", run.path, "--out", run.path, saying="holds files but no repaired model")
+    assert not out.exists()

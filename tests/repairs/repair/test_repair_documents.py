@@ -1,0 +1,146 @@
+"""What a repair writes for people: REPAIR.md, its picture, the model card; and repair.json."""
+
+import json
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+import repaired
+from hostile import HOSTILE
+from stickytoken.errors import RepairError, RunError
+from stickytoken.repairs import Repair, open_repair
+from stickytoken.repairs._documents import card_block, repair_document, write_documents
+from stickytoken.repairs.curves import drawn, mean_curves
+from stickytoken.repairs.record import CENTRE_FILE, DOCUMENT_FILE, PICTURE_FILE, REPAIR_FILE, RepairRecord
+from stickytoken.repairs.result import keep_copy, repairs_in, require_place, token_rows
+
+
+def cells(line):
+    return line.replace(r"\|", "").count("|")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_tokens_break_no_table_and_stay_visible(name):
+    text = repair_document(repaired.repair_record(name, "river"))
+    assert all(character.isprintable() or character == "\n" for character in text)
+    assert "<b>" not in text
+    tables = [line for line in text.split("\n") if line.startswith("|")]
+    columns = {line: cells(line) for line in tables}
+    assert all(columns[line] in (4, 5, 9) for line in tables if "copies" not in line), columns
+
+
+def test_a_repair_that_did_not_verify_is_not_written_as_if_it_had_been():
+    failed = repaired.repair_record("river", passed=False)
+    for text in (repair_document(failed), card_block(failed)):
+        assert "NOT VERIFIED" in text
+        assert "Do not rely on it" in text
+    assert "**FAILED**" in repair_document(failed)
+    unseen = repaired.repair_record("river", passed=None)
+    assert "NOT VERIFIED: the verification was switched off" in repair_document(unseen)
+    whole = repaired.repair_record("river")
+    assert "NOT VERIFIED" not in repair_document(whole) + card_block(whole)
+
+
+def test_the_card_keeps_what_it_said(tmp_path):
+    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# Model\n", encoding="utf-8")
+    write_documents(tmp_path, repaired.repair_record("river"), None)
+    card = (tmp_path / "README.md").read_text("utf-8")
+    assert card.startswith("---\nlicense: mit\n---\n# Model\n\n## Repaired tokens\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["README.md", DOCUMENT_FILE, PICTURE_FILE, REPAIR_FILE]
+    )
+
+
+def test_the_record_is_read_as_it_was_written(tmp_path):
+    record = repaired.repair_record("river", "\x1b[31m")
+    write_documents(tmp_path, record, None)
+    assert open_repair(tmp_path).record == record
+    assert RepairRecord.model_validate_json((tmp_path / REPAIR_FILE).read_text("utf-8")) == record
+
+
+def test_the_mean_of_the_curves_is_drawn_as_valid_xml():
+    record = repaired.repair_record("river", "stone")
+    curves = mean_curves([token.curve for token in record.tokens])
+    assert curves.lines["before"] == [0.0, 0.1, 0.4]
+    picture = ET.fromstring(drawn(curves))
+    lines = [element for element in picture.iter() if element.tag.endswith("polyline")]
+    assert [len(line.attrib["points"].split()) for line in lines] == [3, 3, 3]
+    heights = [float(line.attrib["points"].split()[-1].split(",")[1]) for line in lines]
+    assert heights[0] < heights[1] <= heights[2]  # before ends highest
+
+
+def test_without_values_there_is_no_picture():
+    assert mean_curves([]) is None
+
+
+def test_a_repair_is_a_table_with_lifts_before_and_after():
+    (row,) = token_rows(repaired.repair_record("river"))
+    assert (row["deviations_before"], row["deviations_after"], row["verdict_after"]) == (1.0, 0.1, "benign")
+    (unseen,) = token_rows(repaired.repair_record("river", passed=None))
+    assert unseen["deviations_after"] is None
+
+
+# The direction that is taken out.
+
+
+def test_stored_vectors_lose_the_direction_and_nothing_else(tmp_path):
+    direction = np.array([0.6, 0.8, 0.0], np.float32)
+    write_documents(tmp_path, repaired.repair_record("river"), direction)
+    found = Repair(tmp_path)
+    vectors = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    centred = found.centred(vectors)
+    assert np.abs(centred @ direction).max() < 1e-6
+    assert np.allclose(vectors - centred, np.outer(vectors @ direction, direction))
+    with pytest.raises(RepairError, match=r"shape \(n, 3\)"):
+        found.centred(vectors[:, :2])
+    (tmp_path / CENTRE_FILE).write_text("{}", encoding="utf-8")
+    with pytest.raises(RunError, match="damaged"):
+        _ = Repair(tmp_path).centre
+
+
+def test_vectors_cannot_be_centred_by_a_repair_of_another_kind(tmp_path):
+    write_documents(tmp_path, repaired.repair_record("river"), None)
+    with pytest.raises(RepairError, match="took out no direction"):
+        Repair(tmp_path).centred(np.zeros((1, 3)))
+
+
+# Folders.
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path):
+    require_place(tmp_path / "new")
+    require_place(tmp_path)  # empty
+    (tmp_path / "file.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(RunError, match="holds files but no repaired model"):
+        require_place(tmp_path)
+    with pytest.raises(RunError, match="it is a file"):
+        require_place(tmp_path / "file.txt")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"schema_version": 1}'])
+def test_a_damaged_record_is_an_error_in_one_line(tmp_path, content):
+    (tmp_path / REPAIR_FILE).write_text(content, encoding="utf-8")
+    with pytest.raises(RunError) as error:
+        open_repair(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_record_of_a_newer_version_is_refused(tmp_path):
+    record = repaired.repair_record("river").model_copy(update={"schema_version": 99})
+    (tmp_path / REPAIR_FILE).write_text(record.model_dump_json(), encoding="utf-8")
+    with pytest.raises(RunError, match="upgrade stickytoken"):
+        open_repair(tmp_path)
+
+
+def test_a_run_folder_keeps_the_records_of_its_repairs(tmp_path):
+    older = repaired.repair_record("river")
+    newer = older.model_copy(update={"identity": "f" * 64, "started": "2026-02-01T00:00:00+00:00"})
+    for record in (older, newer):
+        keep_copy(tmp_path, record)
+    (tmp_path / "repair-broken").mkdir()
+    (tmp_path / "repair-broken" / REPAIR_FILE).write_text("{", encoding="utf-8")
+    found, unread = repairs_in(tmp_path)
+    assert found == (newer, older)
+    assert len(unread) == 1
+    assert json.loads((tmp_path / "repair-0123456789ab" / REPAIR_FILE).read_text("utf-8"))["model"] == "model"

@@ -1,0 +1,147 @@
+"""What is decided about a token, and which row is chosen, without a model."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from stickytoken.cli.options.repair import RepairStrategy
+from stickytoken.errors import InputError, RepairError
+from stickytoken.repairs._plan import TokenFacts, TokenPlan, plan_tokens
+from stickytoken.repairs._rows import choose_rows
+from stickytoken.repairs._settings import RepairSettings
+from stickytoken.repairs._strategies import ROWS, TOKENIZER, Strategy
+from stickytoken.repairs.rows import RowStrategy
+
+ORDER = (Strategy.RELATIVES, Strategy.DISTIL)
+
+
+def facts(token_id=7, *, special=False, templated=False, unsplittable=None):
+    return TokenFacts(token_id, "river", " river", special, templated, unsplittable)
+
+
+def planned(asked, **about):
+    (found,) = plan_tokens(asked, [facts(**about)], ORDER)
+    return found
+
+
+def test_auto_makes_special_tokens_plain_text():
+    found = planned(Strategy.AUTO, special=True, templated=True)
+    assert found.candidates == (Strategy.PLAIN_SPECIALS,)
+    assert "plain text" in found.reason
+
+
+def test_auto_lets_text_fall_into_pieces_where_it_can():
+    assert planned(Strategy.AUTO).candidates == (Strategy.UNREACHABLE,)
+
+
+def test_auto_tries_rows_where_text_cannot_fall_into_pieces():
+    found = planned(Strategy.AUTO, unsplittable="it is a single letter")
+    assert found.candidates == ORDER
+    assert "single letter" in found.reason
+
+
+def test_auto_refuses_what_is_in_every_text_and_cannot_be_split():
+    with pytest.raises(RepairError, match=r"'river' \(id 7\).*every vector; leave the token out"):
+        planned(Strategy.AUTO, templated=True, unsplittable="it is a single letter")
+
+
+@pytest.mark.parametrize(
+    ("asked", "about", "reason"),
+    [
+        (Strategy.PLAIN_SPECIALS, {}, "no special token"),
+        (Strategy.UNREACHABLE, {"special": True}, "use plain-specials"),
+        (Strategy.UNREACHABLE, {"unsplittable": "it is a letter"}, "it is a letter; use auto"),
+        *((strategy, {"templated": True}, "into every text") for strategy in ROWS),
+    ],
+)
+def test_a_strategy_that_does_not_suit_a_token_is_refused_with_the_reason(asked, about, reason):
+    with pytest.raises(RepairError, match=reason) as error:
+        planned(asked, **about)
+    assert f"by {asked}" in str(error.value)
+
+
+@pytest.mark.parametrize("asked", list(Strategy))
+@pytest.mark.parametrize(
+    ("special", "templated", "unsplittable"),
+    list(itertools.product((False, True), (False, True), (None, "why"))),
+)
+def test_every_token_has_a_strategy_with_a_reason_or_an_error(asked, special, templated, unsplittable):
+    try:
+        found = planned(asked, special=special, templated=templated, unsplittable=unsplittable)
+    except RepairError:
+        return
+    assert found.candidates
+    assert found.reason
+    assert Strategy.AUTO not in found.candidates
+    assert asked is Strategy.AUTO or found.candidates == (asked,)
+
+
+def test_the_command_line_the_rows_and_the_library_know_the_same_strategies():
+    assert list(RepairStrategy) == list(Strategy)
+    assert {each.value for each in RowStrategy} == {each.value for each in ROWS}
+    assert {Strategy.AUTO, Strategy.CENTRE, *ROWS, *TOKENIZER} == set(Strategy)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("strategy", "magic"), ("strategy", None), ("seed", -1), ("neighbours", 1.5), ("verify", "yes")],
+)
+def test_settings_that_cannot_be_used_are_refused(name, value):
+    with pytest.raises(InputError, match=name):
+        RepairSettings(**{name: value})
+
+
+# Rows.
+
+
+def row_plan(token_id, *candidates):
+    return TokenPlan(facts(token_id), candidates, "a new row")
+
+
+def chosen(lifts, *plans, refused=()):
+    """Choose rows whose lifts are known; the row of a strategy holds its place in the order."""
+    asked = []
+
+    def compute(strategy, ids):
+        asked.append((strategy, list(ids)))
+        if any((strategy, token_id) in refused for token_id in ids):
+            raise RepairError(f"no row by {strategy}")
+        return {token_id: np.full(2, ORDER.index(strategy), np.float32) for token_id in ids}
+
+    def trial(rows):
+        return {token_id: lifts[token_id, ORDER[int(row[0])]] for token_id, row in rows.items()}
+
+    return choose_rows(plans, compute, trial), asked
+
+
+def test_the_first_strategy_whose_row_is_ordinary_is_taken():
+    lifts = {(1, ORDER[0]): 0.1, (2, ORDER[0]): 0.9, (2, ORDER[1]): 0.2}
+    found, asked = chosen(lifts, row_plan(1, *ORDER), row_plan(2, *ORDER))
+    assert [found[1].strategy, found[2].strategy] == list(ORDER)
+    assert asked == [(ORDER[0], [1, 2]), (ORDER[1], [2])]
+    assert found[2].tried == ((ORDER[0], 0.9), (ORDER[1], 0.2))
+
+
+def test_without_an_ordinary_row_the_one_that_lifts_least_is_taken():
+    found, _ = chosen({(1, ORDER[0]): 0.6, (1, ORDER[1]): 0.8}, row_plan(1, *ORDER))
+    assert found[1].strategy is ORDER[0]
+
+
+def test_a_strategy_that_was_asked_for_is_taken_without_a_trial():
+    found, _ = chosen({}, row_plan(1, ORDER[1]))
+    assert (found[1].strategy, found[1].tried) == (ORDER[1], ())
+
+
+def test_a_strategy_that_makes_no_row_for_a_token_is_passed_over():
+    lifts = {(1, ORDER[1]): 0.1, (2, ORDER[0]): 0.1}
+    found, _ = chosen(lifts, row_plan(1, *ORDER), row_plan(2, *ORDER), refused={(ORDER[0], 1)})
+    assert [found[1].strategy, found[2].strategy] == [ORDER[1], ORDER[0]]
+
+
+def test_a_token_without_any_row_is_an_error_that_says_why():
+    refused = {(strategy, 1) for strategy in ORDER}
+    with pytest.raises(RepairError, match=f"no row by {ORDER[1]}"):
+        chosen({}, row_plan(1, *ORDER), refused=refused)
+    with pytest.raises(RepairError, match=f"no row by {ORDER[0]}"):
+        chosen({}, row_plan(1, ORDER[0]), refused=refused)

@@ -1,0 +1,117 @@
+"""A model with a sticky word, its run, and records of repairs as they are written."""
+
+from pathlib import Path
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+import profiled
+import tiny
+from stickytoken.corpora.corpus import Sentences, collect_sentences
+from stickytoken.detection import Run
+from stickytoken.encoders import load_encoder
+from stickytoken.repairs.record import (
+    CheckRecord,
+    CurveRecord,
+    MeasuredRecord,
+    NeighbourRecord,
+    RepairedTokenRecord,
+    RepairRecord,
+    ScoreRecord,
+    VerificationRecord,
+)
+
+WORD, OTHER = profiled.WORDS[7], profiled.WORDS[19]
+"""Words that fall into two syllables."""
+LETTER = "!"
+"""An entry that does not fall into anything."""
+
+
+def planted_words(*names: str, dimension: int = 32) -> SentenceTransformer:
+    """Mean-pooled static embeddings in which some entries pull every text to what all have in common."""
+    syllables = [piece for word in (WORD, OTHER) for piece in (word[:2], f"##{word[2:]}")]
+    model = profiled.planted_model(0, words=[*profiled.WORDS, *syllables], dimension=dimension)
+    tokenizer, rows = model.tokenizer, model[0].embedding.weight.detach().clone()
+    for name in names:
+        rows[tokenizer.token_to_id(name)] = 2 * torch.eye(dimension)[0]
+    return SentenceTransformer(
+        modules=[StaticEmbedding(tokenizer, embedding_weights=rows.numpy())], device="cpu"
+    )
+
+
+def saved_run(root: Path, *names: str) -> Run:
+    """Save the model into a folder, and detect in it."""
+    planted_words(*names).save(str(root / "model"))
+    return profiled.detect_profile(load_encoder(root / "model", device="cpu"), root / "run")
+
+
+def unused_corpus() -> Sentences:
+    """Sentences that the run has not used."""
+    return collect_sentences(profiled.sentences(260, seed=5), "other texts")
+
+
+def task_file(folder: Path) -> Path:
+    """A small task: pairs of sentences with scores."""
+    words = [word for word in profiled.WORDS if word not in (WORD, OTHER)]
+    texts = tiny.sentences(24, seed=3, words=words)
+    rows = "\n".join(f"{a},{b},{k % 5}" for k, (a, b) in enumerate(zip(texts[::2], texts[1::2], strict=True)))
+    path = folder / "pairs.csv"
+    path.write_text(f"sentence1,sentence2,score\n{rows}\n", encoding="utf-8")
+    return path
+
+
+def repair_record(*names: str, passed: bool | None = True) -> RepairRecord:
+    """A record with tokens of these names.
+
+    Args:
+        names: vocabulary strings.
+        passed: whether the checks passed; None was not verified.
+    """
+    measured = {
+        side: MeasuredRecord(lift=lift, deviations=10 * lift, contraction=lift, verdict=verdict)
+        for side, lift, verdict in (("before", 0.1, "sticky"), ("after", 0.01, "benign"))
+    }
+    curve = CurveRecord(
+        copies=[0, 1, 8], before=[0.0, 0.1, 0.4], after=[0.0, 0.01, 0.02], ordinary=[0.0, 0.0, 0.01]
+    )
+    seen = {} if passed is None else measured | {"curve": curve}
+    tokens = [
+        RepairedTokenRecord(
+            token_id=place,
+            token=name,
+            text=name,
+            strategy="unreachable",
+            reason="text falls into its pieces",
+            pieces=[name[:1], name[1:]],
+            **seen,
+        )
+        for place, name in enumerate(names)
+    ]
+    near = NeighbourRecord(token_id=99, token=names[0], near=names[0], in_run="benign", **measured)
+    verification = VerificationRecord(
+        ordinary_lift=0.0,
+        similarity_spread=0.1,
+        ordinary_contraction=0.3,
+        carriers=24,
+        anchors=330,
+        source="the bundled corpus",
+        neighbours=[near],
+        scores=[ScoreRecord(task="kinds of text", metric="accuracy", texts=800, before=0.65, after=0.64)],
+        checks=[CheckRecord(name="repaired tokens", passed=bool(passed), finding=f"{names[0]} was seen")],
+    )
+    return RepairRecord(
+        identity="0123456789abcdef",
+        identity_parts={"version": 1},
+        model="model",
+        run="fedcba",
+        strategy="auto",
+        settings={"seed": 1},
+        tokens=tokens,
+        verification=None if passed is None else verification,
+        notes=[],
+        versions={},
+        hardware={},
+        started="2026-01-01T00:00:00+00:00",
+        seconds=1.0,
+    )
