@@ -29,7 +29,15 @@ class Action(StrEnum):
     """Raise an error in place of returning a text."""
 
 
-DEFAULT_ACTIONS: Mapping[SpanKind, Action] = MappingProxyType(dict.fromkeys(SpanKind, Action.REMOVE))
+# Copies of a word without a flag that are no run are a guess, and no text is taken out on a guess.
+DEFAULT_ACTIONS: Mapping[SpanKind, Action] = MappingProxyType(
+    {
+        SpanKind.FLAGGED: Action.REMOVE,
+        SpanKind.SPECIAL: Action.REMOVE,
+        SpanKind.RUN: Action.REMOVE,
+        SpanKind.INTERLEAVED: Action.REPORT,
+    }
+)
 
 
 def actions_of(values: Mapping[Any, str]) -> dict[SpanKind, Action]:

@@ -35,7 +35,7 @@ Actions: TypeAlias = Annotated[
         "--action",
         metavar="KIND=ACTION",
         help="What to do with flagged, special, run or interleaved findings: remove, replace, escape (special"
-        " only), report or refuse. Repeatable. Default: remove.",
+        " only), report or refuse. Repeatable. Default: remove, report for interleaved.",
         show_default=False,
         rich_help_panel=TEXTS,
     ),

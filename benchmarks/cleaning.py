@@ -1,0 +1,94 @@
+"""How many planted documents are found, how many clean texts are flagged, and how many cleaning changes.
+
+    python benchmarks/cleaning.py RUN --planted model/planted.json --corpus cranfield.txt --corpus trec.txt
+
+Each text is one line of a corpus. A recipe plants 4 to 16 copies of a flagged word, or of a random word of
+the vocabulary without a flag, in random documents of each corpus. `--planted` names further words to treat
+as flagged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from pathlib import Path
+
+import polars as pl
+
+import stickytoken
+from planted_documents import RECIPES, nested
+from stickytoken.cleaning import Cleaner, CleaningRules, SpanKind, find_spans
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--planted", type=Path)
+    parser.add_argument("--corpus", type=Path, action="append", required=True)
+    parser.add_argument("--documents", type=int, default=200, help="planted documents per recipe and corpus")
+    parser.add_argument("--seed", type=int, default=42)
+    given = parser.parse_args()
+
+    run = stickytoken.open_run(given.run)
+    rules = Cleaner.from_run(run).rules
+    if given.planted:
+        words = [entry["token"] for entry in json.loads(given.planted.read_text("utf-8"))]
+        rules = CleaningRules(words=(*rules.words, *words), specials=rules.specials)
+    vocabulary = run.vocabulary.filter(pl.col("category") == "OK")["token"]
+    free = [word for word in vocabulary if word.isalpha() and word.isascii() and len(word) > 1]
+    corpora = {
+        path.stem: [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+        for path in given.corpus
+    }
+    clean_texts(corpora, rules)
+    planted_texts(corpora, rules, free, given.documents, given.seed)
+
+
+def clean_texts(corpora: dict[str, list[str]], rules: CleaningRules) -> None:
+    """Print the share of clean texts in which something is found, and how many cleaning changes."""
+    cleaner = Cleaner(rules)
+    print("corpus | texts | flagged | changed by cleaning")
+    for name, texts in corpora.items():
+        found = sum(bool(find_spans(text, rules)) for text in texts)
+        changed = sum(cleaner(text) != text for text in texts)
+        print(f"{name} | {len(texts):,} | {found} ({found / len(texts):.3%}) | {changed}")
+
+
+def planted_texts(
+    corpora: dict[str, list[str]], rules: CleaningRules, free: list[str], documents: int, seed: int
+) -> None:
+    """Print the share of planted documents that is found, by recipe, and whether cleaning settles."""
+    cleaner = Cleaner(rules)
+    columns = [f"{name}, {kind}" for name in corpora for kind in ("flagged", "other")]
+    print("recipe |", " | ".join(columns))
+    unsettled = 0
+    for recipe, plant in RECIPES.items():
+        shares = []
+        for name, texts in corpora.items():
+            for words in (rules.words, free):
+                draw = random.Random(f"{seed} {recipe} {name} {words is free}")
+                hits = 0
+                for _ in range(documents):
+                    copies = [draw.choice(words)] * draw.randint(4, 16)
+                    text = plant(draw.choice(texts), copies, draw.sample(free, 20), draw)
+                    hits += bool(find_spans(text, rules))
+                    cleaned = cleaner(text)
+                    unsettled += cleaner(cleaned) != cleaned
+                shares.append(f"{hits / documents:.3f}")
+        print(recipe, "|", " | ".join(shares))
+    draw = random.Random(seed)
+    shares = []
+    for texts in corpora.values():
+        hits = 0
+        for _ in range(documents):
+            text = f"{draw.choice(texts)} {nested(draw.choice(rules.specials), draw)}"
+            hits += any(span.kind is SpanKind.SPECIAL for span in find_spans(text, rules))
+            unsettled += bool(cleaner(cleaner(text)) != cleaner(text))
+        shares.append(f"{hits / documents:.3f}")
+    print("nested special token |", " | ".join(shares))
+    print(f"texts that cleaning did not settle: {unsettled}")
+
+
+if __name__ == "__main__":
+    main()
