@@ -37,9 +37,10 @@ from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.insertion import Token
 from stickytoken.measurement.progress import ignore_progress
-from stickytoken.methods.profile.recheck import Recheck, Tokens, plan_unused, recheck_settings
+from stickytoken.methods.profile.recheck import ProfileRecheck, plan_unused, recheck_settings
 from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.recheck import Tokens
 from stickytoken.repairs import Repair
 from stickytoken.vocabulary.categories import categorize
 
@@ -112,7 +113,7 @@ def true_lifts(repair: Repair, run: Run, truth: Encoder) -> dict[int, float]:
         planted, again, bundled_sentences(), vocabulary.available, used, similarity, ignore_progress
     )
     tokens = [Token(token.token_id, token.text) for token in repair.record.tokens]
-    recheck = Recheck(require_ids(truth, "benchmark"), vocabulary, again, texts, ignore_progress)
+    recheck = ProfileRecheck(require_ids(truth, "benchmark"), vocabulary, again, texts, ignore_progress)
     found = recheck.judged(Tokens(tokens, [], []), ())
     return {
         token.id: (found.lifts[token.id] - found.ordinary_lift) / texts.similarity_spread for token in tokens

@@ -16,7 +16,8 @@ import stickytoken
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import InputError, ModelError, RepairError, RunError, StickyTokenError
 from stickytoken.measurement.progress import ignore_progress
-from stickytoken.methods.profile.recheck import plan_unused, recheck_settings
+from stickytoken.methods.profile.recheck import recheck
+from stickytoken.methods.recheck import RecheckJob
 from stickytoken.repairs import repair
 from stickytoken.repairs._gathering import neighbours_of, used_texts
 from stickytoken.repairs.record import DOCUMENT_FILE, REPAIR_FILE
@@ -175,9 +176,9 @@ def test_the_texts_of_a_verification_are_those_that_the_run_has_not_used(run):
     vocabulary = categorize(encoder.tokenizer)
     corpus = profiled.corpus(300)
     assert set(run.plan.carriers) <= {text.rstrip(".") for text in corpus.texts}
-    settings = recheck_settings(profiled.SMALL, 1)
-    available, used = vocabulary.available, used_texts(run)
-    plan = plan_unused(encoder, settings, corpus, available, used, None, ignore_progress)
+    used = used_texts(run)
+    job = RecheckJob(encoder, vocabulary, corpus, run.plan, used, profiled.SMALL, 1, True, ignore_progress)
+    plan = recheck(job, "again").plan
     ours, theirs = (
         {text.rstrip(".") for text in (*each.carriers, *(anchor.text for anchor in each.anchors))}
         for each in (plan, run.plan)

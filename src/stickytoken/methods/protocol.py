@@ -17,6 +17,7 @@ from stickytoken.methods.entry import MethodEntry
 from stickytoken.methods.evidence_panel import EvidencePanel
 from stickytoken.methods.job import FolderRunner, Job, MethodSettings
 from stickytoken.methods.judgement import Judgement
+from stickytoken.methods.recheck import Recheck, RecheckJob
 from stickytoken.methods.records import PlanRecord, ResultRecord
 from stickytoken.methods.stored_settings import StoredSettings
 from stickytoken.methods.token_effects import TokenEffects
@@ -220,6 +221,19 @@ class Method(ABC, Generic[Settings, Plan, Result]):
             InputError: the method cannot judge, or not this corpus.
         """
         raise self._cannot_judge(run)
+
+    def recheck(self, job: RecheckJob, name: str) -> Recheck:
+        """Put a model on texts that a run has not used, to measure tokens again.
+
+        Args:
+            job: what to begin with.
+            name: of the model in progress reports.
+
+        Raises:
+            InputError: the method cannot do that, or too few texts are left.
+        """
+        del job, name
+        raise InputError(f"the method {self.entry.name} does not measure tokens again on other texts")
 
     def _cannot_judge(self, run: FinishedRun[Plan, Result]) -> InputError:
         return InputError(

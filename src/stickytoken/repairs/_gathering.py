@@ -15,7 +15,6 @@ from stickytoken.detection.run import Run
 from stickytoken.detection.selection import TokenSource, token_ids
 from stickytoken.errors import InputError
 from stickytoken.methods.panel import unit_vectors
-from stickytoken.methods.profile.recheck import plan_texts
 from stickytoken.repairs._plan import TokenFacts
 from stickytoken.repairs._verification import Neighbour
 from stickytoken.repairs.tokenizer_edit import splittable
@@ -148,9 +147,9 @@ def verification_corpus(
 
 
 def used_texts(run: Run) -> list[str]:
-    """Return the carriers and anchors of a run, with those that it measured beside the lift."""
+    """Return the carriers and anchors of a run."""
     texts = run.method.texts(run.plan)
-    return list(dict.fromkeys((*texts.carriers, *texts.anchors, *plan_texts(run.plan))))
+    return list(dict.fromkeys((*texts.carriers, *texts.anchors)))
 
 
 def chosen_task(source: str | Path | None) -> Task | MtebTask:

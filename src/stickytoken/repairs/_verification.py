@@ -11,7 +11,7 @@ from stickytoken.corpora import Sentences, text_kinds
 from stickytoken.corpora.readability import as_read
 from stickytoken.insertion import Token
 from stickytoken.measurement.progress import Progress, ProgressCallback
-from stickytoken.methods.profile.recheck import Recheck, Rechecked, Tokens
+from stickytoken.methods.recheck import Recheck, Rechecked, Tokens
 from stickytoken.methods.verdicts import Verdict
 from stickytoken.repairs._comparison import AnyTask, loads_anywhere, other_texts, scores, unreachable
 from stickytoken.repairs._subject import Subject, as_measured
@@ -71,6 +71,7 @@ class Verification:
         flagged: ids of all tokens that the run flags.
         task: a task to score.
         prompt: text before every input of the model.
+        seed: seed of the random steps of the task.
         progress: called after every step.
     """
 
@@ -80,6 +81,7 @@ class Verification:
     flagged: frozenset[int]
     task: AnyTask
     prompt: str
+    seed: int
     progress: ProgressCallback
 
     def of(self, subject: Subject, again: Recheck) -> Verified:
@@ -93,7 +95,7 @@ class Verification:
         near = [each.token for each in self.neighbours]
         every = asked._replace(as_ids=[*asked.as_ids, *near])
         judged = again.judged(every, self.flagged)
-        spread = again.plan.similarity_spread
+        spread = again.similarity_spread
         after = {row["token_id"]: _measured(row, judged, spread) for row in judged.rows.to_dicts()}
         before = self._before(every, judged)
         neighbours = [
@@ -108,7 +110,7 @@ class Verification:
             for each in self.neighbours
         ]
         texts = self._texts(subject)
-        found, scored = scores(subject, self.task, again.settings.seed, self.progress)
+        found, scored = scores(subject, self.task, self.seed, self.progress)
         self.progress(Progress("compare", 0, 1))
         reach = unreachable(subject, texts)
         checks = [
@@ -124,8 +126,8 @@ class Verification:
             ordinary_lift=judged.ordinary_lift,
             similarity_spread=spread,
             ordinary_contraction=judged.ordinary_contraction,
-            carriers=len(again.plan.carriers),
-            anchors=len(again.plan.anchors),
+            carriers=again.carriers,
+            anchors=again.anchors,
             source=self.corpus.source,
             neighbours=neighbours,
             scores=found,
@@ -137,15 +139,14 @@ class Verification:
     def _before(self, tokens: Tokens, judged: Rechecked) -> dict[int, MeasuredRecord]:
         """Measure tokens in the model as it was, on the same texts."""
         found = self.original.measured(tokens)
-        ordinary, spread = judged.ordinary_lift, self.original.plan.similarity_spread
-        lifts = found.lifts.mean(axis=1).tolist()
+        ordinary, spread = judged.ordinary_lift, self.original.similarity_spread
         return {
             token_id: MeasuredRecord(
-                lift=lift, deviations=(lift - ordinary) / spread, contraction=contraction
+                lift=lift,
+                deviations=(lift - ordinary) / spread,
+                contraction=found.contractions[token_id],
             )
-            for token_id, lift, contraction in zip(
-                found.ids.tolist(), lifts, found.effects.contraction.tolist(), strict=True
-            )
+            for token_id, lift in found.lifts.items()
         }
 
     def _curves(self, asked: Tokens, again: Recheck) -> dict[int, CurveRecord]:

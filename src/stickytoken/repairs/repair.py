@@ -20,7 +20,6 @@ from stickytoken.detection.run_model import encoder_for, restored_settings
 from stickytoken.detection.selection import TokenSource
 from stickytoken.encoders.loading.load import AnyModel
 from stickytoken.encoders.loading.tokenizers import load_tokenizer, tokenizer_folder
-from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import RunError
 from stickytoken.hashing import digest
@@ -28,7 +27,8 @@ from stickytoken.insertion import Token
 from stickytoken.measurement.environment import hardware, now, package_versions
 from stickytoken.measurement.identity import differences, identity_of
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
-from stickytoken.methods.profile.recheck import Recheck, Tokens, plan_unused, recheck_settings
+from stickytoken.methods.recheck import Recheck, RecheckJob, Tokens
+from stickytoken.methods.registry import choose_method
 from stickytoken.repairs._comparison import AnyTask
 from stickytoken.repairs._documents import write_documents
 from stickytoken.repairs._gathering import (
@@ -194,9 +194,8 @@ class _Job:
             folder = bench.build(edit_of({}, rows, None), "candidate")
             again = self._recheck(bench.load(folder), name="try")
             found = again.measured(self._as_ids(list(rows)))
-            lifts = found.lifts.mean(axis=1) - self._ordinary_lift
-            spread = again.plan.similarity_spread
-            return dict(zip(found.ids.tolist(), (lifts / spread).tolist(), strict=True))
+            ordinary, spread = self._ordinary_lift, again.similarity_spread
+            return {token_id: (lift - ordinary) / spread for token_id, lift in found.lifts.items()}
 
         return choose_rows(own, compute, trial if self.settings.verify else None)
 
@@ -207,7 +206,7 @@ class _Job:
     @cached_property
     def _ordinary_lift(self) -> float:
         usual = self._original.ordinary((*self._flagged, *self.ids), _ORDINARY)
-        return float(np.median(self._original.measured(Tokens(usual, [], [])).lifts.mean(axis=1)))
+        return float(np.median(list(self._original.measured(Tokens(usual, [], [])).lifts.values())))
 
     # Verification.
 
@@ -229,29 +228,23 @@ class _Job:
             fresh: choose the texts with this model; otherwise they are those of the original.
             name: of the model in progress reports.
         """
-        settings = recheck_settings(restored_settings(self.run), self.settings.seed)
-        vocabulary = self.vocabulary if encoder is self.encoder else categorize(encoder.tokenizer)
-        plan = (
-            plan_unused(
-                encoder,
-                settings,
-                self.corpus,
-                vocabulary.available,
-                used_texts(self.run),
-                self._mean_similarity if encoder is self.encoder else None,
-                self.progress,
-            )
-            if fresh
-            else self._original.plan
+        own = encoder is self.encoder
+        vocabulary = self.vocabulary if own else categorize(encoder.tokenizer)
+        if not fresh:
+            return self._original.of_model(encoder, vocabulary, name)
+        job = RecheckJob(
+            encoder,
+            vocabulary,
+            self.corpus,
+            self.run.plan,
+            used_texts(self.run),
+            restored_settings(self.run),
+            self.settings.seed,
+            own,
+            self.progress,
         )
-        return Recheck(encoder, vocabulary, settings, plan, self.progress, name)
-
-    @property
-    def _mean_similarity(self) -> MeanSimilarity:
-        plan = self.run.plan
-        return MeanSimilarity(
-            plan.mean_similarity, plan.mean_similarity_entries, 0, plan.mean_similarity_error
-        )
+        # The default method, whatever the method of the run.
+        return choose_method(None, None, pairs_given=False).recheck(job, name)
 
     def _verified(self, bench: Workshop, folder: Path, tokens: tuple[RepairedToken, ...]) -> Verified:
         repaired = bench.load(folder)
@@ -263,6 +256,7 @@ class _Job:
             self._flagged,
             self.task,
             self.encoder.prompt,
+            self.settings.seed,
             self.progress,
         )
         subject = Subject(

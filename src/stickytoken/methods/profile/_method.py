@@ -11,6 +11,7 @@ from stickytoken.methods.profile._judging import judge_corpus, require_judging
 from stickytoken.methods.profile._results import MEASURED_COLUMNS
 from stickytoken.methods.profile._run import plan_profile, run_profile
 from stickytoken.methods.profile.probe import probe_profile
+from stickytoken.methods.profile.recheck import recheck
 from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.protocol import Method
@@ -49,4 +50,5 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
     scale = staticmethod(words.scale)
     require_judging = staticmethod(require_judging)
     judge = staticmethod(judge_corpus)
+    recheck = staticmethod(recheck)
     token_effects = staticmethod(token_effects)

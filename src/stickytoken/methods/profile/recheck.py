@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -28,6 +27,7 @@ from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.stage import ProfileStage
+from stickytoken.methods.recheck import MeasuredTokens, Rechecked, RecheckJob, Tokens
 from stickytoken.methods.records import PlanRecord
 from stickytoken.methods.symptoms import SYMPTOM_CARRIERS, SymptomStage
 from stickytoken.vocabulary.categories import Vocabulary
@@ -40,39 +40,28 @@ _ORDINARY = 256
 _TOKENS_PER_TEXT_COPY = 8
 
 
-class Tokens(NamedTuple):
-    """Tokens to measure, by how their copies go into a text.
+def recheck(job: RecheckJob, name: str) -> ProfileRecheck:
+    """Choose texts that a run has not used, and put a model on them.
 
-    Attributes:
-        as_ids: the model sees exactly n copies.
-        written: words of the text, tokenized with it.
-        glued: tokenized with the text, joined to it without a space.
+    Args:
+        job: what to begin with.
+        name: of the model in progress reports, such as ``before``.
+
+    Raises:
+        InputError: too few texts are left.
     """
-
-    as_ids: list[Token]
-    written: list[Token]
-    glued: list[Token]
-
-    @property
-    def ids(self) -> list[int]:
-        """The ids of all of them."""
-        return [token.id for tokens in self for token in tokens]
-
-
-class Rechecked(NamedTuple):
-    """What a recheck found.
-
-    Attributes:
-        rows: one row per token, as in tokens.parquet.
-        lifts: mean lift of each token, by id, without shrinkage.
-        ordinary_lift: lift of the typical token.
-        ordinary_contraction: contraction of the typical token.
-    """
-
-    rows: pl.DataFrame
-    lifts: dict[int, float]
-    ordinary_lift: float
-    ordinary_contraction: float
+    settings, plan = recheck_settings(job.settings, job.seed), job.plan
+    known = MeanSimilarity(plan.mean_similarity, plan.mean_similarity_entries, 0, plan.mean_similarity_error)
+    texts = plan_unused(
+        job.encoder,
+        settings,
+        job.corpus,
+        job.vocabulary.available,
+        [*job.used, *plan_texts(plan)],
+        known if job.same_model else None,
+        job.progress,
+    )
+    return ProfileRecheck(job.encoder, job.vocabulary, settings, texts, job.progress, name)
 
 
 def plan_texts(plan: PlanRecord) -> list[str]:
@@ -139,7 +128,7 @@ def plan_unused(
 
 
 @dataclass(frozen=True)
-class Recheck:
+class ProfileRecheck:
     """One model on the texts of a plan.
 
     Attributes:
@@ -179,8 +168,35 @@ class Recheck:
         named, left_out = {token.id: token for token in self.vocabulary.available}, set(excluded)
         return [named[k] for k in self.plan.reference if k in named and k not in left_out][:count]
 
-    def measured(self, tokens: Tokens) -> Measurements:
+    @property
+    def similarity_spread(self) -> float:
+        """Standard deviation of the similarities of the texts."""
+        return self.plan.similarity_spread
+
+    @property
+    def carriers(self) -> int:
+        """Number of texts that copies go into."""
+        return len(self.plan.carriers)
+
+    @property
+    def anchors(self) -> int:
+        """Number of texts that they are compared with."""
+        return len(self.plan.anchors)
+
+    def of_model(self, encoder: IdEncoder, vocabulary: Vocabulary, name: str) -> ProfileRecheck:
+        """Put another model on the same texts."""
+        return replace(self, encoder=encoder, vocabulary=vocabulary, name=name)
+
+    def measured(self, tokens: Tokens) -> MeasuredTokens:
         """Put tokens into all carriers."""
+        found = self._measurements(tokens)
+        ids = found.ids.tolist()
+        return MeasuredTokens(
+            dict(zip(ids, found.lifts.mean(axis=1).tolist(), strict=True)),
+            dict(zip(ids, found.effects.contraction.tolist(), strict=True)),
+        )
+
+    def _measurements(self, tokens: Tokens) -> Measurements:
         run = MemoryRunner(self.encoder, self.progress)
         texts = replace(self._stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
         stages = (self._stage, replace(texts, joining=Joining.WORDS), texts)
@@ -199,7 +215,7 @@ class Recheck:
             excluded: ids of further tokens that are not ordinary.
         """
         ordinary = self.ordinary((*excluded, *tokens.ids))
-        found = self.measured(tokens._replace(as_ids=[*tokens.as_ids, *ordinary]))
+        found = self._measurements(tokens._replace(as_ids=[*tokens.as_ids, *ordinary]))
         ids = np.array([token.id for token in ordinary])
         center = self._panel.weights @ self._panel.vectors
         judged = decide(self.vocabulary.frame(), {Round.SCREEN: found}, self.plan, ids, self.settings, center)
