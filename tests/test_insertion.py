@@ -235,7 +235,7 @@ def test_no_copies_make_no_probes(insert, carrier, placement):
 
 def test_the_names_that_users_type_are_the_documented_ones():
     assert [str(placement) for placement in Placement] == ["prefix", "suffix", "random"]
-    assert [str(insertion) for insertion in Insertion] == ["text", "ids"]
+    assert [str(insertion) for insertion in Insertion] == ["text", "ids", "words"]
 
 
 # Copies of several tokens.

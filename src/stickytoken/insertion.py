@@ -32,6 +32,8 @@ class Insertion(StrEnum):
     """Joined to the string, which is tokenized again: neighbouring copies may merge."""
     IDS = "ids"
     """Put among the token ids: the model sees exactly n copies."""
+    WORDS = "words"
+    """As text, each token written in the way in which the tokenizer sees most of its copies."""
 
 
 class Side(StrEnum):
@@ -56,6 +58,8 @@ class Joining(StrEnum):
     """Without a separator, as in the published runs: neighbouring copies may merge."""
     WORDS = "words"
     """Each as a word of its own."""
+    ATTACHED = "attached"
+    """Glued to each other and set apart from the text; among its words, each glued to the word before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +69,12 @@ class Token:
     Attributes:
         id: its id.
         text: its decoded text, with the leading space if it has one.
+        joining: how its copies are written as text.
     """
 
     id: int
     text: str
+    joining: Joining = Joining.GLUED
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +100,10 @@ class TokenizedText:
 def insert_as_text(
     token: Token, text: str, placement: Placement, counts: int, path: Sequence[int] = ()
 ) -> list[str]:
-    """Return the texts with 1, 2, ..., ``counts`` copies.
+    """Return the texts with 1, 2, ..., ``counts`` copies, written as the token says.
 
-    Prefix and suffix copies are glued, as in the published runs; a random copy becomes a word of its own.
+    Where it says nothing, prefix and suffix copies are glued, as in the published runs, and a random copy
+    becomes a word of its own.
 
     Args:
         token: what to insert.
@@ -108,10 +115,12 @@ def insert_as_text(
     Raises:
         InputError: the path is too short or leaves the sentence.
     """
-    copies = [token.text] * counts
+    copies = [_spelled(token)] * counts
     if placement is Placement.RANDOM:
-        return list(_texts_at_random(copies, text, path))
-    return [place_as_text(copies[:count], text, placement) for count in range(1, counts + 1)]
+        return list(_texts_at_random(copies, text, path, token.joining))
+    return [
+        place_as_text(copies[:count], text, placement, (), token.joining) for count in range(1, counts + 1)
+    ]
 
 
 def insert_as_ids(
@@ -128,7 +137,7 @@ def copies_as_text(
     token: Token, text: str, placement: Placement, copies: int, path: Sequence[int] = ()
 ) -> str:
     """Return the text with exactly ``copies`` copies; see ``insert_as_text``."""
-    return place_as_text([token.text] * copies, text, placement, path)
+    return place_as_text([_spelled(token)] * copies, text, placement, path, token.joining)
 
 
 def copies_as_ids(
@@ -152,15 +161,17 @@ def place_as_text(
         text: the carrier.
         placement: where.
         path: for random placement, the gap of each copy.
-        joining: how copies at either end are written; a random copy is always a word of its own.
+        joining: how copies are written; among the words, glued copies are words of their own, too.
 
     Raises:
         InputError: the path is too short or leaves the sentence.
     """
     if placement is Placement.RANDOM:
-        return [text, *_texts_at_random(copies, text, path)][-1]
+        return [text, *_texts_at_random(copies, text, path, joining)][-1]
+    if joining is Joining.ATTACHED:
+        copies = ["".join(copies)]
     parts = [*copies, text] if placement is Placement.PREFIX else [text, *copies]
-    return (" " if joining is Joining.WORDS else "").join(part for part in parts if part)
+    return ("" if joining is Joining.GLUED else " ").join(part for part in parts if part)
 
 
 def place_as_ids(
@@ -173,10 +184,21 @@ def place_as_ids(
     return replace(text, words=words).ids
 
 
-def _texts_at_random(copies: Sequence[str], text: str, path: Sequence[int]) -> Iterator[str]:
+def _spelled(token: Token) -> str:
+    return token.text if token.joining is Joining.GLUED else token.text.strip()
+
+
+def _texts_at_random(
+    copies: Sequence[str], text: str, path: Sequence[int], joining: Joining = Joining.GLUED
+) -> Iterator[str]:
     for copy, gap in zip(copies, _checked(path, len(copies)), strict=True):
         words = text.split()
-        words.insert(_inside(gap, len(words)), copy)
+        if joining is Joining.ATTACHED and words:
+            # The text does not grow by words, and so a late gap may lie behind its end.
+            place = min(gap, len(words))
+            words[max(0, place - 1)] = words[place - 1] + copy if place else copy + words[0]
+        else:
+            words.insert(_inside(gap, len(words)), copy)
         text = " ".join(words)
         yield text
 

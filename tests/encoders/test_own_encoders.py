@@ -141,7 +141,7 @@ def test_what_needs_ids_says_so_in_one_line(tmp_path):
     for run in (
         lambda: require_ids(encoder, "explain"),
         lambda: explain(encoder, ["stone"]),
-        lambda: detect(encoder, out=tmp_path / "ids"),
+        lambda: detect(encoder, settings=ProfileSettings(), out=tmp_path / "ids"),
         lambda: detect(
             encoder,
             settings=ProfileSettings(insertion=Insertion.TEXT, screen_precision="bfloat16"),

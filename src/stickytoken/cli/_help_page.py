@@ -6,9 +6,17 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperOption
 
-from stickytoken.cli.options.panels import COMPUTATION, LANGUAGE_MODELS, METHOD, MODEL, OUTPUT, TEXTS
+from stickytoken.cli.options.panels import (
+    COMPUTATION,
+    ENDPOINT,
+    LANGUAGE_MODELS,
+    METHOD,
+    MODEL,
+    OUTPUT,
+    TEXTS,
+)
 
-_PANELS = (MODEL, TEXTS, METHOD, COMPUTATION, LANGUAGE_MODELS, OUTPUT)
+_PANELS = (MODEL, TEXTS, METHOD, COMPUTATION, ENDPOINT, LANGUAGE_MODELS, OUTPUT)
 
 
 class PanelledCommand(TyperCommand):

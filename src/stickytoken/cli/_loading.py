@@ -6,15 +6,21 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
+from stickytoken.cli._endpoints import load_endpoint
+from stickytoken.cli.options.endpoint import EndpointFlags
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
 from stickytoken.cli.output.console import inform, status
 from stickytoken.cli.output.verbosity import Verbosity, current_verbosity
+from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
     from stickytoken.encoders import Encoder
+
+
+_OF_ENDPOINTS = frozenset(field.name for field in fields(EndpointFlags))
 
 
 def load(model: str, loading: LoadingOptions, prompting: PromptingOptions) -> Encoder:
@@ -24,12 +30,23 @@ def load(model: str, loading: LoadingOptions, prompting: PromptingOptions) -> En
         ModelError: it cannot be found or used.
         InputError: an option that it cannot meet.
     """
+    from stickytoken.encoders.endpoint.address import names_endpoint
+
+    model = loading.name_of(model)
     silence_transformers()
-    options = asdict(loading) | {"dtype": loading.dtype or "float32"}
+    options = {name: value for name, value in asdict(loading).items() if name not in _OF_ENDPOINTS}
+    options["dtype"] = loading.dtype or "float32"
+    if names_endpoint(model):
+        return load_endpoint(model, loading, prompting, {**options, "dtype": loading.dtype})
+    if loading.given:
+        raise InputError(
+            f"{', '.join(loading.given)} belong to a model behind an endpoint, and {model} is none: leave "
+            "them out"
+        )
     with status(f"loading {model}"), collector_paused():
         from stickytoken.encoders import Prompting, load_encoder
 
-        encoder = load_encoder(model, prompt=Prompting(**asdict(prompting)), **options)
+        encoder: Encoder = load_encoder(model, prompt=Prompting(**asdict(prompting)), **options)
     if current_verbosity() is Verbosity.VERBOSE:
         _describe(encoder, model, loading)
     return encoder

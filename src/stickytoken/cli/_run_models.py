@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from stickytoken.cli._endpoints import load_recorded
 from stickytoken.cli._loading import load
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
 from stickytoken.errors import InputError, ModelError
@@ -65,6 +66,9 @@ def load_for(
     from stickytoken.detection.run_model import recorded_loading
 
     recorded = recorded_loading(run)
+    if recorded.endpoint is not None:
+        with _named_by(source):
+            return load_recorded(model or run.model.name, recorded, loading)
     loading = replace(
         loading, dtype=loading.dtype or recorded.dtype, revision=loading.revision or recorded.revision
     )
@@ -90,8 +94,12 @@ def require_found(
         InputError: a revision of a folder.
     """
     from stickytoken.detection.run_model import recorded_loading
+    from stickytoken.encoders.endpoint.address import names_endpoint
     from stickytoken.encoders.loading.load import require_model
 
+    name = source if run is None else model or run.model.name
+    if names_endpoint(name):
+        return name
     if run is None:
         return require_model(source, loading.revision)
     with _named_by(source):

@@ -12,9 +12,9 @@ from stickytoken.detection.evidence import has_evidence, write_evidence
 from stickytoken.detection.model_files import look_at_model, record_model
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import RUN, RunFolder, require_usable
-from stickytoken.detection.schema import LoadingRecord, ModelRecord, RunRecord, corpus_record
+from stickytoken.detection.schema import EndpointRecord, LoadingRecord, ModelRecord, RunRecord, corpus_record
 from stickytoken.detection.selection import TokenSource, choose_tokens, token_ids
-from stickytoken.encoders.loading.load import AnyModel, load_encoder
+from stickytoken.encoders.loading.load import AnyModel, load_encoder, reads_texts_only
 from stickytoken.encoders.loading.spec import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.hashing import digest
@@ -24,11 +24,12 @@ from stickytoken.measurement.environment import hardware, now, package_versions
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import Resumed, resumed
 from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE
-from stickytoken.methods.job import SHARD_PROBES, FolderRunner, Job, MethodSettings
+from stickytoken.methods.job import SHARD_PROBES, FolderRunner, Job, MethodSettings, suited
 from stickytoken.methods.protocol import AnyMethod
 from stickytoken.methods.registry import choose_method
 from stickytoken.validation import file_path, require_callable
 from stickytoken.vocabulary.categories import Vocabulary, categorize
+from stickytoken.vocabulary.writing import written
 
 
 def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
@@ -58,7 +59,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         pairs: pairs, or a file of them, in place of sentences, for a method that takes them.
         tokens: ids or texts of the tokens to examine, or a file of them; None is all available ones.
         sample: look at a random sample of this many of them.
-        settings: of the method; None is its defaults.
+        settings: of the method; None is its defaults, and insertion as words where a model reads only texts.
         seed: replaces the seed of the settings.
         out: the run folder; None is ``runs/<model>-<method>-<identity>``.
         engine: ``local``, this process; ``ray``, the workers of a Ray on this machine or of the cluster
@@ -79,7 +80,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         RunError: the folder belongs to another run or process, or cannot be written.
     """
     chosen_method = choose_method(method, settings, pairs is not None)
-    settings = chosen_method.settings() if settings is None else settings
+    settings = suited(chosen_method.settings(), reads_texts_only(encoder)) if settings is None else settings
     if seed is not None:
         settings = replace(settings, seed=seed)
     require_callable("progress", progress)
@@ -91,7 +92,9 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     encoder = load_encoder(encoder)
     model_identity = encoder.identity  # before its tokenizer is used: the user may have changed the model
     corpus = readable(corpus, encoder.tokenizer, encoder.name)
-    vocabulary = categorize(encoder.tokenizer)
+    vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
+    if tokens is None and sample is None:  # of a list of candidates, not the words beside them
+        tokens = getattr(encoder.tokenizer, "candidate_ids", None)
     named = None if tokens is None else token_ids(vocabulary, tokens)
     chosen = choose_tokens(vocabulary, named, sample, settings.seed)
     restricted = tokens is not None or sample is not None
@@ -165,6 +168,21 @@ def _loading(encoder: Encoder) -> LoadingRecord | None:
     if spec is None:
         return None
     prompting = {name: value for name, value in asdict(spec.prompting).items() if name != "prompt_name"}
+    endpoint = (
+        None
+        if spec.endpoint is None
+        else EndpointRecord(
+            tokenizer=spec.vocabulary,
+            candidates=spec.candidates,
+            max_length=spec.max_length,
+            dimensions=spec.endpoint.dimensions,
+            key_variable=spec.endpoint.key_variable,
+        )
+    )
     return LoadingRecord(
-        dtype=spec.dtype, revision=spec.revision, layer_choice=spec.layer_choice, **prompting
+        dtype=spec.dtype,
+        revision=spec.revision,
+        layer_choice=spec.layer_choice,
+        endpoint=endpoint,
+        **prompting,
     )

@@ -15,6 +15,7 @@ from stickytoken.methods.job import Job
 from stickytoken.methods.judgement import Judgement
 from stickytoken.validation import require_callable, whole_number
 from stickytoken.vocabulary.categories import categorize
+from stickytoken.vocabulary.writing import written
 
 ANCHORS = 2000
 
@@ -54,9 +55,10 @@ def judge(
     corpus = load_sentences(sentences, column)
     model = encoder_for(encoder, opened, "judge")
     corpus = readable(corpus, model.tokenizer, model.name)
-    vocabulary = categorize(model.tokenizer)
+    settings = restored_settings(opened)
+    vocabulary = written(categorize(model.tokenizer), model.tokenizer, settings.insertion)
     measured = set(opened.tokens["token_id"].to_list())
     tokens = [token for token in vocabulary.available if token.id in measured]
     restricted = len(tokens) < len(vocabulary.available)
-    job = Job(model, restored_settings(opened), corpus, vocabulary, tokens, restricted, not restricted)
+    job = Job(model, settings, corpus, vocabulary, tokens, restricted, not restricted)
     return opened.method.judge(job, opened, anchors, progress)

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from stickytoken.corpora.choice import PairSource, SentenceSource, choose_corpus
 from stickytoken.corpora.readability import readable
 from stickytoken.detection.selection import TokenSource, token_ids
-from stickytoken.encoders.loading.load import AnyModel, load_encoder
+from stickytoken.encoders.loading.load import AnyModel, load_encoder, reads_texts_only
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
-from stickytoken.methods.job import Job, MethodSettings
+from stickytoken.methods.job import Job, MethodSettings, suited
 from stickytoken.methods.protocol import ProbedToken
 from stickytoken.methods.registry import choose_method
 from stickytoken.validation import require_callable
 from stickytoken.vocabulary.categories import Vocabulary, categorize
+from stickytoken.vocabulary.writing import written
 
 
 def probe(
@@ -39,7 +40,7 @@ def probe(
         sentences: the corpus: a list of sentences, or anything that `load_sentences` takes; None is the
             bundled corpus.
         pairs: pairs, or a file of them, in place of sentences, for a method that takes them.
-        settings: of the method; None is its defaults.
+        settings: of the method; None is its defaults, and insertion as words where a model reads only texts.
         progress: told of every step.
 
     Returns:
@@ -49,12 +50,12 @@ def probe(
         InputError: a token that cannot be probed, or inputs that cannot be used.
     """
     chosen = choose_method(method, settings, pairs is not None)
-    settings = chosen.settings() if settings is None else settings
+    settings = suited(chosen.settings(), reads_texts_only(encoder)) if settings is None else settings
     require_callable("progress", progress)
     corpus = choose_corpus(sentences, pairs)
     encoder = load_encoder(encoder)
     corpus = readable(corpus, encoder.tokenizer, encoder.name)
-    vocabulary = categorize(encoder.tokenizer)
+    vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
     probed = [_token(vocabulary, token, settings.insertion) for token in token_ids(vocabulary, tokens)]
     job = Job(encoder, settings, corpus, vocabulary, probed, True, False)
     return chosen.probe(job, progress)
@@ -73,9 +74,9 @@ def _token(vocabulary: Vocabulary, token_id: int, insertion: Insertion) -> Token
             f"the vocabulary has no token id {token_id}: it has {vocabulary.ids[0]} to {vocabulary.ids[-1]}"
         ) from None
     category = vocabulary.categories[place]
-    if insertion is Insertion.TEXT and not category.available:
+    if insertion is not Insertion.IDS and not category.available:
         raise InputError(
             f"token id {token_id} ({vocabulary.tokens[place]!r}) cannot occur in text ({category.value}): "
             "probe it with ids insertion"
         )
-    return Token(token_id, vocabulary.decoded[place])
+    return vocabulary.token(place)

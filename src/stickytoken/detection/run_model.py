@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from stickytoken.detection.run import Run
-from stickytoken.detection.schema import LoadingRecord, RunRecord
+from stickytoken.detection.schema import EndpointRecord, LoadingRecord, RunRecord
+from stickytoken.encoders.endpoint.options import EndpointOptions
 from stickytoken.encoders.loading.load import AnyModel, load_encoder
 from stickytoken.encoders.prompting import Prompting
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
@@ -74,11 +75,39 @@ def _of_run(run: Run) -> Encoder:
     recorded = recorded_loading(run.record)
     prompting = Prompting(**recorded.prompting())
     try:
+        if recorded.endpoint is not None:
+            return load_recorded_endpoint(run.record.model.name, recorded, EndpointOptions())
         return load_encoder(
             run.record.model.name, prompt=prompting, dtype=recorded.dtype, revision=recorded.revision
         )
     except ModelError as error:
         raise ModelError(f"the model of {run.path}: {error} (if it has moved, pass it as encoder)") from error
+
+
+def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: EndpointOptions) -> Encoder:
+    """Load the model behind an endpoint of a run.
+
+    Args:
+        name: of the model; it may be at another address by now.
+        recorded: how the run loaded it.
+        options: of the endpoint; what they leave open is as in the run.
+
+    Raises:
+        ModelError: the server cannot be reached or used.
+    """
+    known = recorded.endpoint or EndpointRecord()
+    return load_encoder(
+        name,
+        prompt=recorded.prompt,
+        max_length=known.max_length,
+        tokenizer=known.tokenizer,
+        candidates=known.candidates,
+        endpoint=replace(
+            options,
+            dimensions=options.dimensions or known.dimensions,
+            key_variable=options.key_variable or known.key_variable,
+        ),
+    )
 
 
 def restored_settings(run: Run) -> MethodSettings:

@@ -23,6 +23,16 @@ from stickytoken.methods.registry import entries, method_named
 SCHEMA_VERSION = 3
 
 
+class EndpointRecord(Record):
+    """How a model behind an endpoint was used; never a key."""
+
+    tokenizer: str | None = Field(default=None, description="folder, name or file of its tokenizer")
+    candidates: str | None = Field(default=None, description="file of strings in place of a tokenizer")
+    max_length: int | None = Field(default=None, description="tokens it reads, if the user said so")
+    dimensions: int | None = None
+    key_variable: str | None = Field(default=None, description="environment variable that holds the key")
+
+
 class LoadingRecord(Record):
     """Arguments of `load_encoder` that can change vectors."""
 
@@ -37,9 +47,11 @@ class LoadingRecord(Record):
         default=None, description="where the layer comes from; null without a prompt, and in earlier runs"
     )
 
+    endpoint: EndpointRecord | None = Field(default=None, description="of a model behind an endpoint")
+
     def prompting(self) -> dict[str, Any]:
         """Return the arguments of `Prompting`."""
-        return self.model_dump(exclude={"dtype", "revision", "layer_choice"})
+        return self.model_dump(exclude={"dtype", "revision", "layer_choice", "endpoint"})
 
 
 class ModelRecord(Record):

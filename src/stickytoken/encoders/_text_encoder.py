@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.encoders.checks import require_list, require_usable, shown
 from stickytoken.encoders.protocol import EncoderIdentity
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.tokenizing.tokenizer import adapted
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.vocabulary.categories import RoundTripTokenizer
 
@@ -26,7 +26,6 @@ _SENTINELS = (
     "the the the the the the the the",
 )
 _SENTINEL_DECIMALS = 4
-_OWN_TOKENIZER = ("entries", "special_ids", "decode_many", "encode_many")
 
 
 class TextModel(Protocol):
@@ -47,6 +46,31 @@ class TextModel(Protocol):
     def encode(self, texts: Sequence[str]) -> Any:
         """Return one vector per text: an array of shape (n, d), or rows that NumPy can stack."""
         ...
+
+
+TextFunction: TypeAlias = Callable[[list[str]], Any]
+"""Takes n texts, returns n vectors."""
+
+
+class FunctionModel:
+    """A function from texts to vectors as a `TextModel`.
+
+    Args:
+        function: takes a list of n texts, returns n vectors.
+        tokenizer: see `TextModel`.
+        max_length: see `TextModel`.
+    """
+
+    def __init__(self, function: TextFunction, tokenizer: Any = None, max_length: int | None = None) -> None:
+        self._function = function
+        self.name = str(getattr(function, "__name__", None) or type(function).__name__)
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.fingerprint = getattr(function, "fingerprint", None)
+
+    def encode(self, texts: Sequence[str]) -> Any:
+        """Return one vector per text."""
+        return self._function(list(texts))
 
 
 class TextEncoder:
@@ -93,7 +117,7 @@ class TextEncoder:
         tokenizer = None if self._given_tokenizer is None else self.tokenizer
         return EncoderIdentity(
             weights=self._fingerprint(),
-            tokenizer=getattr(tokenizer, "fingerprint", "") or _vocabulary_hash(tokenizer),
+            tokenizer=vocabulary_hash(tokenizer),
             modules=_sha256(f"{kind.__module__}.{kind.__qualname__}"),
             prompt="",
             dtype="float32",
@@ -113,7 +137,10 @@ class TextEncoder:
                 f"{self.name} has no tokenizer, so its vocabulary is unknown: give the "
                 f"{type(self._model).__name__} an attribute `tokenizer` (of transformers or tokenizers)"
             )
-        return self._adapted(self._given_tokenizer)
+        try:
+            return adapted(self._given_tokenizer)
+        except ModelError as error:
+            raise ModelError(f"the tokenizer of {self.name} cannot be used: {error}") from error
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text without special tokens."""
@@ -189,15 +216,6 @@ class TextEncoder:
         except TypeError:  # that of the tokenizers library asks whether it is for a pair
             return int(added(False))
 
-    def _adapted(self, tokenizer: Any) -> RoundTripTokenizer:
-        if all(hasattr(tokenizer, part) for part in _OWN_TOKENIZER):
-            own: RoundTripTokenizer = tokenizer
-            return own
-        try:
-            return HuggingFaceTokenizer(tokenizer)
-        except ModelError as error:
-            raise ModelError(f"the tokenizer of {self.name} cannot be used: {error}") from error
-
 
 def _require_encode(model: Any) -> None:
     if isinstance(model, type):
@@ -209,8 +227,10 @@ def _require_encode(model: Any) -> None:
         )
 
 
-def _vocabulary_hash(tokenizer: RoundTripTokenizer | None) -> str:
-    return _sha256("" if tokenizer is None else repr(sorted(tokenizer.entries.items())))
+def vocabulary_hash(tokenizer: RoundTripTokenizer | None) -> str:
+    """Return the fingerprint of a tokenizer; of one without, the hash of its vocabulary."""
+    given: str = getattr(tokenizer, "fingerprint", "")
+    return given or _sha256("" if tokenizer is None else repr(sorted(tokenizer.entries.items())))
 
 
 def _sha256(text: str) -> str:

@@ -102,7 +102,7 @@ class Treatment:
         tokens = self._tokens(carrier, condition)
         if not tokens:
             return self.clean(carrier)
-        if self.insertion is Insertion.TEXT:
+        if self.insertion is not Insertion.IDS:
             words = len(carrier.text.split())
             path = self._path(carrier, condition, words, len(tokens))
             texts = [token.text.strip() for token in tokens]
@@ -112,7 +112,7 @@ class Treatment:
 
     def clean(self, carrier: Carrier) -> Probe:
         """Return what the encoder reads without copies."""
-        return carrier.text if self.insertion is Insertion.TEXT else carrier.content.ids
+        return carrier.content.ids if self.insertion is Insertion.IDS else carrier.text
 
     def _tokens(self, carrier: Carrier, condition: Condition) -> list[Token]:
         if not condition.tokens:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,20 @@ class Stage(Protocol):
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
         """Compute the numbers of a token from the vectors of its probes, in order."""
         ...
+
+
+class CountingStage(Stage, Protocol):
+    """A stage whose rows also say, as ``seen``, how many copies the tokenizer sees in each probe."""
+
+    @property
+    def carrier_texts(self) -> Sequence[str]:
+        """The text without copies of each probe; empty where copies are not counted."""
+        ...
+
+
+def counts_copies(stage: Stage) -> TypeGuard[CountingStage]:
+    """Check whether a stage asks for the copies that the tokenizer sees."""
+    return bool(getattr(stage, "carrier_texts", ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,8 @@ def insertion_option(default: Insertion) -> Option:
     return Option(
         "insertion",
         Insertion,
-        "text: join the copies to the string. ids: put exactly n copies among the token ids.",
+        "text: join the copies to the string. ids: put exactly n copies among the token ids. words: as text, "
+        "written so that the tokenizer sees the copies.",
         default.value,
         probe=True,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import Field, dataclass
+from dataclasses import Field, dataclass, replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import polars as pl
@@ -38,6 +38,18 @@ class MethodSettings(Protocol):
     def insertion(self) -> Insertion:
         """How copies go into a text."""
         ...
+
+
+def suited(settings: MethodSettings, texts_only: bool) -> MethodSettings:
+    """Make defaults suit a model: one that reads only texts gets its copies as text.
+
+    Args:
+        settings: defaults of a method, as far as the user left them open.
+        texts_only: whether the model reads only texts.
+    """
+    if texts_only and settings.insertion is Insertion.IDS:
+        return replace(settings, insertion=Insertion.WORDS)
+    return settings
 
 
 Settings_co = TypeVar("Settings_co", bound=MethodSettings, covariant=True)

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 import polars as pl
 
-from stickytoken.insertion import Token
+from stickytoken.insertion import Joining, Token
 
 _ANCHORS = ("«", "»", "¿", "#", ":", "a", "b")
 _REPLACEMENT_CHARACTER = "\ufffd"
@@ -83,12 +83,14 @@ class Vocabulary:
         tokens: Vocabulary strings, as the tokenizer stores them.
         decoded: The text of each entry, with its leading space if it has one.
         categories: The category of each entry.
+        joinings: How copies of each entry are written as text; empty if all are glued.
     """
 
     ids: tuple[int, ...]
     tokens: tuple[str, ...]
     decoded: tuple[str, ...]
     categories: tuple[Category, ...]
+    joinings: tuple[Joining, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -100,11 +102,12 @@ class Vocabulary:
     @property
     def available(self) -> list[Token]:
         """Entries that can occur in text, in ascending order of id."""
-        return [
-            Token(token_id, text)
-            for token_id, text, category in zip(self.ids, self.decoded, self.categories, strict=True)
-            if category.available
-        ]
+        return [self.token(place) for place, category in enumerate(self.categories) if category.available]
+
+    def token(self, place: int) -> Token:
+        """Return the entry at a place, as it is inserted."""
+        joining = self.joinings[place] if self.joinings else Joining.GLUED
+        return Token(self.ids[place], self.decoded[place], joining)
 
     def counts(self) -> dict[str, int]:
         """Return the number of entries in each category, including empty ones."""

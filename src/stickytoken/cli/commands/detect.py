@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 from stickytoken.cli._command import command
+from stickytoken.cli._endpoints import measuring
 from stickytoken.cli._loading import load, tell_layer
 from stickytoken.cli._named_tokens import named_token_ids
 from stickytoken.cli.options.computation import EngineOptions
@@ -13,13 +15,12 @@ from stickytoken.cli.options.method import MethodOptions, method_options
 from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, RunFolderPath, VerbosityOptions, WriteReport
 from stickytoken.cli.options.texts import CorpusOptions, Sample, Tokens
-from stickytoken.cli.output.progress import progress_bar
 from stickytoken.cli.output.run import finish_run
 
 
 @command
 def detect(
-    model: Model,
+    model: Model = "",
     *,
     corpus: CorpusOptions,
     tokens: Tokens = None,
@@ -40,10 +41,11 @@ def detect(
     from stickytoken.detection import detect as run_detection
     from stickytoken.detection.model_files import look_at_model, record_model
     from stickytoken.detection.run_folder import require_usable
+    from stickytoken.encoders.endpoint.address import names_endpoint
     from stickytoken.methods.registry import choose_method
 
     engine = computing.choice
-    settings = method.settings(corpus.pairs)
+    settings = method.settings(corpus.pairs, names_endpoint(loading.name_of(model)))
     sentences = corpus.read()
     if out is not None:
         require_usable(out, choose_method(None, settings, corpus.pairs is not None).entry.name, settings)
@@ -51,24 +53,24 @@ def detect(
     files = look_at_model(model, loading.revision) if plain else None
     encoder = load(model, loading, prompting)
     tell_layer(encoder)
-    with progress_bar() as progress:
-        run = run_detection(
-            encoder,
-            sentences=sentences,
-            pairs=corpus.pairs,
-            tokens=named_token_ids(encoder, tokens),
-            sample=sample,
-            settings=settings,
-            out=out,
-            engine=engine,
-            evidence=write_report,
-            progress=progress,
-        )
+    measured = partial(
+        run_detection,
+        sentences=sentences,
+        pairs=corpus.pairs,
+        tokens=named_token_ids(encoder, tokens),
+        sample=sample,
+        settings=settings,
+        evidence=write_report,
+    )
+    with measuring(encoder, loading, lambda stand_in, place: measured(stand_in, out=place)) as progress:
+        run = measured(encoder, out=out, engine=engine, progress=progress)
     record_model(run.path, run.record, files)
     finish_run(run, output_format, write_report)
 
 
 def _loads_plainly(loading: LoadingOptions, prompting: PromptingOptions) -> bool:
     """Whether no option changes what the model computes, so that its name alone gives the same model."""
-    as_named = LoadingOptions(loading.revision, device=loading.device, token_budget=loading.token_budget)
+    as_named = LoadingOptions(
+        revision=loading.revision, device=loading.device, token_budget=loading.token_budget
+    )
     return prompting == PromptingOptions() and replace(loading, packed_layers=None) == as_named

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from stickytoken.cli._command import command
+from stickytoken.cli._endpoints import measuring
 from stickytoken.cli._run_models import load_for
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
 from stickytoken.cli.options.output import VerbosityOptions
@@ -16,7 +18,6 @@ from stickytoken.cli.options.panels import output_option, texts_option
 from stickytoken.cli.options.texts import Column
 from stickytoken.cli.output.console import print_json
 from stickytoken.cli.output.judgement import print_csv, print_judgement
-from stickytoken.cli.output.progress import progress_bar
 
 
 class JudgementFormat(StrEnum):
@@ -67,8 +68,9 @@ def judge(
     opened.method.require_judging(opened)
     corpus = load_sentences(sentences, column)
     encoder = load_for(str(run), opened.record, loading, prompting, model)
-    with progress_bar() as progress:
-        found = run_judge(opened, corpus, encoder=encoder, anchors=anchors, progress=progress)
+    judged = partial(run_judge, opened, corpus, anchors=anchors)
+    with measuring(encoder, loading, lambda stand_in, _: judged(encoder=stand_in)) as progress:
+        found = judged(encoder=encoder, progress=progress)
     if output_format is JudgementFormat.JSON:
         print_json(found.summary())
     elif output_format is JudgementFormat.CSV:

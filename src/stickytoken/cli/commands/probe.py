@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 from stickytoken.cli._command import command
+from stickytoken.cli._endpoints import measuring
 from stickytoken.cli._loading import load
 from stickytoken.cli._named_tokens import token_id
 from stickytoken.cli.options.method import MethodOptions, method_options
@@ -13,7 +15,6 @@ from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOption
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.texts import CorpusOptions, Ids, TokenArguments
 from stickytoken.cli.output.console import print_json, print_line, print_table
-from stickytoken.cli.output.progress import progress_bar
 
 
 @command
@@ -34,21 +35,22 @@ def probe(
     Example: stickytoken probe all-MiniLM-L6-v2 trajectory river the
     """
     from stickytoken.detection import probe as run_probe
+    from stickytoken.encoders.endpoint.address import names_endpoint
     from stickytoken.methods.registry import choose_method
 
-    settings = method.settings(corpus.pairs)
+    settings = method.settings(corpus.pairs, names_endpoint(model))
     numbers = [token_id(token) for token in tokens] if ids else []
     sentences = corpus.read()
     encoder = load(model, loading, prompting)
-    with progress_bar() as progress:
-        evidence = run_probe(
-            encoder,
-            numbers or tokens,
-            sentences=sentences,
-            pairs=corpus.pairs,
-            settings=settings,
-            progress=progress,
-        )
+    measured = partial(
+        run_probe,
+        tokens=numbers or tokens,
+        sentences=sentences,
+        pairs=corpus.pairs,
+        settings=settings,
+    )
+    with measuring(encoder, loading, lambda stand_in, _: measured(stand_in)) as progress:
+        evidence = measured(encoder, progress=progress)
     if output_format is Format.JSON:
         print_json([asdict(each) for each in evidence])
         return

@@ -21,15 +21,18 @@ if TYPE_CHECKING:
 class MethodOptions:
     """What the user sets of the method; subclasses have a field for every option."""
 
-    def settings(self, pairs_file: Path | None) -> MethodSettings:
+    def settings(self, pairs_file: Path | None, texts_only: bool = False) -> MethodSettings:
         """Make the settings of the chosen method; without one, of the first that takes what is given.
 
         Args:
             pairs_file: if there is one.
+            texts_only: whether the model reads only texts, which changes the default of ``--insertion``.
 
         Raises:
             InputError: an option that the method lacks, or a value out of range.
         """
+        from stickytoken.methods.job import suited
+
         said = {each.name: getattr(self, each.name) for each in fields(self)}
         method = said.pop("method")
         entry = entry_of(None if method is None else str(method), pairs_file is not None)
@@ -42,7 +45,7 @@ class MethodOptions:
                 raise _lacking(name, entry)
             asked[known[name].setting] = value
         settings: MethodSettings = method_named(entry.name).settings(**asked)
-        return settings
+        return settings if "insertion" in asked else suited(settings, texts_only)
 
 
 def method_options(*, probe: bool) -> type[MethodOptions]:

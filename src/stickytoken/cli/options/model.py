@@ -7,12 +7,14 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from stickytoken.cli.options.endpoint import EndpointFlags
 from stickytoken.cli.options.panels import computation_option, language_option, model_option
 
 Model: TypeAlias = Annotated[
     str,
     typer.Argument(
-        help="Folder, or name: looked up in the hub cache, then as the packaged model, then on the hub."
+        help="Folder, or name: looked up in the hub cache, then as the packaged model, then on the hub. "
+        "openai:NAME or URL#NAME: behind an endpoint.",
     ),
 ]
 RunsModel: TypeAlias = Annotated[
@@ -32,7 +34,7 @@ Start: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class LoadingOptions:
+class LoadingOptions(EndpointFlags):
     """Where a model comes from and where it computes."""
 
     revision: Revision = None

@@ -8,6 +8,7 @@ import typer
 
 MODEL = "Model"
 TEXTS = "Tokens and texts"
+ENDPOINT = "Models behind an endpoint"
 METHOD = "Method"
 COMPUTATION = "Computation"
 LANGUAGE_MODELS = "Language models"
@@ -16,6 +17,7 @@ OUTPUT = "Output"
 model_option = partial(typer.Option, rich_help_panel=MODEL)
 texts_option = partial(typer.Option, rich_help_panel=TEXTS)
 method_option = partial(typer.Option, rich_help_panel=METHOD)
+endpoint_option = partial(typer.Option, rich_help_panel=ENDPOINT)
 computation_option = partial(typer.Option, rich_help_panel=COMPUTATION)
 language_option = partial(typer.Option, rich_help_panel=LANGUAGE_MODELS)
 output_option = partial(typer.Option, rich_help_panel=OUTPUT)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from stickytoken.measurement.progress import Progress, ProgressCallback
 
 _SECONDS_BETWEEN_LINES = 30.0
+_BARS: list[Bars] = []
 
 
 @contextmanager
@@ -48,6 +49,19 @@ def progress_bar(interval: float = _SECONDS_BETWEEN_LINES) -> Iterator[ProgressC
 
 
 @contextmanager
+def bars_hidden() -> Iterator[None]:
+    """Take the bars off the terminal while something else is printed or asked there."""
+    hidden = [bars for bars in _BARS if bars.live.is_started]
+    for bars in hidden:
+        bars.stop()
+    try:
+        yield
+    finally:
+        for bars in hidden:
+            bars.start()
+
+
+@contextmanager
 def _shown(interval: float) -> Iterator[ProgressCallback]:
     console = Console(stderr=True)
     if current_verbosity() is Verbosity.QUIET:
@@ -65,7 +79,11 @@ def _shown(interval: float) -> Iterator[ProgressCallback]:
         TextColumn("{task.fields[rate]}"),
     )
     with Bars(*columns, console=console) as bars:
-        yield _Drawn(bars)
+        _BARS.append(bars)
+        try:
+            yield _Drawn(bars)
+        finally:
+            _BARS.remove(bars)
 
 
 @contextmanager
@@ -99,7 +117,7 @@ class _Clock:
         """Time until the stage ends at the present pace; units of an earlier session say nothing about it."""
         if not step.computed:
             return "?"
-        return _duration(self.seconds * (step.total - step.done) / step.computed)
+        return duration(self.seconds * (step.total - step.done) / step.computed)
 
 
 class _Drawn:
@@ -142,12 +160,12 @@ class _Lines:
             self._print(f"{counts} in {seconds:,.0f} s{rate}")
         elif seconds - self._printed.get(step.stage, 0.0) >= self._interval:
             self._printed[step.stage] = seconds
-            self._print(f"{counts} after {_duration(seconds)}{rate}, ETA {clock.remaining(step)}")
+            self._print(f"{counts} after {duration(seconds)}{rate}, ETA {clock.remaining(step)}")
 
     def _print(self, line: str) -> None:
         self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Hours, minutes and seconds, as 0:01:30."""
     return str(timedelta(seconds=round(seconds)))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast, overload
 
 from stickytoken.encoders._lengths import require_length
-from stickytoken.encoders._text_encoder import TextEncoder, TextModel
+from stickytoken.encoders._text_encoder import TextFunction, TextModel
+from stickytoken.encoders.endpoint.address import names_endpoint
+from stickytoken.encoders.endpoint.options import EndpointOptions
+from stickytoken.encoders.loading._texts_only import Vocabularies, of_endpoint, of_object
 from stickytoken.encoders.loading._weights_dtype import require_running, set_precision
 from stickytoken.encoders.loading.devices import require_cuda, require_device
 from stickytoken.encoders.loading.errors import explained, reported_missing, require_all_weights
@@ -29,7 +33,7 @@ from stickytoken.encoders.prompted.loading import (
     refuse_prompt_options,
 )
 from stickytoken.encoders.prompting import Prompting
-from stickytoken.encoders.protocol import Encoder, IdEncoder, is_encoder
+from stickytoken.encoders.protocol import Encoder, IdEncoder, is_encoder, reads_ids
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
 from stickytoken.precision import Precision
@@ -38,7 +42,7 @@ from stickytoken.vocabulary.categories import Vocabulary, categorize
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel"
+AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel | TextFunction"
 
 _DTYPES = ("float32", "float16", "bfloat16", "tf32")
 # Options that an object without them would ignore.
@@ -71,9 +75,17 @@ def load_encoder(
     packed_layers: bool | None = ...,
 ) -> IdEncoder: ...
 @overload
-def load_encoder(model: Encoder | TextModel) -> Encoder: ...
 def load_encoder(
-    model: str | Path | SentenceTransformer | Encoder | TextModel,
+    model: str | Encoder | TextModel | TextFunction,
+    *,
+    prompt: str | Prompting | None = ...,
+    max_length: int | None = ...,
+    tokenizer: Any = ...,
+    candidates: str | Path | Sequence[str] | None = ...,
+    endpoint: EndpointOptions | None = ...,
+) -> Encoder: ...
+def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
+    model: str | Path | SentenceTransformer | Encoder | TextModel | TextFunction,
     *,
     device: str | None = None,
     prompt: str | Prompting | None = None,
@@ -83,13 +95,17 @@ def load_encoder(
     max_length: int | None = None,
     token_budget: int | None = None,
     packed_layers: bool | None = None,
+    tokenizer: Any = None,
+    candidates: str | Path | Sequence[str] | None = None,
+    endpoint: EndpointOptions | None = None,
 ) -> Encoder:
     """Load a text embedding model, or wrap one that is already loaded.
 
     Args:
-        model: a folder, a name, a loaded SentenceTransformer, an encoder, or any object with a method
-            ``encode(texts)`` (see `TextModel`). A name is looked up as a local folder, in the hub cache, as
-            the packaged model and on the hub, in that order.
+        model: a folder, a name, a loaded SentenceTransformer, an encoder, any object with a method
+            ``encode(texts)`` (see `TextModel`), or a function from texts to vectors. A name is looked up as a
+            local folder, in the hub cache, as the packaged model and on the hub, in that order;
+            ``openai:MODEL`` and ``URL#MODEL`` are models behind an OpenAI-compatible endpoint.
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; None chooses the best available. A
             loaded model stays where it is.
         prompt: text put before every input, or a `Prompting`; None is the model's default prompt. For a
@@ -104,6 +120,10 @@ def load_encoder(
         token_budget: tokens per batch; None chooses by device.
         packed_layers: compute float32 linear layers on a CPU through oneDNN, with weights packed once; None
             does so unless the environment variable STICKYTOKEN_PACKED_LAYERS is 0.
+        tokenizer: of a model behind an endpoint or a function, which do not bring their own: an object, a
+            folder, a hub name, ``tiktoken:NAME`` or a ``.tiktoken`` file.
+        candidates: in place of a tokenizer that is secret: the strings to examine, or a file of them.
+        endpoint: how to use a model behind an endpoint.
 
     Raises:
         ModelError: The model cannot be found, reached or used.
@@ -121,12 +141,17 @@ def load_encoder(
         token_budget=token_budget,
         packed_layers=packed_layers,
     )
+    vocabulary = Vocabularies(tokenizer, candidates)
+    if isinstance(model, str) and names_endpoint(model):
+        return of_endpoint(model, vocabulary, _given(spec), endpoint)
     if isinstance(model, (str, Path)):
+        vocabulary.refuse(model, endpoint)
         return _load_by_name(spec)
     if _is_sentence_transformer(model):
+        vocabulary.refuse(model, endpoint)
         _require_as_loaded(model, _name_of(model), device, revision)
         return _of_loaded(model, spec)
-    return _of_object(cast("Encoder | TextModel", model), spec)
+    return of_object(cast("Encoder | TextModel", model), vocabulary, _given(spec), endpoint)
 
 
 def load_from_spec(spec: EncoderSpec, device: str) -> IdEncoder:
@@ -164,6 +189,13 @@ def _load_by_name(spec: EncoderSpec) -> IdEncoder:
     return load_causal(source, prompting, spec)
 
 
+def reads_texts_only(model: AnyModel) -> bool:
+    """Check whether a model reads only texts, without loading it."""
+    if isinstance(model, (str, Path)):
+        return names_endpoint(str(model))
+    return not _is_sentence_transformer(model) and not (is_encoder(model) and reads_ids(model))
+
+
 def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
     """Check the type without importing the library, which takes seconds."""
     return any(
@@ -172,16 +204,10 @@ def _is_sentence_transformer(model: object) -> TypeGuard[SentenceTransformer]:
     )
 
 
-def _of_object(model: Encoder | TextModel, spec: EncoderSpec) -> Encoder:
-    """Return an encoder unchanged, or wrap an object that can encode texts."""
-    encoder = model if is_encoder(model) else TextEncoder(model)
+def _given(spec: EncoderSpec) -> dict[str, Any]:
+    """List the options of a spec that were passed, with their values."""
     options = asdict(spec) | asdict(spec.prompting)
-    if given := [name for name in _OF_NAMED_MODELS if not (options[name] is None or options[name] is False)]:
-        raise InputError(
-            f"{', '.join(given)} cannot be set on {encoder.name}, a {type(model).__name__} that is already "
-            "loaded: set it on the object and leave it out here"
-        )
-    return encoder
+    return {name: options[name] for name in _OF_NAMED_MODELS if options[name] not in (None, False)}
 
 
 def _of_loaded(model: SentenceTransformer, spec: EncoderSpec) -> IdEncoder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stickytoken.encoders.endpoint.options import EndpointOptions
 from stickytoken.encoders.prompting import LayerChoice, Prompting
 
 
@@ -17,6 +18,9 @@ class EncoderSpec:
         prompting: prompt and layers, with names and presets resolved; empty for a saved `CausalPrompt`,
             which has its own.
         layer_choice: where the layer that is read comes from; None for a model without a prompt.
+        vocabulary: tokenizer of a model behind an endpoint.
+        candidates: file of strings in its place.
+        endpoint: options of the endpoint; None for a model with weights.
     """
 
     model: str
@@ -29,3 +33,6 @@ class EncoderSpec:
     token_budget: int | None
     packed_layers: bool | None = None
     layer_choice: LayerChoice | None = None
+    vocabulary: str | None = None
+    candidates: str | None = None
+    endpoint: EndpointOptions | None = None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stickytoken.encoders.tokenizing.word_cache import WordCache
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.insertion import TokenizedText
+from stickytoken.vocabulary.categories import RoundTripTokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 # The published category tables count these roles, not cls, as special.
 _SPECIAL_ROLES = ("bos", "eos", "pad", "unk", "sep", "mask")
 _WORD = re.compile(r"\S+")
+_OWN_TOKENIZER = ("entries", "special_ids", "decode_many", "encode_many")
 
 
 class HuggingFaceTokenizer:
@@ -165,6 +167,21 @@ class HuggingFaceTokenizer:
             raise EncodingError(
                 f"the text {broken[:80]!r} contains half a surrogate pair: pass valid Unicode text"
             ) from error
+
+
+def adapted(tokenizer: Any) -> RoundTripTokenizer:
+    """Return a tokenizer of any kind as the vocabulary needs it.
+
+    Args:
+        tokenizer: of transformers or the tokenizers library, or a `RoundTripTokenizer`.
+
+    Raises:
+        ModelError: it cannot be used.
+    """
+    if all(hasattr(tokenizer, part) for part in _OWN_TOKENIZER):
+        own: RoundTripTokenizer = tokenizer
+        return own
+    return HuggingFaceTokenizer(tokenizer)
 
 
 def vocabulary_size(tokenizer: Any) -> int | None:

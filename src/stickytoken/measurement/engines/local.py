@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, reads_ids, require_ids
 from stickytoken.insertion import Probe, Token
 from stickytoken.measurement.engines.protocol import ComputedShard, P, S, Work
-from stickytoken.measurement.stage import Shard, Stage
+from stickytoken.measurement.stage import CountingStage, Shard, Stage, counts_copies
 from stickytoken.measurement.store import ShardCost
 from stickytoken.precision import Precision
 
@@ -60,10 +60,12 @@ class PreparedShard:
     Attributes:
         tokens: tokens that it covers, each with the slice of its probes.
         probes: all probes as content ids, or as texts if the encoder reads only texts.
+        seen: copies that the tokenizer sees in each probe; None if the stage does not ask.
     """
 
     tokens: Sequence[tuple[Token, slice]]
     probes: Sequence[Probe]
+    seen: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,21 @@ def prepare_shard(stage: Stage, shard: Shard, encoder: Encoder) -> PreparedShard
         start = len(probes)
         probes.extend(stage.probes(token))
         tokens.append((token, slice(start, len(probes))))
-    return PreparedShard(tokens, tokenized_probes(encoder, probes))
+    seen = _copies_seen(stage, tokens, probes, encoder) if counts_copies(stage) else None
+    return PreparedShard(tokens, tokenized_probes(encoder, probes), seen)
+
+
+def _copies_seen(
+    stage: CountingStage, tokens: Sequence[tuple[Token, slice]], probes: Sequence[Probe], encoder: Encoder
+) -> list[int]:
+    """Count the copies of its token that the tokenizer sees in each probe, beyond those of the carrier."""
+    ids = encoder.content_ids([probe for probe in probes if isinstance(probe, str)])
+    own = encoder.content_ids(stage.carrier_texts)
+    return [
+        max(0, row.count(token.id) - carrier.count(token.id))
+        for token, part in tokens
+        for row, carrier in zip(ids[part], own, strict=True)
+    ]
 
 
 def tokenized_probes(encoder: Encoder, probes: Sequence[Probe]) -> Sequence[Probe]:
@@ -138,5 +154,12 @@ def measure_shard(
 ) -> tuple[list[dict[str, Any]], int]:
     """Encode a prepared shard and measure each token; see `compute_shard`."""
     vectors = encode_probes(encoder, prepared.probes, stage.precision)
-    rows = [{"token_id": token.id, **stage.measure(token, vectors[own])} for token, own in prepared.tokens]
+    rows = [
+        {"token_id": token.id, **stage.measure(token, vectors[own]), **_counted(prepared, own)}
+        for token, own in prepared.tokens
+    ]
     return rows, len(prepared.probes)
+
+
+def _counted(prepared: PreparedShard, own: slice) -> dict[str, Any]:
+    return {} if prepared.seen is None else {"seen": prepared.seen[own]}

@@ -63,6 +63,10 @@ def ray_engine(
             f"{encoder.name} was made from a model object, which Ray workers cannot load: "
             "save it, and pass its folder or name to load_encoder"
         )
+    if spec.endpoint is not None:
+        raise InputError(
+            f"{encoder.name} is behind an endpoint, which workers would not make faster: use the engine local"
+        )
     if workers is not None and workers < 1:
         raise InputError(f"the number of workers is {workers}: use at least one")
     with connected(address) as ray:

@@ -17,10 +17,11 @@ from stickytoken.methods.job import Job
 from stickytoken.methods.memory_runner import MemoryRunner
 from stickytoken.methods.panel import AnchorPanel, unit_vectors
 from stickytoken.methods.profile._calibration import Calibrated, calibrate
+from stickytoken.methods.profile._copies import round_measurements
 from stickytoken.methods.profile._effects import RoundEffects
 from stickytoken.methods.profile.anchors import Sources, TextGroup, choose_anchors
 from stickytoken.methods.profile.carriers import short_texts
-from stickytoken.methods.profile.estimates import Ids, Measurements, Vector, measurements
+from stickytoken.methods.profile.estimates import Ids, Measurements, Vector
 from stickytoken.methods.profile.plan import round_stage, spread_of, usable_carriers
 from stickytoken.methods.profile.pull import Pull, anchorage, predicted_lifts
 from stickytoken.methods.profile.record import ProfilePlanRecord
@@ -210,4 +211,4 @@ def _measure(
     stage = round_stage(
         job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, places, "measure"
     )
-    return measurements(run(stage, wanted), len(places))
+    return round_measurements(run(stage, wanted), stage, job.encoder)

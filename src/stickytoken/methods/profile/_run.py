@@ -11,6 +11,7 @@ from stickytoken.measurement.progress import ProgressCallback
 from stickytoken.measurement.store import ShardCost
 from stickytoken.methods.job import FolderRunner, Job, StageRunner
 from stickytoken.methods.panel import AnchorPanel
+from stickytoken.methods.profile._copies import round_measurements, shares_seen
 from stickytoken.methods.profile._effects import EFFECTS_FILE, effects_frame
 from stickytoken.methods.profile._results import Findings, decide
 from stickytoken.methods.profile.anchors import anchor_panel
@@ -20,12 +21,11 @@ from stickytoken.methods.profile.estimates import (
     Measurements,
     estimate,
     lifts_of,
-    measurements,
     together,
 )
 from stickytoken.methods.profile.plan import make_profile_plan, round_stage
 from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.methods.profile.rounds import Round, highest, screening_carriers, tokens_to_confirm
+from stickytoken.methods.profile.rounds import Round, cells, highest, screening_carriers, tokens_to_confirm
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.protocol import Outcome
 
@@ -71,7 +71,17 @@ class Measured(NamedTuple):
         """Judge the tokens that were measured."""
         center = self.panel.weights @ self.panel.vectors
         found = decide(vocabulary, self.rounds, plan, _unselected(job, plan), job.settings, center)
-        return found._replace(tokens=found.tokens.with_columns(self._precision(job)))
+        return found._replace(tokens=found.tokens.with_columns(self._precision(job), *self._seen(job, plan)))
+
+    def _seen(self, job: Job[ProfileSettings], plan: ProfilePlanRecord) -> list[pl.Series]:
+        """Say how many of the planned copies the tokenizer saw, where they were counted."""
+        first = self.rounds[Round.SCREEN]
+        if first.seen is None:
+            return []
+        copies = np.array([cell.copies for cell in cells(job.settings, len(plan.carriers))], dtype=np.float64)
+        rest = np.setdiff1d(np.arange(len(copies)), self.carriers)
+        planned = [copies[self.carriers], copies[rest]][: len(self.rounds)]
+        return [pl.Series("copies_seen", shares_seen(list(self.rounds.values()), first.ids, planned))]
 
     def _precision(self, job: Job[ProfileSettings]) -> pl.Expr:
         """Name the precision behind each token's numbers: the last round has the model's own."""
@@ -101,7 +111,8 @@ def measure_rounds(
 
     def measure(step: Round, ids: Ids, places: list[int]) -> Measurements:
         stage = round_stage(job.encoder, job.settings, plan, panel, step, places)
-        return measurements(run(stage, [tokens[token_id] for token_id in ids.tolist()]), len(places))
+        rows = run(stage, [tokens[token_id] for token_id in ids.tolist()])
+        return round_measurements(rows, stage, job.encoder)
 
     every = list(range(len(plan.carriers)))
     if not job.settings.adaptive:

@@ -41,6 +41,7 @@ class Measurements:
         rising: share of those pairs that rise, shape (T, K).
         groups: lifts by group of anchors, NaN where a carrier has no pair with a group, shape (T, K, G).
         effects: contraction and pull.
+        seen: copies that the tokenizer saw, shape (T, K); None if they were not counted.
     """
 
     ids: Ids
@@ -48,6 +49,7 @@ class Measurements:
     rising: NDArray[np.float32]
     groups: NDArray[np.float32]
     effects: Pull
+    seen: NDArray[np.int64] | None = None
 
     def rows(self, ids: Ids) -> NDArray[np.intp]:
         """Find the rows of token ids, all of which must be here."""
@@ -62,6 +64,7 @@ class Measurements:
             self.rising[both],
             self.groups[both],
             Pull(self.effects.contraction[rows], self.effects.pull[rows]),
+            None if self.seen is None else self.seen[both],
         )
 
     def on_group(self, group: int) -> Vector:
@@ -95,6 +98,7 @@ def measurements(rows: pl.DataFrame, carriers: int) -> Measurements:
         rising=matrix("rising"),
         groups=matrix("groups").reshape(count, carriers, -1),
         effects=Pull(ordered["contraction"].to_numpy(writable=True), matrix("pull")),
+        seen=matrix("seen") if "seen" in ordered.columns else None,
     )
 
 
@@ -112,6 +116,7 @@ def together(first: Measurements, second: Measurements) -> Measurements:
         joined(first.rising, second.rising),
         joined(first.groups, second.groups),
         Pull(*(joined(a, b) for a, b in zip(first.effects, second.effects, strict=True))),
+        None if first.seen is None or second.seen is None else joined(first.seen, second.seen),
     )
 
 

@@ -139,6 +139,7 @@ def round_stage(
         panel=panel.against(unit_vectors(lower.encode(texts)), plan.mean_similarity),
         seed=settings.seed,
         precision=precision,
+        counting=settings.insertion is Insertion.WORDS and not getattr(encoder.tokenizer, "estimates", False),
     )
 
 

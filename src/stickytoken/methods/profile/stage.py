@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from stickytoken.insertion import (
     Probe,
     Token,
     copies_as_ids,
-    place_as_text,
+    copies_as_text,
 )
 from stickytoken.measurement.stage import Measured
 from stickytoken.methods.panel import CarrierPanel, unit_vectors
@@ -36,7 +36,8 @@ class ProfileStage:
         panel: the carriers without copies against the anchors.
         seed: seed of random placement.
         precision: precision of the model; None is its own.
-        joining: how copies at either end of a text are written.
+        joining: how copies are written as text, if not as the token says.
+        counting: whether the copies that the tokenizer sees are counted.
     """
 
     name: str
@@ -47,6 +48,12 @@ class ProfileStage:
     seed: int
     precision: Precision | None = None
     joining: Joining = Joining.GLUED
+    counting: bool = False
+
+    @property
+    def carrier_texts(self) -> Sequence[str]:
+        """The carriers, where the copies in them are counted."""
+        return [carrier for carrier in self.carriers if isinstance(carrier, str)] if self.counting else ()
 
     @property
     def probes_per_token(self) -> int:
@@ -85,5 +92,6 @@ class ProfileStage:
             words = word_count(carrier) + added * np.arange(cell.copies)
             path = tuple(generator.integers(0, words + 1).tolist())
         if isinstance(carrier, str):
-            return place_as_text([token.text] * cell.copies, carrier, cell.placement, path, self.joining)
+            own = token if self.joining is Joining.GLUED else replace(token, joining=self.joining)
+            return copies_as_text(own, carrier, cell.placement, cell.copies, path)
         return copies_as_ids(token, carrier, cell.placement, cell.copies, path)

@@ -1,0 +1,191 @@
+"""Load a model behind an endpoint, tell what its server does, and ask before money is spent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
+from stickytoken.cli.output.console import inform, status
+from stickytoken.cli.output.progress import bars_hidden, duration, progress_bar
+from stickytoken.errors import InputError, StickyTokenError
+
+if TYPE_CHECKING:
+    from stickytoken.detection.schema import LoadingRecord
+    from stickytoken.encoders import Encoder
+    from stickytoken.encoders.endpoint.cost import CostEstimate
+    from stickytoken.encoders.endpoint.encoder import EndpointEncoder
+    from stickytoken.measurement.progress import Progress, ProgressCallback
+
+# A later estimate is told if it differs by this share.
+_NOTED = 0.02
+
+
+def load_endpoint(
+    model: str, loading: LoadingOptions, prompting: PromptingOptions, others: dict[str, Any]
+) -> Encoder:
+    """Load a model behind an endpoint that the options name.
+
+    Args:
+        model: its name.
+        loading: options of loading.
+        prompting: options of prompts.
+        others: options of loading that endpoints do not have.
+
+    Raises:
+        ModelError: the server cannot be reached or used.
+        InputError: an option that makes no sense for an endpoint.
+    """
+    from stickytoken.encoders import Prompting, load_encoder
+
+    passed = {name: value for name, value in others.items() if value not in (None, False)}
+    with status(f"asking {model}"):
+        encoder: Any = load_encoder(
+            model,
+            prompt=Prompting(**asdict(prompting)),
+            tokenizer=loading.tokenizer,
+            candidates=loading.candidates,
+            endpoint=loading.options,
+            **passed,
+        )
+    return prepared(encoder)
+
+
+def load_recorded(model: str, recorded: LoadingRecord, loading: LoadingOptions) -> Encoder:
+    """Load the model behind an endpoint of a run; see `load_endpoint`."""
+    from stickytoken.detection.run_model import load_recorded_endpoint
+
+    with status(f"asking {model}"):
+        encoder: Any = load_recorded_endpoint(model, recorded, loading.options)
+    return prepared(encoder)
+
+
+def prepared(encoder: EndpointEncoder) -> Encoder:
+    """Let an encoder tell of long pauses, and tell what is special about its server."""
+    encoder.endpoint.waits = lambda reason, seconds: inform(f"waiting {seconds:.0f} s: {reason}")
+    found = encoder.capabilities
+    facts = [
+        f"{found.dimension:,} components",
+        f"{found.batch:,} texts per request",
+        "reads any length that was tried"
+        if found.long == "unknown"
+        else f"reads {found.max_length:,} tokens",
+        {"truncates": "cuts longer texts", "refuses": "refuses longer texts", "unknown": ""}[found.long],
+        "normalised" if found.normalised else "not normalised",
+        f"noise {found.noise:.1e}",
+    ]
+    inform(f"endpoint: {', '.join(fact for fact in facts if fact)}")
+    return encoder
+
+
+@contextmanager
+def measuring(
+    encoder: Encoder, loading: LoadingOptions, measurement: Callable[[Any, Path], object]
+) -> Iterator[ProgressCallback]:
+    """Yield a callback for progress; of an endpoint, show what will be sent before the first request.
+
+    Nothing is shown where everything was answered before. Nobody is asked with ``--yes``, or about a server
+    on this machine without a price.
+
+    Args:
+        encoder: the model.
+        loading: with the price.
+        measurement: goes through the measurement with the encoder that it is given; writes to the folder.
+
+    Raises:
+        InputError: nobody can be asked, because the input is not a terminal.
+        typer.Exit: the user does not want to go on.
+    """
+    from stickytoken.encoders.endpoint.encoder import EndpointEncoder
+
+    with progress_bar() as progress:
+        if not isinstance(encoder, EndpointEncoder):
+            yield progress
+            return
+        forecast = _Forecast(encoder, loading, measurement, progress)
+        encoder.endpoint.before_sending = forecast.agree
+        yield forecast
+        spent = encoder.endpoint.spending
+        if spent.requests:
+            cost = "" if spent.cost is None else f", cost {spent.cost:.4g}"
+            inform(f"sent: {spent.requests:,} requests, {spent.tokens:,} tokens{cost}")
+
+
+class _Forecast:
+    """Estimates what a measurement sends, again whenever a stage begins that was planned from results."""
+
+    def __init__(
+        self,
+        encoder: EndpointEncoder,
+        loading: LoadingOptions,
+        measurement: Callable[[Any, Path], object],
+        progress: ProgressCallback,
+    ) -> None:
+        self._encoder = encoder
+        self._loading = loading
+        self._measurement = measurement
+        self._progress = progress
+        self._stages: set[str] = set()
+        self._total: int | None = None
+
+    def __call__(self, step: Progress) -> None:
+        begins = step.stage not in self._stages and step.done == 0
+        self._stages.add(step.stage)
+        if begins and self._total is not None and len(self._stages) > 1:
+            self._look_again()
+        self._progress(step)
+
+    def agree(self) -> None:
+        """Show the estimate, and go on only if the user wants to."""
+        with bars_hidden():
+            inform("counting what to send")
+            estimate = self._estimate()
+            if estimate is not None:
+                self._total = estimate.tokens
+                inform(f"estimate: {_described(estimate)}")
+            local = self._encoder.endpoint.address.is_local and not self._loading.price_per_million
+            if self._loading.yes or local:
+                return
+            if not sys.stdin.isatty():
+                raise InputError("nobody can be asked whether to spend this: pass --yes")
+            if not typer.confirm("go on?", err=True):
+                raise typer.Exit(1)
+
+    def _look_again(self) -> None:
+        spent = self._encoder.endpoint.spending.tokens
+        estimate = self._estimate()
+        if estimate is None or self._total is None or not estimate.requests:
+            return
+        total = spent + estimate.tokens
+        if abs(total - self._total) > _NOTED * self._total:
+            self._total = total
+            with bars_hidden():
+                inform(f"estimate of what is left: {_described(estimate)}")
+
+    def _estimate(self) -> CostEstimate | None:
+        from stickytoken.encoders.endpoint.rehearsal import estimate_cost
+
+        with TemporaryDirectory(prefix="stickytoken-") as folder:
+            place = Path(folder) / "rehearsal"
+            try:
+                return estimate_cost(self._encoder, lambda stand_in: self._measurement(stand_in, place))
+            except StickyTokenError as error:
+                inform(f"what will be sent cannot be estimated ({error})")
+                return None
+
+
+def _described(estimate: CostEstimate) -> str:
+    cost = "price unknown (--price-per-million)" if estimate.cost is None else f"cost {estimate.cost:.4g}"
+    before = f"; {estimate.answered:,} texts were answered before" if estimate.answered else ""
+    return (
+        f"{estimate.requests:,} requests, {estimate.texts:,} texts, {estimate.tokens:,} tokens, "
+        f"{cost}, "
+        f"about {duration(estimate.seconds)}{before}"
+    )

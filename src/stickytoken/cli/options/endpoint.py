@@ -1,0 +1,109 @@
+"""Models behind an OpenAI-compatible endpoint: where they are, their vocabulary, and what they may cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+from stickytoken.cli.options.panels import endpoint_option
+from stickytoken.errors import InputError
+
+if TYPE_CHECKING:
+    from stickytoken.encoders.endpoint.options import EndpointOptions
+
+Endpoint: TypeAlias = Annotated[
+    str | None,
+    endpoint_option(
+        help="URL of an OpenAI-compatible server, with --endpoint-model; the same as the model URL#NAME."
+    ),
+]
+EndpointModel: TypeAlias = Annotated[
+    str | None,
+    endpoint_option("--endpoint-model", help="Name of the model on that server."),
+]
+TokenizerSource: TypeAlias = Annotated[
+    str | None,
+    endpoint_option(help="Its tokenizer: a folder, a hub name, tiktoken:NAME or a .tiktoken file."),
+]
+Candidates: TypeAlias = Annotated[
+    str | None,
+    endpoint_option(help="Where the tokenizer is secret: a txt file with one string to examine per line."),
+]
+Dimensions: TypeAlias = Annotated[
+    int | None,
+    endpoint_option(min=1, help="Components to ask for. Default: the model's own."),
+]
+KeyVariable: TypeAlias = Annotated[
+    str | None,
+    endpoint_option(
+        "--key-variable",
+        help="Environment variable that holds the key. Default: OPENAI_API_KEY for openai:NAME, else "
+        "STICKYTOKEN_API_KEY.",
+    ),
+]
+Price: TypeAlias = Annotated[
+    float | None,
+    endpoint_option(
+        "--price-per-million", min=0, help="Price of a million tokens, for the estimate and --max-cost."
+    ),
+]
+MaxCost: TypeAlias = Annotated[
+    float | None,
+    endpoint_option(
+        "--max-cost", min=0, help="Stop before this command has spent more. What was answered is kept."
+    ),
+]
+Yes: TypeAlias = Annotated[bool, endpoint_option("--yes", help="Do not ask whether to spend the estimate.")]
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointFlags:
+    """How to use a model behind an endpoint."""
+
+    endpoint: Endpoint = None
+    endpoint_model: EndpointModel = None
+    tokenizer: TokenizerSource = None
+    candidates: Candidates = None
+    dimensions: Dimensions = None
+    key_variable: KeyVariable = None
+    price_per_million: Price = None
+    max_cost: MaxCost = None
+    yes: Yes = False
+
+    def name_of(self, model: str) -> str:
+        """Return the name of the model: the argument, or what the options say.
+
+        Raises:
+            InputError: both name a model, or neither does, or the options are incomplete.
+        """
+        if self.endpoint is None and self.endpoint_model is None:
+            if not model:
+                raise InputError("no model is named: pass one, or --endpoint URL with --endpoint-model NAME")
+            return model
+        if model:
+            raise InputError(f"{model!r} and --endpoint both name a model: leave one of them out")
+        if self.endpoint is None or self.endpoint_model is None:
+            raise InputError("--endpoint and --endpoint-model belong together: pass both")
+        return f"{self.endpoint}#{self.endpoint_model}"
+
+    @property
+    def options(self) -> EndpointOptions:
+        """The options of the endpoint.
+
+        Raises:
+            InputError: they cannot be used.
+        """
+        from stickytoken.encoders.endpoint.options import EndpointOptions
+
+        return EndpointOptions(
+            key_variable=self.key_variable,
+            dimensions=self.dimensions,
+            price_per_million=self.price_per_million,
+            max_cost=self.max_cost,
+        )
+
+    @property
+    def given(self) -> list[str]:
+        """The options that only an endpoint has and that were passed."""
+        names = ("tokenizer", "candidates", "dimensions", "key_variable", "price_per_million", "max_cost")
+        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]

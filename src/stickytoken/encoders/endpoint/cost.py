@@ -1,0 +1,92 @@
+"""What requests cost: spent so far, and estimated before anything is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stickytoken.errors import RunError
+
+
+class CostLimitError(RunError):
+    """The next request would exceed the largest sum that the user allows."""
+
+
+@dataclass
+class Spending:
+    """Requests that were answered in this process.
+
+    Attributes:
+        price_per_million: price of a million tokens; None is unknown.
+        limit: largest sum; None is any.
+        requests: answered requests.
+        tokens: tokens in them, as the server counts them.
+        pending: estimated tokens of requests in flight.
+    """
+
+    price_per_million: float | None = None
+    limit: float | None = None
+    requests: int = 0
+    tokens: int = 0
+    pending: float = 0.0
+
+    @property
+    def cost(self) -> float | None:
+        """Price of the tokens; None without a price."""
+        return price(self.tokens, self.price_per_million)
+
+    def allow(self, tokens: float) -> None:
+        """Count a request that is about to be sent.
+
+        Args:
+            tokens: estimate of its tokens.
+
+        Raises:
+            CostLimitError: it might exceed the limit.
+        """
+        if self.limit is not None:
+            cost = price(self.tokens + self.pending + tokens, self.price_per_million)
+            if cost is not None and cost > self.limit:
+                raise CostLimitError(
+                    f"stopped at the largest sum of {self.limit:g}: {self.requests:,} requests with "
+                    f"{self.tokens:,} tokens cost {self.cost or 0.0:.4g}; what they answered is kept, and "
+                    "the "
+                    "same command continues from there"
+                )
+        self.pending += tokens
+
+    def answered(self, estimated: float, counted: int | None) -> None:
+        """Count an answered request.
+
+        Args:
+            estimated: what `allow` was told.
+            counted: what the server counts; None where it does not tell.
+        """
+        self.requests += 1
+        self.pending = max(0.0, self.pending - estimated)
+        self.tokens += round(estimated) if counted is None else counted
+
+
+def price(tokens: float, price_per_million: float | None) -> float | None:
+    """Price of so many tokens; None without a price."""
+    return None if price_per_million is None else tokens * price_per_million / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class CostEstimate:
+    """What a measurement would send.
+
+    Attributes:
+        requests: number of requests.
+        texts: texts in them.
+        tokens: tokens in them, as the server counts them.
+        answered: texts that it needs too, and that were answered before.
+        cost: price of the tokens; None without a price.
+        seconds: at the latency that was measured, one request at a time.
+    """
+
+    requests: int
+    texts: int
+    tokens: int
+    answered: int
+    cost: float | None
+    seconds: float

@@ -1,0 +1,289 @@
+"""Find out what a server does, with a few cheap requests, before money is spent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.encoders.endpoint._lengths import Lengths, LengthSearch
+from stickytoken.encoders.endpoint._request import (
+    Encoding,
+    RefusedError,
+    Reply,
+    Requester,
+    TemporaryError,
+    WebPageError,
+)
+from stickytoken.encoders.endpoint._sender import not_an_api, refusal
+from stickytoken.encoders.endpoint._speed import Sample, fitted_speed
+from stickytoken.encoders.endpoint._usage import Usage, usage_of
+from stickytoken.encoders.endpoint.capabilities import SENTINELS, Capabilities, Empty, packed, unit
+from stickytoken.errors import ModelError
+
+MOST_TEXTS = 256
+"""Texts in a request, at most."""
+_ATTEMPTS = 4
+_PATIENCE = 60.0
+_UNREACHABLE_ATTEMPTS = 2
+_FIRST_PAUSE = 0.5
+_LENGTH_ONE = 1e-3
+_REPEATS = 3
+_SHORT = ("a", "in", "the", "is", "of", "on")
+_LONGER = (
+    "The baker hides a copper key under the old window near the garden road.",
+    "Nobody knew why the engine had stopped twice on the quiet bridge that morning.",
+    "A paper about glass, written by a sailor and a teacher, counts forty-two letters.",
+    "Behind the market, two doctors were mending a green lamp with wire and patience.",
+    "def add(first, second): return first + second  # nothing more than that",
+    "Der Fluss war im Winter so kalt, dass niemand freiwillig hineinging.",
+)
+_BUSY = frozenset({408, 409, 429, 503})
+_KEY_REFUSED = frozenset({401, 403, 404, 405})
+
+
+@dataclass
+class Conversation:
+    """Requests one after the other, with what they cost.
+
+    Attributes:
+        requester: sends one.
+        name: name of the model.
+        count: counts the tokens of texts.
+        samples: size and time of every answered request.
+        requests: answered requests.
+        tokens: tokens in them.
+    """
+
+    requester: Requester
+    name: str
+    count: Callable[[Sequence[str]], list[int]]
+    samples: list[Sample] = field(default_factory=list)
+    requests: int = 0
+    tokens: int = 0
+
+    def ask(self, texts: Sequence[str], encoding: Encoding, attempts: int = _ATTEMPTS) -> Reply:
+        """Send one request, a few times if need be.
+
+        Raises:
+            RefusedError: the server never answers it.
+            ModelError: it refuses the key, the model or the URL, cannot be reached, or gives no usable
+            answer.
+        """
+        started, attempt = time.monotonic(), 0
+        reply: Reply | None = None
+        while reply is None:
+            try:
+                reply = self.requester.send(texts, encoding)
+            except WebPageError:
+                raise not_an_api(self.name) from None
+            except RefusedError as error:
+                if error.status in _KEY_REFUSED:
+                    raise refusal(self.name, error) from None
+                raise
+            except TemporaryError as error:
+                attempt += error.status not in _BUSY
+                pause = error.wait if error.wait is not None else _FIRST_PAUSE * 2 ** min(attempt, 4)
+                late = time.monotonic() + pause - started > _PATIENCE
+                if attempt >= (_UNREACHABLE_ATTEMPTS if error.unreachable else attempts) or late:
+                    raise self._no_answer(error) from None
+                time.sleep(pause)
+        own = sum(self.count(texts))
+        self.requests += 1
+        self.tokens += own if reply.tokens is None else reply.tokens
+        self.samples.append(Sample(len(texts), own, reply.seconds))
+        return reply
+
+    def answers(self, texts: Sequence[str], encoding: Encoding) -> Reply | None:
+        """Send one request; return None if the server refuses it or fails on it, whatever the reason."""
+        try:
+            return self.ask(texts, encoding, attempts=2)
+        except (RefusedError, _FaultyServerError):
+            return None
+        except _UnreachableError:
+            self.ask(SENTINELS[:1], encoding)  # if it answers this, it hung up on the texts
+            return None
+
+    def _no_answer(self, error: TemporaryError) -> ModelError:
+        if error.unreachable:
+            return _UnreachableError(
+                f"{self.name} cannot be reached ({error}): check the URL, and that the server is running"
+            )
+        busy = error.status in _BUSY
+        kind = ModelError if busy else _FaultyServerError
+        return kind(f"{self.name} gives no usable answer ({error}): {'try later' if busy else 'check it'}")
+
+
+class _UnreachableError(ModelError):
+    """A server that nobody answers for."""
+
+
+class _FaultyServerError(ModelError):
+    """A server that fails on a request."""
+
+
+def discover(
+    conversation: Conversation,
+    max_length: int | None = None,
+    dimensions: int | None = None,
+    tokenizer_known: bool = True,
+) -> Capabilities:
+    """Find out what a server does.
+
+    Args:
+        conversation: sends the requests.
+        max_length: tokens that the model reads, if the user says so; otherwise they are searched for.
+        dimensions: number of components that were asked for.
+        tokenizer_known: whether tokens are counted by a tokenizer, which must be that of the model.
+
+    Raises:
+        ModelError: the server cannot be reached or used, gives other dimensions, or counts other tokens.
+    """
+    first, encoding = _first_answer(conversation)
+    if dimensions is not None and first.vectors.shape[1] != dimensions:
+        raise ModelError(
+            f"{conversation.name} gives vectors of {first.vectors.shape[1]} components, not the "
+            f"{dimensions} that "
+            "were asked for: the model has no other dimensions, leave them out"
+        )
+    stability = _stability(conversation, encoding, first)
+    batch = _largest_batch(conversation, encoding)
+    search = LengthSearch(
+        lambda texts: conversation.answers(texts, encoding), conversation.count, stability.distance
+    )
+    lengths = Lengths.given(max_length) if max_length is not None else search.found()
+    usage = _usage(conversation, encoding, lengths.max_length, tokenizer_known)
+    empty = _empty(conversation, encoding)
+    speed = fitted_speed(conversation.samples)
+    return Capabilities(
+        dimension=first.vectors.shape[1],
+        encoding=encoding,
+        batch=batch,
+        max_length=lengths.max_length,
+        long=lengths.long,
+        empty=empty,
+        normalised=bool(np.abs(np.linalg.norm(first.vectors, axis=1) - 1).max() < _LENGTH_ONE),
+        call_noise=stability.calls,
+        batch_noise=stability.batches,
+        least_cosine=stability.least_cosine,
+        counts_tokens=usage.counts_tokens,
+        overhead=usage.overhead,
+        tokens_per_unit=usage.tokens_per_unit,
+        request_seconds=speed.request,
+        token_seconds=speed.token,
+        requests=conversation.requests,
+        tokens=conversation.tokens,
+        sentinels=packed(first.vectors),
+    )
+
+
+def _first_answer(conversation: Conversation) -> tuple[Reply, Encoding]:
+    """Ask for base64, which is shorter; servers that do not know it refuse it or send numbers."""
+    try:
+        return conversation.ask(SENTINELS, "base64"), "base64"
+    except RefusedError:
+        try:
+            return conversation.ask(SENTINELS, "float"), "float"
+        except RefusedError as error:
+            raise refusal(conversation.name, error) from None
+
+
+@dataclass(frozen=True)
+class _Stability:
+    """How far the vectors of one text differ.
+
+    Attributes:
+        calls: standard deviation of a cosine between calls.
+        batches: the same between compositions of a request.
+        distance: largest distance of two unit vectors of one text.
+        least_cosine: their smallest cosine.
+    """
+
+    calls: float
+    batches: float
+    distance: float
+    least_cosine: float
+
+
+def _stability(conversation: Conversation, encoding: Encoding, first: Reply) -> _Stability:
+    """Embed the sentinel texts again: as they were, in another order, and one alone."""
+    again = [first, *(_same(conversation, SENTINELS, encoding, first) for _ in range(_REPEATS - 1))]
+    reversed_ = _same(conversation, SENTINELS[::-1], encoding, first)
+    alone = _same(conversation, SENTINELS[1:2], encoding, first)
+    calls = [unit(reply.vectors) for reply in again]
+    other = unit(reversed_.vectors)[::-1].copy()
+    mixed = other.copy()
+    mixed[1] = unit(alone.vectors)[0]
+    every = np.stack([*calls, other, mixed])
+    gaps = np.linalg.norm(every - calls[0], axis=2)
+    return _Stability(
+        calls=_cosine_noise(calls),
+        batches=max(_cosine_noise([calls[0], other]), _cosine_noise([calls[0], mixed])),
+        distance=float(gaps.max()),
+        least_cosine=float(min(1.0, np.einsum("csd,sd->cs", every, calls[0]).min())),
+    )
+
+
+def _same(conversation: Conversation, texts: Sequence[str], encoding: Encoding, first: Reply) -> Reply:
+    try:
+        reply = conversation.ask(texts, encoding)
+    except RefusedError as error:
+        raise refusal(conversation.name, error) from None
+    if reply.vectors.shape[1] != first.vectors.shape[1]:
+        raise ModelError(
+            f"{conversation.name} gives vectors of {first.vectors.shape[1]} components and then of "
+            f"{reply.vectors.shape[1]}: several models answer under this name"
+        )
+    return reply
+
+
+def _cosine_noise(calls: Sequence[NDArray[np.float64]]) -> float:
+    """Standard deviation, over calls, of the cosine of two different texts; root mean square over pairs."""
+    upper = np.triu_indices(len(SENTINELS), 1)
+    cosines = np.stack([(call @ call.T)[upper] for call in calls])
+    return float(np.sqrt(cosines.var(axis=0, ddof=1).mean()))
+
+
+def _usage(
+    conversation: Conversation, encoding: Encoding, max_length: int | None, tokenizer_known: bool
+) -> Usage:
+    """Compare the tokens that the server counts with those of the tokenizer, on texts that it reads whole."""
+    fitting = [
+        text
+        for text, tokens in zip(_LONGER, conversation.count(_LONGER), strict=True)
+        if max_length is None or tokens <= max_length
+    ]
+    if not fitting:
+        return usage_of([], [], [None, None])
+    texts = [list(_SHORT[: len(fitting)]), fitting]
+    replies = [conversation.answers(each, encoding) for each in texts]
+    counted = [None if reply is None else reply.tokens for reply in replies]
+    usage = usage_of(texts, [conversation.count(each) for each in texts], counted)
+    if tokenizer_known and usage.mismatch is not None:
+        ours, theirs = usage.mismatch
+        raise ModelError(
+            f"the tokenizer does not belong to {conversation.name}: where the server counts {theirs} "
+            "tokens more, "
+            f"it counts {ours}: pass the tokenizer of the model, or a list of candidate words without any"
+        )
+    return usage
+
+
+def _largest_batch(conversation: Conversation, encoding: Encoding) -> int:
+    """Find how many texts a request may have, from the most that are ever sent downward."""
+    size = MOST_TEXTS
+    while size > 1:
+        if conversation.answers([f"{place}" for place in range(size)], encoding) is not None:
+            return size
+        size //= 2
+    return 1
+
+
+def _empty(conversation: Conversation, encoding: Encoding) -> Empty:
+    reply = conversation.answers([""], encoding)
+    if reply is None:
+        return Empty.REFUSES
+    return Empty.VECTOR if reply.vectors.any() else Empty.ZERO

@@ -1,0 +1,259 @@
+"""A model behind an OpenAI-compatible endpoint as an encoder of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from stickytoken.encoders._text_encoder import TextEncoder, vocabulary_hash
+from stickytoken.encoders.checks import require_usable, shown
+from stickytoken.encoders.endpoint._batches import cut_into_batches, unanswered
+from stickytoken.encoders.endpoint._request import Reply, Requester
+from stickytoken.encoders.endpoint._sender import Sender
+from stickytoken.encoders.endpoint._speed import Speed
+from stickytoken.encoders.endpoint.address import Address
+from stickytoken.encoders.endpoint.answers import Answers, answers_folder
+from stickytoken.encoders.endpoint.capabilities import SENTINELS, Capabilities
+from stickytoken.encoders.endpoint.cost import Spending
+from stickytoken.encoders.endpoint.discovery import Conversation, discover
+from stickytoken.encoders.endpoint.options import EndpointOptions
+from stickytoken.encoders.endpoint.secret import key_of
+from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
+from stickytoken.encoders.loading.spec import EncoderSpec
+from stickytoken.encoders.protocol import EncoderIdentity
+from stickytoken.errors import EncodingError, ModelError
+from stickytoken.vocabulary.categories import RoundTripTokenizer
+
+_CAPABILITIES = "capabilities"
+# Requests after which the sentinel texts are sent again.
+_CHECKED_EVERY = 200
+_CHUNK = 4096
+
+
+class EndpointModel:
+    """Texts to vectors through requests; whatever was answered before is not sent again.
+
+    Args:
+        address: where the model is.
+        tokenizer: its tokenizer, or a list of candidates.
+        prompt: text put before every input.
+        options: how to use it.
+        max_length: longest input in tokens, if the user says so.
+
+    Raises:
+        ModelError: the server cannot be reached or used, or the tokenizer is not its own.
+    """
+
+    device = "endpoint"
+
+    def __init__(
+        self,
+        address: Address,
+        tokenizer: RoundTripTokenizer,
+        prompt: str,
+        options: EndpointOptions,
+        max_length: int | None,
+    ) -> None:
+        self.address = address
+        self.name = address.name
+        self.tokenizer = tokenizer
+        self.prompt = prompt
+        self.options = options
+        self.answers = Answers(answers_folder(address, options.dimensions))
+        self.spending = Spending(options.price_per_million, options.max_cost)
+        self._sender: Sender | None = None
+        self._requester: Requester | None = None
+        self._unchecked = _CHECKED_EVERY  # before the first request of this process
+        self.before_sending: Callable[[], None] | None = None  # called once, before the first request
+        self.refused: dict[str, str] = {}  # texts that the server does not take, and why
+        self.waits: Callable[[str, float], None] | None = None
+        self._noted = f"{_CAPABILITIES} {vocabulary_hash(tokenizer)} {max_length}"
+        self.capabilities = self._known() or self._discovered(max_length)
+        self.max_length = self.capabilities.max_length if max_length is None else max_length
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the model by the vectors of fixed texts, as they were first answered."""
+        return self.capabilities.fingerprint
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the vectors of distinct texts, shape (n, d); see `TextModel`."""
+        asked = [self.prompt + text for text in texts]
+        found = {}
+        for start in range(0, len(asked), _CHUNK):
+            found.update(self.answers.find(asked[start : start + _CHUNK]))
+        batches = unanswered(self.batches(asked), found)
+        if batches:
+            if self.before_sending is not None:
+                self.before_sending()
+                self.before_sending = None
+            found.update(self._sent(batches))
+        return np.stack([found[text] for text in asked])
+
+    def batches(self, asked: Sequence[str]) -> list[list[str]]:
+        """Cut texts, prompts included, into requests."""
+        return cut_into_batches(asked, self.count(asked), self.capabilities.batch)
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """Count the tokens of texts as the tokenizer does."""
+        return list(map(len, self.tokenizer.encode_many(texts)))
+
+    def counted_by_server(self, texts: Sequence[str]) -> float:
+        """Estimate the tokens that the server counts for texts."""
+        known = self.capabilities
+        return sum(self.count(texts)) * known.tokens_per_unit + known.overhead * len(texts)
+
+    @property
+    def speed(self) -> Speed:
+        """How long requests took."""
+        return Speed(self.capabilities.request_seconds, self.capabilities.token_seconds)
+
+    def _sent(self, batches: Sequence[Sequence[str]]) -> dict[str, NDArray[np.float32]]:
+        found: dict[str, NDArray[np.float32]] = {}
+        estimates: dict[str, float] = {}  # by the first text of a request
+
+        def allowed(texts: Sequence[str]) -> None:
+            if texts[0] not in estimates:  # else it is sent again
+                tokens = self.counted_by_server(texts)
+                self.spending.allow(tokens)
+                estimates[texts[0]] = tokens
+
+        def received(texts: Sequence[str], reply: Reply) -> None:
+            self.spending.answered(estimates.pop(texts[0]), reply.tokens)
+            self._require_dimension(reply.vectors, texts)
+            keep(dict(zip(texts, reply.vectors, strict=True)))
+
+        def refused(text: str, reason: str) -> None:
+            self.refused[text] = reason
+            keep({text: np.zeros(self.capabilities.dimension, np.float32)})
+
+        def keep(vectors: dict[str, NDArray[np.float32]]) -> None:
+            self.answers.keep(vectors)
+            found.update(vectors)
+
+        sender = self._connected()
+        while batches:
+            if self._unchecked >= _CHECKED_EVERY:
+                self._require_same_model()
+            part, batches = batches[:_CHECKED_EVERY], batches[_CHECKED_EVERY:]
+            sender.send_all(part, self.capabilities.encoding, received, allowed, refused)
+            self._unchecked += len(part)
+        return found
+
+    def _connected(self) -> Sender:
+        if self._sender is None:
+            self._requester = self._requester or self._new_requester()
+            self._sender = Sender(self._requester, self.name, self.options.patience, self._tell)
+        return self._sender
+
+    def _tell(self, reason: str, seconds: float) -> None:
+        if self.waits is not None:
+            self.waits(reason, seconds)
+
+    def _new_requester(self) -> Requester:
+        return Requester(
+            self.address, key_of(self.address), self.options.request_seconds, self.options.dimensions
+        )
+
+    def _known(self) -> Capabilities | None:
+        noted = self.answers.fact(self._noted)
+        try:
+            return None if noted is None else Capabilities.model_validate_json(noted)
+        except ValidationError:  # of another version
+            return None
+
+    def _discovered(self, max_length: int | None) -> Capabilities:
+        self._requester = self._new_requester()
+        conversation = Conversation(self._requester, self.name, self.count)
+        candidates = isinstance(self.tokenizer, CandidateVocabulary)
+        found = discover(conversation, max_length, self.options.dimensions, not candidates)
+        self.spending.requests += conversation.requests
+        self.spending.tokens += conversation.tokens
+        self.answers.note(self._noted, found.model_dump_json())
+        self._unchecked = 0
+        return found
+
+    def _require_same_model(self) -> None:
+        """Compare the sentinel texts with how they were first answered.
+
+        Raises:
+            ModelError: another model answers under this name.
+        """
+        replies: list[Reply] = []
+        tokens = self.counted_by_server(SENTINELS)
+        self._connected().send_all(
+            [SENTINELS], self.capabilities.encoding, lambda _, reply: replies.append(reply)
+        )
+        self.spending.allow(tokens)
+        self.spending.answered(tokens, replies[0].tokens)
+        least = self.capabilities.drift(replies[0].vectors)
+        if least is not None:
+            raise ModelError(
+                f"{self.name} is not the model that it was: the vectors of fixed texts have a cosine of "
+                f"{least:.4f} to their first ones. What was measured is kept; to measure the new model, move "
+                f"{self.answers.folder} away and choose another run folder"
+            )
+        self._unchecked = 0
+
+    def _require_dimension(self, vectors: NDArray[np.float32], texts: Sequence[str]) -> None:
+        if vectors.shape[1] != self.capabilities.dimension:
+            raise EncodingError(
+                f"{self.name}: the vector of the text {shown(texts[0])} has {vectors.shape[1]} components, "
+                "and "
+                f"those before it had {self.capabilities.dimension}: another model answers under this name"
+            )
+
+
+class EndpointEncoder(TextEncoder):
+    """Encodes texts through an endpoint.
+
+    Args:
+        model: the model.
+        spec: how another process loads the same encoder; None where nobody but its maker can.
+    """
+
+    def __init__(self, model: EndpointModel, spec: EncoderSpec | None) -> None:
+        super().__init__(model)
+        self.endpoint = model
+        self.spec = spec
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What was found out about the server."""
+        return self.endpoint.capabilities
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a cosine from one call to the next."""
+        return self.capabilities.noise
+
+    @property
+    def dimension(self) -> int:
+        """Number of components of a vector."""
+        return self.capabilities.dimension
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """What can change the vectors, as far as the endpoint reveals it."""
+        return replace(super().identity, prompt=self.endpoint.prompt)
+
+    def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
+        """Encode texts; see `Encoder.encode`. A text that the server refuses has no vector."""
+        vectors = super().encode(texts, allow_zero=True)
+        if not allow_zero:
+            for row in np.flatnonzero(~vectors.any(axis=1)).tolist():
+                if (why := self.endpoint.refused.get(self.endpoint.prompt + texts[row])) is not None:
+                    raise EncodingError(
+                        f"{self.name}: the server refuses the text {shown(texts[row])} ({why}): "
+                        "leave it out, or use shorter sentences or fewer copies"
+                    )
+            require_usable(vectors, self.name, lambda row: shown(texts[row]), allow_zero=False)
+        return vectors
+
+    def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of the prompt and each text, without special tokens."""
+        return self.tokenizer.encode_many([self.endpoint.prompt + text for text in texts])

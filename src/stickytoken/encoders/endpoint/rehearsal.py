@@ -1,0 +1,150 @@
+"""Count what a measurement would send to an endpoint, by going through it without sending anything."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.encoders.checks import require_list
+from stickytoken.encoders.endpoint.cost import CostEstimate, price
+from stickytoken.encoders.endpoint.encoder import EndpointEncoder
+from stickytoken.encoders.protocol import EncoderIdentity
+from stickytoken.vocabulary.categories import RoundTripTokenizer
+
+_ROWS = 4099
+_SEED = 5
+# What tells a text from others, beside its tokens.
+_OWN = 0.3
+
+
+class Rehearsal:
+    """An encoder that notes the texts it is asked for, and makes up the vectors that were not answered yet.
+
+    Such a vector is the mean of one random vector per token and one of the text, so that copies of a token
+    move it as they move a real one. Rounds that are planned from the results of earlier ones become exact as
+    soon as those are answered.
+
+    Args:
+        encoder: the encoder that it stands for.
+    """
+
+    def __init__(self, encoder: EndpointEncoder) -> None:
+        self._encoder = encoder
+        self._asked: dict[str, None] = {}
+        self._requests = 0
+        self._tokens = 0.0
+        self._texts = 0
+        self._answered = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self._encoder.name
+
+    @property
+    def device(self) -> str:
+        """Where it computes."""
+        return self._encoder.device
+
+    @cached_property
+    def identity(self) -> EncoderIdentity:
+        """Identity of the model."""
+        return self._encoder.identity
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest input in tokens."""
+        return self._encoder.max_length
+
+    @property
+    def dimension(self) -> int:
+        """Number of components of a vector."""
+        return self._encoder.dimension
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a cosine from one call to the next."""
+        return self._encoder.noise
+
+    @property
+    def tokenizer(self) -> RoundTripTokenizer:
+        """The tokenizer."""
+        return self._encoder.tokenizer
+
+    def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of the prompt and each text."""
+        return self._encoder.content_ids(texts)
+
+    def fits(self, ids: Sequence[int]) -> bool:
+        """Return whether the model reads these ids in full."""
+        return self._encoder.fits(ids)
+
+    def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
+        """Note the texts and return made-up vectors, shape (n, d)."""
+        del allow_zero
+        require_list(texts)
+        if not texts:
+            return np.empty((0, self.dimension), np.float32)
+        prompt = self._encoder.endpoint.prompt
+        known = self._encoder.endpoint.answers.find([prompt + text for text in dict.fromkeys(texts)])
+        self._note(texts, known)
+        made_up = {
+            text: self._vector(ids)
+            for text, ids in zip(texts, self.content_ids(texts), strict=True)
+            if prompt + text not in known
+        }
+        return np.stack([known[prompt + text] if text not in made_up else made_up[text] for text in texts])
+
+    def estimate(self) -> CostEstimate:
+        """Say what the texts that were noted would cost."""
+        endpoint = self._encoder.endpoint
+        return CostEstimate(
+            requests=self._requests,
+            texts=self._texts,
+            tokens=round(self._tokens),
+            answered=self._answered,
+            cost=price(self._tokens, endpoint.options.price_per_million),
+            seconds=endpoint.speed.seconds(self._requests, round(self._tokens)),
+        )
+
+    def _note(self, texts: Sequence[str], known: Collection[str]) -> None:
+        endpoint = self._encoder.endpoint
+        new = [endpoint.prompt + text for text in dict.fromkeys(texts) if text not in self._asked]
+        self._asked.update(dict.fromkeys(texts))
+        left = [text for text in new if text not in known]
+        self._answered += len(new) - len(left)
+        self._texts += len(left)
+        self._requests += len(endpoint.batches(left))
+        self._tokens += endpoint.counted_by_server(left)
+
+    @cached_property
+    def _table(self) -> NDArray[np.float32]:
+        """Random vectors, shape (rows, d)."""
+        return np.random.default_rng(_SEED).standard_normal((_ROWS, self.dimension), dtype=np.float32)
+
+    def _vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        whole = np.asarray(ids, dtype=np.int64)
+        own = int.from_bytes(hashlib.sha256(whole.tobytes()).digest()[:8], "little") % _ROWS
+        mean = self._table[whole % _ROWS].mean(axis=0) if len(ids) else 0.0
+        return np.asarray(mean + _OWN * self._table[::-1][own], dtype=np.float32)
+
+
+def estimate_cost(encoder: EndpointEncoder, measurement: Callable[[Any], object]) -> CostEstimate:
+    """Estimate what a measurement would cost, without sending anything.
+
+    Example: ``estimate_cost(encoder, lambda stand_in: detect(stand_in, out=folder))``, with a folder that is
+    thrown away.
+
+    Args:
+        encoder: the model.
+        measurement: called with an encoder that stands for the model; its vectors are made up, and so are the
+            results.
+    """
+    rehearsal = Rehearsal(encoder)
+    measurement(rehearsal)
+    return rehearsal.estimate()

@@ -1,0 +1,63 @@
+"""API keys: read from the environment, and removed from whatever is shown."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import quote
+
+from stickytoken.encoders.endpoint.address import Address
+from stickytoken.errors import ModelError
+
+# Shorter values would remove ordinary words from messages.
+_SHORTEST_REMOVED = 6
+
+
+class Secret:
+    """A key that no message, repr or traceback shows.
+
+    Args:
+        value: the key; empty for a server that asks for none.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        return "<Secret>"
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def reveal(self) -> str:
+        """Return the key, for the client only."""
+        return self._value
+
+    def removed_from(self, text: str) -> str:
+        """Replace the key in a text: servers repeat it in their messages."""
+        if len(self._value) < _SHORTEST_REMOVED:
+            return text
+        for spelling in (self._value, quote(self._value, safe="")):
+            text = text.replace(spelling, "[key]")
+        return text
+
+
+def key_of(address: Address) -> Secret:
+    """Read the key of a server from the environment.
+
+    Raises:
+        ModelError: the server needs one and there is none, or it cannot be sent in a header.
+    """
+    value = os.environ.get(address.key_variable, "").strip()
+    if not value and address.needs_key:
+        raise ModelError(
+            f"{address.name} needs a key, and the environment variable {address.key_variable} is empty: "
+            "set it"
+        )
+    if not value.isascii() or not value.isprintable():
+        raise ModelError(
+            f"the key in the environment variable {address.key_variable} has characters that no key has: "
+            "copy it again"
+        )
+    return Secret(value)

@@ -1,0 +1,233 @@
+"""The vocabulary of a model behind an endpoint: of a tokenizer, of tiktoken, or a list of candidates."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from stickytoken.corpora import load_sentences
+from stickytoken.encoders.loading.tokenizers import load_tokenizer
+from stickytoken.encoders.tokenizing.tokenizer import adapted
+from stickytoken.errors import InputError, ModelError, require_package
+from stickytoken.validation import list_of
+from stickytoken.vocabulary.categories import RoundTripTokenizer
+
+_TIKTOKEN = "tiktoken:"
+_TIKTOKEN_SUFFIX = ".tiktoken"
+_LOADER = "load_tiktoken_bpe"
+# English text has about so many bytes per token.
+_BYTES_PER_TOKEN = 4
+_WORD = re.compile(r"[A-Za-z]+")
+# Ordinary words beside the candidates: what is normal for the model is learned from them.
+_ORDINARY_WORDS = 2000
+
+
+def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None) -> RoundTripTokenizer | None:
+    """Return the vocabulary that a user names.
+
+    Args:
+        tokenizer: an object, or what `load_vocabulary` takes.
+        candidates: strings in its place, or a file of them.
+
+    Raises:
+        InputError: both are given, or the candidates cannot be used.
+        ModelError: the tokenizer cannot be used.
+    """
+    if tokenizer is not None and candidates is not None:
+        raise InputError(
+            "there are a tokenizer and candidates: pass candidates only where there is no tokenizer"
+        )
+    if candidates is not None:
+        if isinstance(candidates, (str, Path)):
+            candidates = read_candidates(Path(candidates).expanduser())
+        return candidate_vocabulary(list_of("strings", "candidates", candidates))
+    if tokenizer is None:
+        return None
+    return load_vocabulary(tokenizer) if isinstance(tokenizer, (str, Path)) else adapted(tokenizer)
+
+
+def load_vocabulary(source: str | Path) -> RoundTripTokenizer:
+    """Load the tokenizer of a model behind an endpoint.
+
+    Args:
+        source: folder or hub name of a tokenizer; ``tiktoken:NAME``; or a ``.tiktoken`` file named for its
+            encoding, such as ``cl100k_base.tiktoken``.
+
+    Raises:
+        ModelError: there is no such tokenizer, or it cannot be read.
+        MissingExtraError: tiktoken is not installed.
+    """
+    text = str(source)
+    if text.startswith(_TIKTOKEN):
+        return _tiktoken(text.removeprefix(_TIKTOKEN), None)
+    path = Path(text).expanduser()
+    if path.suffix == _TIKTOKEN_SUFFIX:
+        if not path.is_file():
+            raise ModelError(f"no file {text!r}: pass the folder or name of a tokenizer, or tiktoken:NAME")
+        return _tiktoken(path.stem, path)
+    return load_tokenizer(source)
+
+
+class CandidateVocabulary:
+    """Strings to examine where the tokenizer is secret, and ordinary words to compare them with.
+
+    Tokens of other texts are counted as bytes divided by four.
+
+    Args:
+        candidates: distinct strings.
+        ordinary: distinct words beside them.
+
+    Attributes:
+        estimates: its tokens of other texts are estimates, in which no copies can be counted.
+    """
+
+    estimates = True
+
+    def __init__(self, candidates: Sequence[str], ordinary: Sequence[str] = ()) -> None:
+        strings = dict.fromkeys((*candidates, *ordinary))
+        self.entries: Mapping[int, str] = dict(enumerate(strings))
+        self.special_ids: frozenset[int] = frozenset()
+        self.candidate_ids = tuple(range(len(dict.fromkeys(candidates))))
+        self._ids = {text: token_id for token_id, text in self.entries.items()}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of the strings."""
+        joined = "\0".join(self.entries.values())
+        return hashlib.sha256(joined.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Join the strings of each list."""
+        return ["".join(self.entries.get(token_id, "\ufffd") for token_id in row) for row in ids]
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the id of a string of the list, and for other texts as many unknown ids as are estimated."""
+        unknown = len(self.entries)
+        return [
+            [self._ids[text]]
+            if text in self._ids
+            else [unknown] * -(-len(text.encode("utf-8", "surrogatepass")) // _BYTES_PER_TOKEN)
+            for text in texts
+        ]
+
+
+def candidate_vocabulary(candidates: Sequence[str]) -> CandidateVocabulary:
+    """Put ordinary words of the bundled sentences beside candidates.
+
+    Raises:
+        InputError: there is no candidate.
+    """
+    chosen = list(dict.fromkeys(text for text in candidates if text.strip()))
+    if not chosen:
+        raise InputError("the list of candidates is empty: name at least one string to examine")
+    words: dict[str, None] = {}
+    for sentence in load_sentences().texts:
+        words.update(dict.fromkeys(_WORD.findall(sentence)))
+    ordinary = [word for word in words if word not in chosen][:_ORDINARY_WORDS]
+    return CandidateVocabulary(chosen, ordinary)
+
+
+def read_candidates(path: Path) -> list[str]:
+    """Read candidates from a text file, one per line; spaces at both ends belong to them.
+
+    Raises:
+        InputError: the file cannot be read or has no candidate.
+    """
+    from stickytoken.corpora.tables import decode, read_bytes
+
+    lines = [line.rstrip("\r") for line in decode(read_bytes(path), path).split("\n")]
+    found = [line for line in lines if line.strip()]
+    if not found:
+        raise InputError(f"{path} has no candidates: write one string to examine per line")
+    return found
+
+
+class _Tiktoken:
+    """An encoding of tiktoken as a tokenizer."""
+
+    def __init__(self, encoding: Any) -> None:
+        self._encoding = encoding
+
+    @cached_property
+    def entries(self) -> Mapping[int, str]:
+        """Vocabulary strings by ascending id; bytes that are no text are shown as escapes."""
+        found = {}
+        for token_id in range(self._encoding.n_vocab):
+            try:
+                raw: bytes = self._encoding.decode_single_token_bytes(token_id)
+            except KeyError:  # ids between the last token and the special ones
+                continue
+            found[token_id] = raw.decode("utf-8", "backslashreplace")
+        return found
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Ids of special tokens, which no text produces on a server."""
+        names: set[str] = self._encoding.special_tokens_set
+        return frozenset(self._encoding.encode_single_token(name) for name in names)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of the name and the vocabulary."""
+        whole = hashlib.sha256(self._encoding.name.encode())
+        for token_id, text in self.entries.items():
+            whole.update(f"{token_id}\0{text}\0".encode("utf-8", "surrogatepass"))
+        return whole.hexdigest()
+
+    def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Decode each list of ids; bytes that are no text become replacement characters."""
+        return [self._encoding.decode(list(row)) for row in ids]
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode each text; special tokens in it are read as plain text, as servers do."""
+        return [list(row) for row in self._encoding.encode_ordinary_batch(list(texts), num_threads=1)]
+
+
+def _tiktoken(name: str, path: Path | None) -> _Tiktoken:
+    require_package("tiktoken", f"the encoding {name!r}", "endpoint")
+    import tiktoken
+    from tiktoken.registry import list_encoding_names
+
+    if name not in (known := list_encoding_names()):
+        raise ModelError(f"tiktoken has no encoding {name!r}: use one of {', '.join(sorted(known))}")
+    if path is None:
+        try:
+            return _Tiktoken(tiktoken.get_encoding(name))
+        except (OSError, ValueError) as error:  # requests raises children of OSError
+            raise ModelError(
+                f"tiktoken cannot load {name!r} ({type(error).__name__}): without a network, pass its file, "
+                f"{name}{_TIKTOKEN_SUFFIX}"
+            ) from error
+    return _Tiktoken(_of_file(name, path))
+
+
+def _of_file(name: str, path: Path) -> Any:
+    """Build an encoding from its file: the pattern and the special tokens are those of the name."""
+    import tiktoken
+    from tiktoken_ext import openai_public
+
+    constructor = openai_public.ENCODING_CONSTRUCTORS.get(name)
+    if constructor is None or _LOADER not in constructor.__code__.co_names:
+        raise ModelError(f"{name!r} is not an encoding that is one file: use {_TIKTOKEN}{name}")
+    ranks = _ranks(path)
+    # The constructor calls a function of its module for the file; it gets the file at hand from another one.
+    around = {**constructor.__globals__, _LOADER: lambda *_, **__: ranks}
+    definition = FunctionType(constructor.__code__, around, name)()
+    try:
+        return tiktoken.Encoding(**{key: definition[key] for key in definition if key != "explicit_n_vocab"})
+    except (ValueError, KeyError) as error:
+        raise ModelError(f"{path} is not the file of {name} ({error}): download it again") from error
+
+
+def _ranks(path: Path) -> dict[bytes, int]:
+    try:
+        lines = [line.split() for line in path.read_bytes().splitlines() if line]
+        return {base64.b64decode(token, validate=True): int(rank) for token, rank in lines}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} is not a file of tiktoken ({error}): download it again") from error

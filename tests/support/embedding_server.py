@@ -1,0 +1,335 @@
+"""A small OpenAI-compatible server over a real model, which misbehaves when told to.
+
+As a program: ``python tests/support/embedding_server.py FOLDER --port 8080 --name mini``.
+"""
+
+import argparse
+import base64
+import json
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+
+STATUSES = {"408": 408, "409": 409, "429": 429, "500": 500, "502": 502, "503": 503}
+BROKEN_DATA = ("short", "long", "empty", "empty vector", "nan", "null", "twice", "other dimension", "garbage")
+BROKEN_TRANSPORT = ("drop", "cut", "slow")
+
+
+@dataclass
+class Behaviour:
+    """What the server does.
+
+    Attributes:
+        name: of the model.
+        key: that requests must carry; None asks for none.
+        batch_limit: texts in a request.
+        max_tokens: content tokens of a text; longer ones are cut, or refused.
+        long: ``truncate``, ``refuse`` or ``fail`` (HTTP 500).
+        base64: ``answer``, ``refuse`` or ``ignore``, which sends numbers.
+        noise: standard deviation added to every component, differently in every call.
+        batch_noise: the same, but equal for equal requests.
+        scale: factor of all vectors; 1 leaves them normalised.
+        empty: ``vector``, ``refuse`` or ``zero``, for an empty text.
+        shuffle: send the vectors in another order, with their places.
+        without_places: leave the places out.
+        usage: ``tokens``, ``characters`` or None.
+        seconds: to wait before every answer.
+        retry_after: what refusals say; None says nothing.
+        refused_text: a text that is refused wherever it occurs.
+        faults: what happens to the next requests: one of the names above, or None for an answer.
+        wrong: vectors of another model, from now on.
+    """
+
+    name: str = "mini"
+    key: str | None = None
+    batch_limit: int | None = None
+    max_tokens: int | None = None
+    long: str = "truncate"
+    base64: str = "answer"
+    noise: float = 0.0
+    batch_noise: float = 0.0
+    scale: float = 1.0
+    empty: str = "vector"
+    shuffle: bool = False
+    without_places: bool = False
+    usage: str | None = "tokens"
+    seconds: float = 0.0
+    retry_after: str | None = "0.05"
+    refused_text: str | None = None
+    faults: deque[str | None] = field(default_factory=deque)
+    wrong: bool = False
+
+
+class RefusalError(Exception):
+    """A request that is not answered: its status and message."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class EmbeddingServer:
+    """Serves one model.
+
+    Args:
+        encode: vectors of texts, shape (n, d); a text has the same vector in every call.
+        tokenize: content ids of texts.
+        detokenize: a text with these content ids.
+        behaviour: what it does.
+    """
+
+    def __init__(
+        self,
+        encode: Callable[[Sequence[str]], Any],
+        tokenize: Callable[[Sequence[str]], list[list[int]]],
+        detokenize: Callable[[Sequence[int]], str],
+        behaviour: Behaviour | None = None,
+    ) -> None:
+        self.behaviour = behaviour or Behaviour()
+        self.answered: list[list[str]] = []
+        self.seen = 0
+        self.tokens = 0
+        self.most_at_once = 0
+        self._encode, self._tokenize, self._detokenize = encode, tokenize, detokenize
+        self._vectors: dict[str, Any] = {}
+        self._running = 0
+        self._lock = threading.Lock()
+        self._noise = np.random.default_rng(0)
+
+    @classmethod
+    def of(cls, encoder: Any, behaviour: Behaviour | None = None) -> "EmbeddingServer":
+        """Serve an encoder of this project."""
+
+        def detokenize(ids: Sequence[int]) -> str:
+            return str(encoder.tokenizer.decode_many([list(ids)])[0])
+
+        def encode(texts: Sequence[str]) -> Any:
+            vectors = np.zeros((len(texts), encoder.dimension), np.float32)
+            rows = [row for row, ids in enumerate(encoder.content_ids(texts)) if ids]
+            if rows:
+                vectors[rows] = encoder.encode([texts[row] for row in rows], allow_zero=True)
+            return vectors
+
+        return cls(encode, encoder.content_ids, detokenize, behaviour)
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts that were answered, in order."""
+        return [text for texts in self.answered for text in texts]
+
+    @contextmanager
+    def running(self, port: int = 0):
+        """Listen; yield the URL of the API."""
+        server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1"
+        finally:
+            server.shutdown()
+            server.server_close()
+
+    def answer(self, body: dict[str, Any], authorization: str) -> tuple[dict[str, Any], str | None]:
+        """The answer to a request, and the fault that befalls it on its way."""
+        told = self.behaviour
+        with self._lock:
+            self.seen += 1
+            fault = told.faults.popleft() if told.faults else None
+        if told.key is not None and authorization != f"Bearer {told.key}":
+            raise RefusalError(401, f"Incorrect API key provided: {authorization.removeprefix('Bearer ')}")
+        if body.get("model") != told.name:
+            raise RefusalError(404, f"The model {body.get('model')!r} does not exist")
+        if fault in STATUSES:
+            raise RefusalError(STATUSES[fault], "told to")
+        texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+        encoding = body.get("encoding_format", "float")
+        texts = self._accepted(texts, encoding)
+        with self._lock:
+            vectors = self._vectors_of(texts)
+        time.sleep(told.seconds)
+        data = self._data(texts, vectors, encoding)
+        counted = self._counted(texts)
+        if fault is None:
+            with self._lock:
+                self.answered.append(body["input"])
+                self.tokens += counted
+        usage = {} if told.usage is None else {"usage": {"prompt_tokens": counted, "total_tokens": counted}}
+        return {"object": "list", "model": told.name, "data": _damaged(data, fault), **usage}, fault
+
+    def _accepted(self, texts: Sequence[str], encoding: str) -> list[str]:
+        """The texts as the model reads them."""
+        told = self.behaviour
+        if encoding == "base64" and told.base64 == "refuse":
+            raise RefusalError(422, "encoding_format: only float")
+        if told.batch_limit is not None and len(texts) > told.batch_limit:
+            raise RefusalError(
+                413, f"batch size {len(texts)} > maximum allowed batch size {told.batch_limit}"
+            )
+        if told.empty == "refuse" and not all(texts):
+            raise RefusalError(400, "input cannot be an empty string")
+        if told.refused_text is not None and any(told.refused_text in text for text in texts):
+            raise RefusalError(400, "this text is not welcome")
+        if told.max_tokens is None:
+            return list(texts)
+        cut = []
+        for text, ids in zip(texts, self._tokenize(texts), strict=True):
+            if len(ids) > told.max_tokens and told.long != "truncate":
+                raise RefusalError(
+                    400 if told.long == "refuse" else 500, f"{len(ids)} > {told.max_tokens} tokens"
+                )
+            long = len(ids) > told.max_tokens
+            cut.append(self._detokenize(ids[: told.max_tokens]) if long else text)
+        return cut
+
+    def _vectors_of(self, texts: Sequence[str]) -> Any:
+        told = self.behaviour
+        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+        if new:
+            self._vectors.update(zip(new, np.asarray(self._encode(new), dtype=np.float32), strict=True))
+        vectors = np.stack([self._vectors[text] for text in texts])
+        if told.wrong:
+            vectors = vectors[:, ::-1]
+        if told.noise:
+            vectors = vectors + self._noise.normal(0, told.noise, vectors.shape)
+        if told.batch_noise:
+            seed = abs(hash(tuple(texts))) % 2**32
+            vectors = vectors + np.random.default_rng(seed).normal(0, told.batch_noise, vectors.shape)
+        if told.empty == "zero":
+            vectors = vectors * np.array([[bool(text)] for text in texts])
+        return np.asarray(vectors * told.scale, dtype=np.float32)
+
+    def _data(self, texts: Sequence[str], vectors: Any, encoding: str) -> list[dict[str, Any]]:
+        told = self.behaviour
+        packed = encoding == "base64" and told.base64 == "answer"
+        data = [
+            {
+                "object": "embedding",
+                "index": place,
+                "embedding": base64.b64encode(row.astype("<f4").tobytes()).decode()
+                if packed
+                else row.tolist(),
+            }
+            for place, row in enumerate(vectors)
+        ]
+        if told.without_places:
+            for item in data:
+                del item["index"]
+        return data[::-1] if told.shuffle else data
+
+    def _counted(self, texts: Sequence[str]) -> int:
+        if self.behaviour.usage == "characters":
+            return sum(map(len, texts))
+        return sum(len(ids) + 2 for ids in self._tokenize(texts))
+
+
+def _damaged(data: list[dict[str, Any]], fault: str | None) -> list[dict[str, Any]]:
+    first = data[0]
+    size = 4
+    changed = {
+        "short": data[:-1],
+        "long": [*data, first],
+        "empty": [],
+        "empty vector": [{**first, "embedding": []}, *data[1:]],
+        "nan": [{**first, "embedding": [float("nan")] * size}, *data[1:]],
+        "null": [{**first, "embedding": [None] * size}, *data[1:]],
+        "twice": [{**item, "index": 0} for item in data] if len(data) > 1 else [],
+        "other dimension": [{**item, "embedding": [1.0] * 3} for item in data],
+        "garbage": [{**first, "embedding": "%%%"}, *data[1:]],
+    }
+    return changed.get(fault or "", data)
+
+
+def _handler(served: EmbeddingServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = 1 << 16  # one packet for headers and body
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            with served._lock:
+                served._running += 1
+                served.most_at_once = max(served.most_at_once, served._running)
+            try:
+                self._answer(body)
+            finally:
+                with served._lock:
+                    served._running -= 1
+
+        def _answer(self, body: bytes) -> None:
+            if self.path != "/v1/embeddings":
+                self._write(
+                    404 if self.path.startswith("/v1") else 200, b"<!doctype html><p>Hello", "text/html"
+                )
+                return
+            try:
+                found, fault = served.answer(json.loads(body), self.headers.get("Authorization", ""))
+            except RefusalError as refusal:
+                message = {"error": {"message": str(refusal), "type": "told"}}
+                self._write(refusal.status, json.dumps(message).encode())
+                return
+            if fault == "drop":
+                self.connection.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
+                return
+            if fault == "slow":
+                time.sleep(1.5)
+            content = json.dumps(found).encode()
+            self._write(200, content, cut=fault == "cut")
+
+        def _write(
+            self, status: int, content: bytes, kind: str = "application/json", cut: bool = False
+        ) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            if status in STATUSES.values() and served.behaviour.retry_after is not None:
+                self.send_header("Retry-After", served.behaviour.retry_after)
+            self.end_headers()
+            self.wfile.write(content[: len(content) // 2] if cut else content)
+            if cut:
+                self.close_connection = True
+
+        def do_GET(self) -> None:
+            self._write(200, b"<!doctype html><p>Hello", "text/html")
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def handle_one_request(self) -> None:
+            try:
+                super().handle_one_request()
+            except (ConnectionError, BrokenPipeError):  # the client went away
+                self.close_connection = True
+
+    return Handler
+
+
+def main() -> None:
+    """Serve a model until the process ends."""
+    from stickytoken import load_encoder
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--name", default="mini")
+    given = parser.parse_args()
+    encoder = load_encoder(given.model, device="cpu")
+    room = None if encoder.max_length is None else encoder.max_length - 2
+    server = EmbeddingServer.of(encoder, Behaviour(name=given.name, max_tokens=room))
+    with server.running(given.port) as url:
+        print(f"serving {given.name} at {url}", flush=True)  # noqa: T201 - a program
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
