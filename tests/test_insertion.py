@@ -244,10 +244,11 @@ def test_the_names_that_users_type_are_the_documented_ones():
 @pytest.mark.parametrize("joining", list(Joining))
 def test_copies_at_an_end_are_glued_or_words(joining):
     between = " " if joining is Joining.WORDS else ""
+    around = "" if joining is Joining.GLUED else " "
     prefixed = place_as_text(["x", "y"], "a b", Placement.PREFIX, joining=joining)
     suffixed = place_as_text(["x", "y"], "a b", Placement.SUFFIX, joining=joining)
-    assert prefixed == between.join(["x", "y", "a b"])
-    assert suffixed == between.join(["a b", "x", "y"])
+    assert prefixed == around.join([between.join("xy"), "a b"])
+    assert suffixed == around.join(["a b", between.join("xy")])
     assert place_as_text(["x"], "", Placement.SUFFIX, joining=joining) == "x"
 
 
@@ -255,7 +256,7 @@ def test_copies_at_an_end_are_glued_or_words(joining):
 def test_words_at_random_are_the_same_however_ends_are_joined(words, copies, data):
     text = " ".join(words)
     path = data.draw(paths(len(words)).filter(lambda path: len(path) >= copies))
-    found = {place_as_text(["tok"] * copies, text, Placement.RANDOM, path, joining) for joining in Joining}
+    found = {place_as_text(["tok"] * copies, text, Placement.RANDOM, path, joining) for joining in (Joining.GLUED, Joining.WORDS)}
     assert found == {insert_as_text(Token(7, "tok"), text, Placement.RANDOM, copies, path)[-1]}
 
 

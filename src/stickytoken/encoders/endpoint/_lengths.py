@@ -11,6 +11,7 @@ from stickytoken.encoders.endpoint._request import Reply
 from stickytoken.encoders.endpoint.capabilities import Long, unit
 
 _FIRST = 64
+_FIRST_OF_NOISY = 8
 _LAST = 2048
 _WORD = "the"
 _ENDS = ("river", "stone")
@@ -60,12 +61,12 @@ class LengthSearch:
 
     def found(self) -> Lengths:
         """Double the length until the end of a text is not read, then close in on the limit."""
-        low, high = 1, _FIRST
+        low, high = 1, _FIRST if self._exact else _FIRST_OF_NOISY
         while high <= _LAST and self._read_whole(high):
             low, high = high, 2 * high
         if high > _LAST:
             return Lengths(self._tokens(low), Long.UNKNOWN)
-        while self._exact and high - low > 1:
+        while high - low > 1:
             middle = (low + high) // 2
             if self._read_whole(middle):
                 low = middle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal
 
@@ -87,15 +88,18 @@ class Capabilities(BaseModel):
         units = unit(self.sentinel_vectors)
         return hashlib.sha256((units.round(_DECIMALS) + 0.0).tobytes()).hexdigest()
 
-    def drift(self, vectors: NDArray[np.float32]) -> float | None:
+    def drift(self, rows: Sequence[NDArray[np.float32]]) -> float | None:
         """Compare later vectors of the sentinel texts with the first ones.
+
+        Args:
+            rows: vectors of the sentinel texts, in their order.
 
         Returns:
             The smallest cosine, where it is lower than noise explains; else None.
         """
-        if vectors.shape != (len(SENTINELS), self.dimension):
+        if any(len(row) != self.dimension for row in rows):
             return 0.0
-        cosines = (unit(vectors) * unit(self.sentinel_vectors)).sum(axis=1)
+        cosines = (unit(np.stack(rows)) * unit(self.sentinel_vectors)).sum(axis=1)
         least = float(cosines.min())
         # A cosine of 1 - x is off by x: as far as the noisiest pair of calls was, several times over.
         return least if 1 - least > max(_DRIFT, _DRIFT_OF_NOISE * (1 - self.least_cosine)) else None

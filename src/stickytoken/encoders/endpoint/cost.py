@@ -54,16 +54,16 @@ class Spending:
                 )
         self.pending += tokens
 
-    def answered(self, estimated: float, counted: int | None) -> None:
+    def answered(self, estimated: float, tokens: int) -> None:
         """Count an answered request.
 
         Args:
             estimated: what `allow` was told.
-            counted: what the server counts; None where it does not tell.
+            tokens: what it was.
         """
         self.requests += 1
         self.pending = max(0.0, self.pending - estimated)
-        self.tokens += round(estimated) if counted is None else counted
+        self.tokens += tokens
 
 
 def price(tokens: float, price_per_million: float | None) -> float | None:

@@ -32,6 +32,7 @@ _UNREACHABLE_ATTEMPTS = 2
 _FIRST_PAUSE = 0.5
 _LENGTH_ONE = 1e-3
 _REPEATS = 3
+_ENCODINGS: tuple[Encoding, ...] = ("base64", "float")
 _SHORT = ("a", "in", "the", "is", "of", "on")
 _LONGER = (
     "The baker hides a copper key under the old window near the garden road.",
@@ -56,6 +57,7 @@ class Conversation:
         samples: size and time of every answered request.
         requests: answered requests.
         tokens: tokens in them.
+        one_by_one: whether the server takes only one text in a request.
     """
 
     requester: Requester
@@ -64,8 +66,26 @@ class Conversation:
     samples: list[Sample] = field(default_factory=list)
     requests: int = 0
     tokens: int = 0
+    one_by_one: bool = False
 
     def ask(self, texts: Sequence[str], encoding: Encoding, attempts: int = _ATTEMPTS) -> Reply:
+        """Send texts in one request, or one by one if the server wants it so; a few times if need be.
+
+        Raises:
+            RefusedError: the server never answers it.
+            ModelError: it refuses the key, the model or the URL, cannot be reached, or gives no usable answer.
+        """
+        if not self.one_by_one:
+            return self.ask_together(texts, encoding, attempts)
+        replies = [self.ask_together([text], encoding, attempts) for text in texts]
+        counted = [reply.tokens for reply in replies]
+        return Reply(
+            np.concatenate([reply.vectors for reply in replies]),
+            None if None in counted else sum(tokens or 0 for tokens in counted),
+            sum(reply.seconds for reply in replies),
+        )
+
+    def ask_together(self, texts: Sequence[str], encoding: Encoding, attempts: int = _ATTEMPTS) -> Reply:
         """Send one request, a few times if need be.
 
         Raises:
@@ -73,7 +93,7 @@ class Conversation:
             ModelError: it refuses the key, the model or the URL, cannot be reached, or gives no usable
             answer.
         """
-        started, attempt = time.monotonic(), 0
+        started, attempt, unreached = time.monotonic(), 0, 0
         reply: Reply | None = None
         while reply is None:
             try:
@@ -86,9 +106,10 @@ class Conversation:
                 raise
             except TemporaryError as error:
                 attempt += error.status not in _BUSY
+                unreached += error.unreachable
                 pause = error.wait if error.wait is not None else _FIRST_PAUSE * 2 ** min(attempt, 4)
                 late = time.monotonic() + pause - started > _PATIENCE
-                if attempt >= (_UNREACHABLE_ATTEMPTS if error.unreachable else attempts) or late:
+                if attempt >= attempts or unreached >= _UNREACHABLE_ATTEMPTS or late:
                     raise self._no_answer(error) from None
                 time.sleep(pause)
         own = sum(self.count(texts))
@@ -97,10 +118,16 @@ class Conversation:
         self.samples.append(Sample(len(texts), own, reply.seconds))
         return reply
 
-    def answers(self, texts: Sequence[str], encoding: Encoding) -> Reply | None:
-        """Send one request; return None if the server refuses it or fails on it, whatever the reason."""
+    def answers(self, texts: Sequence[str], encoding: Encoding, together: bool = False) -> Reply | None:
+        """Send texts; return None if the server refuses them or fails on them, whatever the reason.
+
+        Args:
+            texts: the texts.
+            encoding: form of the vectors.
+            together: in one request, even if the server did not take several texts before.
+        """
         try:
-            return self.ask(texts, encoding, attempts=2)
+            return (self.ask_together if together else self.ask)(texts, encoding, attempts=2)
         except (RefusedError, _FaultyServerError):
             return None
         except _UnreachableError:
@@ -182,13 +209,14 @@ def discover(
 
 def _first_answer(conversation: Conversation) -> tuple[Reply, Encoding]:
     """Ask for base64, which is shorter; servers that do not know it refuse it or send numbers."""
-    try:
-        return conversation.ask(SENTINELS, "base64"), "base64"
-    except RefusedError:
-        try:
-            return conversation.ask(SENTINELS, "float"), "float"
-        except RefusedError as error:
-            raise refusal(conversation.name, error) from None
+    refused: RefusedError | None = None
+    for conversation.one_by_one in (False, True):
+        for encoding in _ENCODINGS:
+            try:
+                return conversation.ask(SENTINELS, encoding), encoding
+            except RefusedError as error:
+                refused = refused or error
+    raise refusal(conversation.name, refused or RefusedError("it answers nothing", 400))
 
 
 @dataclass(frozen=True)
@@ -276,7 +304,8 @@ def _largest_batch(conversation: Conversation, encoding: Encoding) -> int:
     """Find how many texts a request may have, from the most that are ever sent downward."""
     size = MOST_TEXTS
     while size > 1:
-        if conversation.answers([f"{place}" for place in range(size)], encoding) is not None:
+        texts = [f"{place}" for place in range(size)]
+        if conversation.answers(texts, encoding, together=True) is not None:
             return size
         size //= 2
     return 1

@@ -123,7 +123,7 @@ class EndpointModel:
                 estimates[texts[0]] = tokens
 
         def received(texts: Sequence[str], reply: Reply) -> None:
-            self.spending.answered(estimates.pop(texts[0]), reply.tokens)
+            self.spending.answered(estimates.pop(texts[0], 0.0), self._tokens_of(texts, reply))
             self._require_dimension(reply.vectors, texts)
             keep(dict(zip(texts, reply.vectors, strict=True)))
 
@@ -183,14 +183,16 @@ class EndpointModel:
         Raises:
             ModelError: another model answers under this name.
         """
-        replies: list[Reply] = []
-        tokens = self.counted_by_server(SENTINELS)
-        self._connected().send_all(
-            [SENTINELS], self.capabilities.encoding, lambda _, reply: replies.append(reply)
-        )
-        self.spending.allow(tokens)
-        self.spending.answered(tokens, replies[0].tokens)
-        least = self.capabilities.drift(replies[0].vectors)
+        found: dict[str, NDArray[np.float32]] = {}
+
+        def received(texts: Sequence[str], reply: Reply) -> None:
+            self.spending.answered(0.0, self._tokens_of(texts, reply))
+            found.update(zip(texts, reply.vectors, strict=True))
+
+        size = self.capabilities.batch
+        batches = [SENTINELS[start : start + size] for start in range(0, len(SENTINELS), size)]
+        self._connected().send_all(batches, self.capabilities.encoding, received)
+        least = self.capabilities.drift([found[text] for text in SENTINELS])
         if least is not None:
             raise ModelError(
                 f"{self.name} is not the model that it was: the vectors of fixed texts have a cosine of "
@@ -198,6 +200,12 @@ class EndpointModel:
                 f"{self.answers.folder} away and choose another run folder"
             )
         self._unchecked = 0
+
+    def _tokens_of(self, texts: Sequence[str], reply: Reply) -> int:
+        """Tokens of an answered request: what the server counts, if it counts tokens."""
+        if reply.tokens is not None and self.capabilities.counts_tokens:
+            return reply.tokens
+        return round(self.counted_by_server(texts))
 
     def _require_dimension(self, vectors: NDArray[np.float32], texts: Sequence[str]) -> None:
         if vectors.shape[1] != self.capabilities.dimension:

@@ -1,0 +1,163 @@
+"""Vocabularies of models that tell none: tokenizers, tiktoken, candidates; and how copies are written."""
+
+import base64
+from collections import Counter
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+import tiny
+from stickytoken.encoders import load_encoder, load_tokenizer
+from stickytoken.encoders.endpoint.vocabulary import (
+    CandidateVocabulary,
+    candidate_vocabulary,
+    load_vocabulary,
+    read_candidates,
+    vocabulary_of,
+)
+from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.errors import InputError, ModelError
+from stickytoken.insertion import Insertion, Joining, Placement, copies_as_text
+from stickytoken.vocabulary.categories import categorize
+from stickytoken.vocabulary.writing import written
+from word_bag import WordBag
+
+
+@pytest.fixture
+def tiktoken_file(tmp_path):
+    """A vocabulary of all bytes and a few merges, in the file of an encoding."""
+    pytest.importorskip("tiktoken", reason="tiktoken is not installed")
+    tokens = [bytes([byte]) for byte in range(256)] + [b"th", b"the", b" t", b" th", b" the", b"ri", b"riv"]
+    path = tmp_path / "cl100k_base.tiktoken"
+    path.write_bytes(b"".join(base64.b64encode(t) + f" {k}\n".encode() for k, t in enumerate(tokens)))
+    return path
+
+
+def test_an_encoding_of_tiktoken_is_read_from_its_file(tiktoken_file):
+    found = load_vocabulary(tiktoken_file)
+    (ids,) = found.encode_many(["the the river"])
+    assert found.decode_many([ids]) == ["the the river"]
+    assert [found.entries[token_id] for token_id in ids[:2]] == ["the", " the"]
+    assert {found.entries[token_id] for token_id in found.special_ids} >= {"<|endoftext|>"}
+    vocabulary = categorize(found)
+    categories = dict(zip(vocabulary.tokens, vocabulary.categories, strict=True))
+    assert categories[" the"] == "OK"
+    assert not categories["<|endoftext|>"].available
+    assert found.fingerprint == load_vocabulary(str(tiktoken_file)).fingerprint
+
+
+def test_files_that_are_no_encoding_are_refused(tiktoken_file):
+    for name, content, said in (
+        ("other.tiktoken", b"", "tiktoken has no encoding 'other'"),
+        ("gpt2.tiktoken", b"", "not an encoding that is one file"),
+        ("o200k_base.tiktoken", b"no lines of it", "not a file of tiktoken"),
+        ("p50k_base.tiktoken", tiktoken_file.read_bytes()[:13], "not the file of p50k_base"),
+    ):
+        path = tiktoken_file.with_name(name)
+        path.write_bytes(content)
+        with pytest.raises(ModelError, match=said):
+            load_vocabulary(path)
+    with pytest.raises(ModelError, match="no file"):
+        load_vocabulary("missing.tiktoken")
+    with pytest.raises(ModelError, match="tiktoken has no encoding 'nothing': use one of"):
+        load_vocabulary("tiktoken:nothing")
+
+
+def test_candidates_are_a_vocabulary_with_ordinary_words_beside_them():
+    found = candidate_vocabulary(["SolidGold", " Magikarp", "SolidGold", "river"])
+    assert found.candidate_ids == (0, 1, 2)
+    assert [found.entries[k] for k in range(3)] == ["SolidGold", " Magikarp", "river"]
+    assert len(found.entries) == 2003
+    assert Counter(found.entries.values()).most_common(1)[0][1] == 1
+    assert found.encode_many(["river", "a longer text", ""]) == [[2], [2003] * 4, []]
+    vocabulary = categorize(found)
+    assert len(vocabulary.available) == 2003
+    assert candidate_vocabulary(["a"]).fingerprint != found.fingerprint
+
+
+def test_candidates_come_from_a_file_or_a_list(write):
+    path = write("words.txt", "one\n two \r\n\nthree\n")
+    assert read_candidates(path) == ["one", " two ", "three"]
+    assert isinstance(vocabulary_of(None, path), CandidateVocabulary)
+    assert isinstance(vocabulary_of(None, ["a", "b"]), CandidateVocabulary)
+    assert vocabulary_of(None, None) is None
+    for bad, said in (
+        (write("none.txt", "\n \n"), "is empty"),
+        ([], "empty"),
+        ("missing.txt", "missing"),
+    ):
+        with pytest.raises(InputError, match=said):
+            vocabulary_of(None, bad)
+
+
+def test_a_function_is_an_encoder(bert_folder):
+    bag = WordBag()
+
+    def service(texts):
+        return bag.encode(texts)
+
+    found = load_encoder(service, tokenizer=bert_folder, max_length=20)
+    assert (found.name, found.max_length) == ("service", 20)
+    assert found.encode(["a bird"]).shape == (1, 16)
+    assert len(found.tokenizer.entries) == len(load_tokenizer(bert_folder).entries)
+    assert load_encoder(service, candidates=["stone", "bird"]).tokenizer.candidate_ids == (0, 1)
+    for options, said in (
+        ({"device": "cpu"}, "device cannot be set"),
+        ({"tokenizer": 3}, "vocabulary of a int"),
+    ):
+        with pytest.raises((InputError, ModelError), match=said):
+            load_encoder(service, **options)
+
+
+def test_a_model_with_weights_takes_no_vocabulary_from_elsewhere(bert_folder):
+    with pytest.raises(InputError, match="tokenizer cannot be set on .*no model behind an endpoint"):
+        load_encoder(bert_folder, tokenizer=bert_folder)
+
+
+def byte_level():
+    """A byte-level BPE tokenizer, where a space belongs to the word behind it."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator([" ".join(tiny.sentences(200)), "singing ringing bringing " * 40], trainer)
+    return HuggingFaceTokenizer(tokenizer)
+
+
+def wordpiece():
+    return HuggingFaceTokenizer(tiny.wordpiece_tokenizer())
+
+
+@pytest.mark.parametrize(("tokenizer", "share"), [(wordpiece(), 1.0), (byte_level(), 0.75)])
+def test_copies_are_written_so_that_the_tokenizer_sees_them(tokenizer, share):
+    vocabulary = categorize(tokenizer)
+    glued = written(vocabulary, tokenizer, Insertion.TEXT).available
+    words = written(vocabulary, tokenizer, Insertion.WORDS).available
+    assert glued == vocabulary.available
+    assert {token.joining for token in glued} == {Joining.GLUED}
+
+    def seen(token):
+        text = copies_as_text(token, "a", Placement.SUFFIX, 8)
+        return tokenizer.encode_many([text])[0].count(token.id) >= 7
+
+    assert sum(map(seen, words)) >= share * len(words)
+    assert sum(map(seen, words)) >= 0.9 * sum(map(seen, glued))
+
+
+def test_attached_copies_stay_with_the_words_of_the_text():
+    from stickytoken.insertion import Token, insert_as_text
+
+    token = Token(3, " ing ", Joining.ATTACHED)
+    assert copies_as_text(token, "a red boat", Placement.SUFFIX, 3) == "a red boat inginging"
+    assert copies_as_text(token, "a red boat", Placement.PREFIX, 2) == "inging a red boat"
+    assert insert_as_text(token, "a red boat", Placement.RANDOM, 3, (0, 2, 5)) == [
+        "inga red boat",
+        "inga reding boat",
+        "inga reding boating",
+    ]
+    words = Token(3, " ing ", Joining.WORDS)
+    assert insert_as_text(words, "a red boat", Placement.RANDOM, 2, (0, 4)) == [
+        "ing a red boat",
+        "ing a red boat ing",
+    ]
+    assert copies_as_text(words, "a red boat", Placement.PREFIX, 2) == "ing ing a red boat"
