@@ -256,7 +256,10 @@ def test_copies_at_an_end_are_glued_or_words(joining):
 def test_words_at_random_are_the_same_however_ends_are_joined(words, copies, data):
     text = " ".join(words)
     path = data.draw(paths(len(words)).filter(lambda path: len(path) >= copies))
-    found = {place_as_text(["tok"] * copies, text, Placement.RANDOM, path, joining) for joining in (Joining.GLUED, Joining.WORDS)}
+    found = {
+        place_as_text(["tok"] * copies, text, Placement.RANDOM, path, joining)
+        for joining in (Joining.GLUED, Joining.WORDS)
+    }
     assert found == {insert_as_text(Token(7, "tok"), text, Placement.RANDOM, copies, path)[-1]}
 
 

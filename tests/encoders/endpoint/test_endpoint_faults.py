@@ -88,7 +88,7 @@ def test_a_wait_longer_than_the_patience_ends_the_run_at_once(serve):
     served = serve(retry_after="3600")
     found = served.encoder()
     served.server.behaviour.faults.append("429")
-    with pytest.raises(ModelError, match="asks to wait for 3,6.. s, longer than the 600 s"):
+    with pytest.raises(ModelError, match=r"asks to wait for 3,6.. s, longer than the 600 s"):
         found.encode(TEXTS)
 
 

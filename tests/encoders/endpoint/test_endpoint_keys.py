@@ -84,5 +84,7 @@ def test_a_key_with_characters_that_no_header_takes_is_refused(serve, monkeypatc
 def test_without_the_sdk_the_extra_is_named(serve, monkeypatch):
     served = serve()
     monkeypatch.setattr("stickytoken.errors.find_spec", lambda package: None)
-    with pytest.raises(MissingExtraError, match=r"endpoint needs an optional package: .*stickytoken\[endpoint\]"):
+    with pytest.raises(
+        MissingExtraError, match=r"endpoint needs an optional package: .*stickytoken\[endpoint\]"
+    ):
         served.encoder()

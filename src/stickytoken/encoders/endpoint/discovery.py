@@ -73,7 +73,8 @@ class Conversation:
 
         Raises:
             RefusedError: the server never answers it.
-            ModelError: it refuses the key, the model or the URL, cannot be reached, or gives no usable answer.
+            ModelError: it refuses the key, the model or the URL, cannot be reached, or gives no usable
+            answer.
         """
         if not self.one_by_one:
             return self.ask_together(texts, encoding, attempts)
