@@ -66,17 +66,20 @@ def interaction_variance(centred: Vector) -> float:
     return float((residuals**2).sum() / ((tokens - 1) * (probes - 1)))
 
 
-def mean_with_interval(centred: Vector, confidence: float, common_variance: float = 0.0) -> Estimates:
+def mean_with_interval(
+    centred: Vector, confidence: float, common_variance: float = 0.0, least_variance: float = 0.0
+) -> Estimates:
     """Average over probes, with a Student interval; the probe is the unit of sampling.
 
     Args:
         centred: shape (tokens, probes), probe effects removed.
         confidence: coverage of the intervals.
         common_variance: variance of an error that all means share.
+        least_variance: variance that a single probe is known to have, whatever the few of them show.
     """
     probes = centred.shape[1]
     value = centred.mean(axis=1)
-    error = np.sqrt(centred.var(axis=1, ddof=1) / probes + common_variance)
+    error = np.sqrt(np.maximum(centred.var(axis=1, ddof=1), least_variance) / probes + common_variance)
     half = scipy.stats.t.ppf((1 + confidence) / 2, probes - 1) * error
     return Estimates(value, error, value - half, value + half)
 

@@ -25,7 +25,7 @@ from stickytoken.methods.profile.estimates import Ids, Measurements, Vector
 from stickytoken.methods.profile.plan import round_stage, spread_of, usable_carriers
 from stickytoken.methods.profile.pull import Pull, anchorage, predicted_lifts
 from stickytoken.methods.profile.record import ProfilePlanRecord
-from stickytoken.methods.profile.rounds import Round
+from stickytoken.methods.profile.rounds import Round, screening_carriers
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.statistics import Estimates, mean_with_interval
 
@@ -141,8 +141,12 @@ def calibrated(
     level = float(common.mean())
     rows = np.searchsorted(screened.ids, reference)
     lifts = predicted[rows] + residuals.mean(axis=1) + level
-    noise = float(residuals.var(axis=1, ddof=1).mean()) / _CALIBRATING
+    least = corpus.plan.call_noise**2
+    noise = max(float(residuals.var(axis=1, ddof=1).mean()), least) / _CALIBRATING
     found = calibrate(predicted, features(job.encoder, screened), rows, lifts, noise)
+    # Pull and contraction carry the noise of the calls that they were measured by.
+    carriers = screening_carriers(job.settings)
+    found = found._replace(error=max(found.error, float(np.sqrt(least / carriers))))
     return found, Calibrating(common - level, Pull(contractions, pulls))
 
 
@@ -199,7 +203,9 @@ def probed_tokens(
         effects = Pull(nothing, np.empty((0, corpus.panel.vectors.shape[1])))
         return Probed(ids, Estimates(nothing, nothing, nothing, nothing), effects)
     measured = _measure(job, corpus, ids, range(_CARRIERS), run)
-    lifts = mean_with_interval(measured.lifts - common, job.settings.confidence, common_variance)
+    lifts = mean_with_interval(
+        measured.lifts - common, job.settings.confidence, common_variance, corpus.plan.call_noise**2
+    )
     return Probed(measured.ids, lifts, measured.effects)
 
 

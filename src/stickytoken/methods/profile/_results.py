@@ -89,7 +89,7 @@ def decide(
         center: mean vector of the anchors that the lift is measured on, shape (d,).
     """
     late = np.array(plan.late_reference)
-    tokens = estimate(*lifts_of(rounds), unselected, late, settings.confidence)
+    tokens = estimate(*lifts_of(rounds), unselected, late, settings.confidence, plan.call_noise)
     lifting = find_lifts(
         tokens, len(unselected), settings.smallest_effect * plan.similarity_spread, settings.fdr
     )
@@ -203,7 +203,7 @@ def _on_kinds(
         first, last = lifts_of(rounds, group)
         if min(each.values.shape[1] for each in (first, last) if each is not None) < _LEAST_CARRIERS:
             continue
-        tokens = estimate(first, last, unselected, late, settings.confidence)
+        tokens = estimate(first, last, unselected, late, settings.confidence, plan.call_noise)
         smallest = settings.smallest_effect * plan.groups[group].spread
         fdr = settings.fdr / len(of_lift)
         found[:, group] = find_lifts(tokens, len(unselected), smallest, fdr, outliers_only=True).found

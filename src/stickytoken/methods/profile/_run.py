@@ -149,7 +149,9 @@ def _candidates(
 ) -> Ids:
     """Choose the tokens that lift most: all anchors, and the kind of text that each lifts most."""
     late = np.array(plan.late_reference)
-    found = estimate(*lifts_of({Round.SCREEN: screened}), unselected, late, settings.confidence)
+    found = estimate(
+        *lifts_of({Round.SCREEN: screened}), unselected, late, settings.confidence, plan.call_noise
+    )
     of_lift = np.array([group.weight > 0 for group in plan.groups])
     means = screened.group_means()[:, of_lift]
     ordinary = means[np.isin(screened.ids, unselected)]

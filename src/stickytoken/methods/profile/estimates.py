@@ -136,19 +136,22 @@ class Screened(NamedTuple):
     reliability: float
 
 
-def screen(lifts: Vector, reference: NDArray[np.bool_], confidence: float) -> Screened:
+def screen(
+    lifts: Vector, reference: NDArray[np.bool_], confidence: float, call_noise: float = 0.0
+) -> Screened:
     """Estimate every token from the first round.
 
     Args:
         lifts: shape (T, K).
         reference: unselected tokens, shape (T,).
         confidence: coverage of the intervals.
+        call_noise: standard deviation of a cosine from one call of the model to the next.
 
     Raises:
         InputError: copies change nothing, or change it alike for all tokens.
     """
     centred = centre_probes(lifts, reference)
-    noise = interaction_variance(centred[reference]) / lifts.shape[1]
+    noise = max(interaction_variance(centred[reference]), call_noise**2) / lifts.shape[1]
     if noise <= _ROUNDING * float((lifts**2).mean()):
         raise InputError(
             "every token moves the similarities alike: the model does not tell texts apart, "
@@ -198,7 +201,12 @@ class Lifts(NamedTuple):
 
 
 def estimate(
-    first: Lifts, last: Lifts | None, reference: Ids, late_reference: Ids, confidence: float
+    first: Lifts,
+    last: Lifts | None,
+    reference: Ids,
+    late_reference: Ids,
+    confidence: float,
+    call_noise: float = 0.0,
 ) -> TokenEstimates:
     """Estimate every token from the last round that it reached.
 
@@ -212,12 +220,14 @@ def estimate(
         reference: unselected tokens of the first round.
         late_reference: those of them that are in the last.
         confidence: coverage of the intervals.
+        call_noise: standard deviation of a cosine from one call of the model to the next: no error is
+        smaller.
 
     Raises:
         InputError: copies change nothing, or change it alike for all tokens.
     """
     unselected = np.isin(first.ids, reference)
-    screened = screen(first.values, unselected, confidence)
+    screened = screen(first.values, unselected, confidence, call_noise)
     texts = np.full(len(first.ids), first.values.shape[1])
     if last is None:
         level = float(first.values[unselected].mean())
@@ -230,7 +240,7 @@ def estimate(
     centred = centre_probes(last.values, own, expected)
     # The carriers' common effects are known from few tokens: an error that all estimates share.
     common = float((centred.mean(axis=1) - expected)[own].var(ddof=1)) / int(own.sum())
-    confirmed = mean_with_interval(centred, confidence, common)
+    confirmed = mean_with_interval(centred, confidence, common, call_noise**2)
     texts[rows] = last.values.shape[1]
     lift, tested = screened.shrunk.scaled(scale), screened.plain.scaled(scale)
     for into in (lift, tested):

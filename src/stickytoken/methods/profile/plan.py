@@ -98,6 +98,7 @@ def make_profile_plan(
         vocabulary_anchors=[word.id for word in words],
         carriers=chosen,
         reference=sorted(int(token_id) for token_id in drawn[: settings.reference]),
+        call_noise=float(getattr(encoder, "noise", 0.0)),
         late_reference=sorted(int(token_id) for token_id in drawn[: min(settings.reference, LATE_REFERENCE)]),
     )
 

@@ -38,6 +38,9 @@ class ProfilePlanRecord(PlanRecord):
     carriers: list[str]
     reference: list[int] = Field(description="random tokens, to show what is ordinary")
     late_reference: list[int] = Field(description="those of them that are measured on all carriers")
+    call_noise: float = Field(
+        default=0.0, description="standard deviation of a cosine from one call of the model to the next"
+    )
 
 
 class ProfileResultRecord(ResultRecord):
