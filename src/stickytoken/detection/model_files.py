@@ -21,6 +21,7 @@ from typing import Any
 
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.detection.schema import RunRecord
+from stickytoken.encoders.endpoint.address import names_endpoint
 from stickytoken.encoders.loading.resolution import Origin, resolve_model
 from stickytoken.errors import RunError
 from stickytoken.hashing import digest
@@ -81,6 +82,8 @@ def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
         ModelError: the name is a file or a missing path, or the packaged model is damaged.
         InputError: a revision is given for a folder.
     """
+    if names_endpoint(name):
+        return None
     source = resolve_model(name, revision)
     folder = Path(source.location)
     if source.origin is Origin.HUB or not _is_self_contained(folder):
