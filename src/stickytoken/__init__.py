@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stickytoken.corpora import load_sentences
     from stickytoken.detection import Run, detect, judge, open_run, probe
     from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer
+    from stickytoken.encoders.endpoint.options import EndpointOptions
     from stickytoken.explanation import ExplainSettings, explain
     from stickytoken.gate import check
     from stickytoken.impacts import ImpactSettings, impact, open_impact
@@ -39,6 +40,7 @@ __all__ = [
     "Cleaner",
     "Encoder",
     "EncodingError",
+    "EndpointOptions",
     "ExplainSettings",
     "ImpactSettings",
     "InputError",
@@ -74,6 +76,7 @@ __all__ = [
 _HOMES = {
     "Cleaner": "stickytoken.cleaning",
     "Encoder": "stickytoken.encoders",
+    "EndpointOptions": "stickytoken.encoders.endpoint.options",
     "ExplainSettings": "stickytoken.explanation",
     "ImpactSettings": "stickytoken.impacts",
     "ProfileSettings": "stickytoken.methods.profile.settings",

@@ -14,6 +14,7 @@ from stickytoken.encoders.checks import require_list, require_usable, shown
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.tokenizing.tokenizer import adapted
 from stickytoken.errors import EncodingError, ModelError
+from stickytoken.insertion import TokenizedText
 from stickytoken.vocabulary.categories import RoundTripTokenizer
 
 # Their vectors stand for the weights of a model that gives no fingerprint.
@@ -145,6 +146,14 @@ class TextEncoder:
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text without special tokens."""
         return self.tokenizer.encode_many(texts)
+
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Return the content ids of each text by word; where the tokenizer does not tell, each id is a word."""
+        split = getattr(self.tokenizer, "tokenize", None)
+        if split is not None:
+            found: list[TokenizedText] = split(texts)
+            return found
+        return [TokenizedText((), tuple((token_id,) for token_id in ids)) for ids in self.content_ids(texts)]
 
     def fits(self, ids: Sequence[int]) -> bool:
         """Return whether the ids and the special tokens fit into the longest input."""

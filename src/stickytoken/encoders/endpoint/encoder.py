@@ -25,7 +25,9 @@ from stickytoken.encoders.endpoint.secret import key_of
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
 from stickytoken.encoders.loading.spec import EncoderSpec
 from stickytoken.encoders.protocol import EncoderIdentity
+from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import EncodingError, ModelError
+from stickytoken.insertion import TokenizedText
 from stickytoken.vocabulary.categories import RoundTripTokenizer
 
 _CAPABILITIES = "capabilities"
@@ -261,6 +263,13 @@ class EndpointEncoder(TextEncoder):
                     )
             require_usable(vectors, self.name, lambda row: shown(texts[row]), allow_zero=False)
         return vectors
+
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Return the content ids of each text by word, the prompt in the head."""
+        prompt = self.endpoint.prompt
+        if not isinstance(self.tokenizer, HuggingFaceTokenizer):
+            return super().tokenize(texts)  # its content ids include the prompt
+        return self.tokenizer.tokenize(texts, prompt)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the prompt and each text, without special tokens."""
