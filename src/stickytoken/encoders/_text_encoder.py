@@ -148,7 +148,7 @@ class TextEncoder:
         return self.tokenizer.encode_many(texts)
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Return the content ids of each text by word; where the tokenizer does not tell, each id is a word."""
+        """Return the content ids of each text by word; without offsets, each id is a word."""
         split = getattr(self.tokenizer, "tokenize", None)
         if split is not None:
             found: list[TokenizedText] = split(texts)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stickytoken.encoders.protocol import IdEncoder
+from stickytoken.encoders.protocol import Encoder
 
 
-def content_limit(encoder: IdEncoder) -> int | None:
+def content_limit(encoder: Encoder) -> int | None:
     """Return how many content ids the model reads, without special tokens; None if there is no limit."""
     limit = encoder.max_length
     if limit is None:

@@ -111,7 +111,16 @@ class Encoder(Protocol):
 
 
 @runtime_checkable
-class IdEncoder(Encoder, Protocol):
+class WordEncoder(Encoder, Protocol):
+    """An encoder that also tells which content ids each word of a text has."""
+
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Return the content ids of each text by word, prompt in the head, without special tokens."""
+        ...
+
+
+@runtime_checkable
+class IdEncoder(WordEncoder, Protocol):
     """An encoder that also reads token ids."""
 
     def at(self, precision: Precision | None) -> IdEncoder:
@@ -120,10 +129,6 @@ class IdEncoder(Encoder, Protocol):
         Raises:
             InputError: The device or the model does not support the precision.
         """
-        ...
-
-    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Return the content ids of each text by word, prompt in the head, without special tokens."""
         ...
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
@@ -143,7 +148,8 @@ class IdEncoder(Encoder, Protocol):
 
 
 _TEXT_PARTS = tuple(part for part in vars(Encoder) if not part.startswith("_"))
-_ID_PARTS = tuple(part for part in vars(IdEncoder) if not part.startswith("_"))
+_WORD_PARTS = tuple(part for part in vars(WordEncoder) if not part.startswith("_"))
+_ID_PARTS = _WORD_PARTS + tuple(part for part in vars(IdEncoder) if not part.startswith("_"))
 
 
 def is_encoder(model: object) -> TypeGuard[Encoder]:
@@ -154,6 +160,25 @@ def is_encoder(model: object) -> TypeGuard[Encoder]:
 def reads_ids(encoder: Encoder) -> TypeGuard[IdEncoder]:
     """Check whether an encoder is an `IdEncoder`, without computing its identity."""
     return all(_has(encoder, part) for part in _ID_PARTS)
+
+
+def require_words(encoder: Encoder, purpose: str) -> WordEncoder:
+    """Return an encoder that tells the content ids of words.
+
+    Args:
+        encoder: any encoder.
+        purpose: what needs them, the subject of the message.
+
+    Raises:
+        ModelError: The encoder does not tell.
+    """
+    if all(_has(encoder, part) for part in _WORD_PARTS):
+        words: WordEncoder = encoder  # type: ignore[assignment]
+        return words
+    raise ModelError(
+        f"{purpose} needs the tokens of texts, and {encoder.name} (a {type(encoder).__name__}) has no method "
+        "tokenize: give it one, or pass an object with `encode` and a `tokenizer`"
+    )
 
 
 def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> IdEncoder:

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder, IdEncoder
+from stickytoken.encoders.protocol import Encoder, WordEncoder
 from stickytoken.impacts._conditions import Condition, grouped
 from stickytoken.impacts._vectors import CleanVectors, EditedVectors, clean_vectors
 from stickytoken.impacts.carriers import Carrier, Treatment, needed_room, prepare
@@ -180,7 +180,7 @@ class TaskRunner:
 
     def __init__(
         self,
-        encoder: IdEncoder,
+        encoder: WordEncoder,
         settings: ImpactSettings,
         conditions: Sequence[Condition],
         runner: GroupRunner,

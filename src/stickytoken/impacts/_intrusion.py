@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.corpora import bundled_frame, load_sentences
-from stickytoken.encoders.protocol import Encoder, IdEncoder
+from stickytoken.encoders.protocol import Encoder, WordEncoder
 from stickytoken.errors import InputError
 from stickytoken.impacts._compute import Group, as_rows
 from stickytoken.impacts._vectors import CleanVectors, EditedVectors
@@ -137,7 +137,7 @@ class Intrusion:
 
 
 def plan_intrusion(
-    name: str, encoder: IdEncoder, settings: ImpactSettings, corpus: SearchCorpus, tokens: Sequence[Token]
+    name: str, encoder: WordEncoder, settings: ImpactSettings, corpus: SearchCorpus, tokens: Sequence[Token]
 ) -> Intrusion:
     """Choose the documents that get copies, and truncate them so that the copies fit.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_model import encoder_for
 from stickytoken.detection.selection import TokenSource
 from stickytoken.encoders.loading.load import AnyModel
-from stickytoken.encoders.protocol import require_ids
+from stickytoken.encoders.protocol import reads_ids, require_ids, require_words
 from stickytoken.errors import InputError
 from stickytoken.hashing import digest
 from stickytoken.impacts._compute import GroupRunner, TaskOutcomes, TaskRunner, remove_vectors, shard_stage
@@ -26,6 +26,7 @@ from stickytoken.impacts._plan import ImpactPlan, TaskSource, make_plan
 from stickytoken.impacts.record import ImpactRecord, ImpactResultRecord, TaskRecord
 from stickytoken.impacts.results import IMPACT, IMPACTS, TABLES, Impact, open_impact, require_place
 from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.insertion import Insertion
 from stickytoken.measurement.default_folder import default_folder, folder_name
 from stickytoken.measurement.engines.choice import EngineChoice, chosen_engine
 from stickytoken.measurement.environment import hardware, now, package_versions
@@ -80,7 +81,7 @@ def impact(
         RunError: the run belongs to another model, or the folder belongs to another measurement or is in use.
         MissingExtraError: a task needs an extra (``mteb`` or ``impact``) that is not installed.
     """
-    settings = or_default("settings", settings, ImpactSettings())
+    given, settings = settings, or_default("settings", settings, ImpactSettings())
     require_callable("progress", progress)
     out = None if out is None else file_path("out", out)
     if out is not None:
@@ -89,7 +90,15 @@ def impact(
     run = None if run is None else open_run(run)
     single = isinstance(tasks, (str, Path)) or hasattr(tasks, "outcomes")
     chosen: list[TaskSource] = [cast("TaskSource", tasks)] if single else list_of("tasks", "tasks", tasks)
-    reading = require_ids(encoder_for(encoder, run, "impact"), "impact")
+    loaded = encoder_for(encoder, run, "impact")
+    if given is None and not reads_ids(loaded):
+        settings = replace(settings, insertion=Insertion.TEXT)
+    as_ids = settings.insertion is Insertion.IDS
+    reading = (
+        require_ids(loaded, "insertion 'ids'", "set insertion to 'text'")
+        if as_ids
+        else require_words(loaded, "impact")
+    )
     plan = make_plan(reading, chosen, run, tokens, exclude, intrusion, settings)
     record = _record(plan)
     path = _default_path(plan, record) if out is None else out

@@ -12,7 +12,7 @@ from stickytoken.detection.flagged import flagged_ids
 from stickytoken.detection.run import Run
 from stickytoken.detection.run_model import worst_tokens
 from stickytoken.detection.selection import TokenSource, available_tokens, token_ids
-from stickytoken.encoders.protocol import IdEncoder
+from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.errors import InputError
 from stickytoken.impacts._compute import shard_stage
 from stickytoken.impacts._conditions import NAMED, Condition, Kind, make_conditions
@@ -53,7 +53,7 @@ class ImpactPlan:
         named: ids of the measured tokens that no run calls sticky.
     """
 
-    encoder: IdEncoder
+    encoder: WordEncoder
     settings: ImpactSettings
     sticky: list[Token]
     benign: list[Token]
@@ -105,7 +105,7 @@ class ImpactPlan:
 
 
 def make_plan(
-    encoder: IdEncoder,
+    encoder: WordEncoder,
     tasks: Sequence[TaskSource],
     run: Run | None,
     tokens: TokenSource | None,

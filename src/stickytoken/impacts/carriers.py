@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from stickytoken.encoders.content_limit import content_limit
-from stickytoken.encoders.protocol import IdEncoder
+from stickytoken.encoders.protocol import WordEncoder
 from stickytoken.errors import InputError
 from stickytoken.impacts._conditions import Condition, gaps, turns
 from stickytoken.impacts.settings import ImpactSettings
@@ -42,7 +42,7 @@ class Carrier:
 
 
 def prepare(
-    encoder: IdEncoder, texts: Sequence[str], room: int, insertion: Insertion, name: str
+    encoder: WordEncoder, texts: Sequence[str], room: int, insertion: Insertion, name: str
 ) -> list[Carrier]:
     """Truncate texts so that the model reads them in full with ``room`` more tokens.
 
@@ -126,7 +126,7 @@ class Treatment:
         return gaps(condition.seed, carrier.text, words, copies)
 
 
-def needed_room(encoder: IdEncoder, tokens: Sequence[Token], copies: int, insertion: Insertion) -> int:
+def needed_room(encoder: WordEncoder, tokens: Sequence[Token], copies: int, insertion: Insertion) -> int:
     """Return how many tokens the copies may take: a copy inserted as a word may take several ids."""
     if insertion is Insertion.IDS:
         return copies
@@ -135,7 +135,7 @@ def needed_room(encoder: IdEncoder, tokens: Sequence[Token], copies: int, insert
     return copies * max((len(ids.ids) - around for ids in spelled), default=1)
 
 
-def _cut_text(encoder: IdEncoder, carrier: Carrier, longest: int) -> Carrier:
+def _cut_text(encoder: WordEncoder, carrier: Carrier, longest: int) -> Carrier:
     """Truncate a carrier to its first words with at most ``longest`` content ids."""
     ends = [match.end() for match in _WORD.finditer(carrier.text)]
     low, high = 0, len(ends)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +18,8 @@ from stickytoken.cli.options.panels import output_option
 from stickytoken.cli.options.texts import Source
 from stickytoken.cli.output.console import inform
 from stickytoken.cli.output.impact import show_impact
-from stickytoken.cli.output.progress import progress_bar
 from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion
 
 
 @command
@@ -45,6 +46,7 @@ def impact(
 
     Example: stickytoken impact all-MiniLM-L6-v2 --tokens '[CLS]' --task sts.jsonl --intrusion bundled
     """
+    from stickytoken.encoders.protocol import reads_ids
     from stickytoken.impacts import ImpactSettings
     from stickytoken.impacts import impact as measure
     from stickytoken.impacts.results import require_place
@@ -61,18 +63,18 @@ def impact(
             "`stickytoken detect` first and pass its folder"
         )
     encoder = load_for(source, None if run is None else run.record, loading, prompting, model)
-    with progress_bar() as progress:
-        found = measure(
-            encoder,
-            tasks,
-            run=run,
-            tokens=named_token_ids(encoder, measured.tokens),
-            intrusion=measured.intrusion,
-            settings=settings,
-            out=out,
-            engine=engine,
-            progress=progress,
-        )
+    if settings.insertion is Insertion.IDS and not reads_ids(encoder):
+        settings = replace(settings, insertion=Insertion.TEXT)  # all that such a model reads
+    whole = partial(
+        measure,
+        tasks=tasks,
+        run=run,
+        tokens=named_token_ids(encoder, measured.tokens),
+        intrusion=measured.intrusion,
+        settings=settings,
+    )
+    with measuring(encoder, loading, lambda stand_in, place: whole(stand_in, out=place)) as progress:
+        found = whole(encoder, out=out, engine=engine, progress=progress)
     show_impact(found, output_format)
     if run is not None and found.path.parent == run.path:
         inform(f"for a report with this: stickytoken report {run.path}")

@@ -14,6 +14,7 @@ from stickytoken.encoders.checks import require_list
 from stickytoken.encoders.endpoint.cost import CostEstimate, price
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 from stickytoken.encoders.protocol import EncoderIdentity
+from stickytoken.insertion import TokenizedText
 from stickytoken.vocabulary.categories import RoundTripTokenizer
 
 _ROWS = 4099
@@ -75,6 +76,10 @@ class Rehearsal:
     def tokenizer(self) -> RoundTripTokenizer:
         """The tokenizer."""
         return self._encoder.tokenizer
+
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Return the content ids of each text by word."""
+        return self._encoder.tokenize(texts)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the prompt and each text."""

@@ -216,6 +216,8 @@ def _of_file(name: str, path: Path) -> Any:
     if constructor is None or _LOADER not in constructor.__code__.co_names:
         raise ModelError(f"{name!r} is not an encoding that is one file: use {_TIKTOKEN}{name}")
     ranks = _ranks(path)
+    if any(bytes([byte]) not in ranks for byte in range(256)):
+        raise ModelError(f"{path} is not the file of {name} (it lacks single bytes): download it again")
     # The constructor calls a function of its module for the file; it gets the file at hand from another one.
     around = {**constructor.__globals__, _LOADER: lambda *_, **__: ranks}
     definition = FunctionType(constructor.__code__, around, name)()
