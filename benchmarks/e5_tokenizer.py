@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -47,7 +48,8 @@ def main() -> None:
     tokenizer.decoder = decoders.Metaspace()
     names = {f"{role}_token": pieces[place][0] for role, place in roles.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+    saved: Any = PreTrainedTokenizerFast
+    saved(tokenizer_object=tokenizer, **names).save_pretrained(folder)
     sys.stdout.write(f"{len(pieces):,} pieces in {folder}\n")
 
 

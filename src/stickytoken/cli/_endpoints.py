@@ -86,7 +86,7 @@ def prepared(encoder: EndpointEncoder) -> Encoder:
 
 
 @contextmanager
-def measuring(
+def announced(
     encoder: Encoder, loading: LoadingOptions, measurement: Callable[[Any, Path], object]
 ) -> Iterator[ProgressCallback]:
     """Yield a callback for progress; of an endpoint, show what will be sent before the first request.

@@ -159,7 +159,8 @@ def _run_tasks(plan: ImpactPlan, groups: GroupRunner) -> tuple[list[TaskOutcomes
     for task in plan.tasks:
         try:
             if isinstance(task, MtebTask):
-                found.append(run_mteb(task, plan.encoder, plan.settings, plan.conditions, groups))
+                reading = require_ids(plan.encoder, "an MTEB task", "use a task from files")
+                found.append(run_mteb(task, reading, plan.settings, plan.conditions, groups))
             else:
                 found.append(runner.run(task))
         except UnreachableTaskError as error:

@@ -6,8 +6,8 @@ import traceback
 import pytest
 
 import tiny
+from stickytoken.encoders.endpoint._secret import Secret, key_of
 from stickytoken.encoders.endpoint.address import parse_address
-from stickytoken.encoders.endpoint.secret import Secret, key_of
 from stickytoken.errors import InputError, MissingExtraError, ModelError
 
 KEY = "sk-planted-0123456789-abcdefghij"

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated
 
 from stickytoken.cli._command import command
-from stickytoken.cli._endpoints import measuring
+from stickytoken.cli._endpoints import announced
 from stickytoken.cli._loading import load, tell_layer
 from stickytoken.cli._named_tokens import named_token_ids
 from stickytoken.cli.options.computation import EngineOptions
@@ -62,7 +62,7 @@ def detect(
         settings=settings,
         evidence=write_report,
     )
-    with measuring(encoder, loading, lambda stand_in, place: measured(stand_in, out=place)) as progress:
+    with announced(encoder, loading, lambda stand_in, place: measured(stand_in, out=place)) as progress:
         run = measured(encoder, out=out, engine=engine, progress=progress)
     record_model(run.path, run.record, files)
     finish_run(run, output_format, write_report)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from stickytoken.cli._command import command
+from stickytoken.cli._endpoints import announced
 from stickytoken.cli._named_tokens import named_token_ids
 from stickytoken.cli._run_models import load_for, run_in
 from stickytoken.cli.options.computation import EngineOptions
@@ -73,7 +74,7 @@ def impact(
         intrusion=measured.intrusion,
         settings=settings,
     )
-    with measuring(encoder, loading, lambda stand_in, place: whole(stand_in, out=place)) as progress:
+    with announced(encoder, loading, lambda stand_in, place: whole(stand_in, out=place)) as progress:
         found = whole(encoder, out=out, engine=engine, progress=progress)
     show_impact(found, output_format)
     if run is not None and found.path.parent == run.path:

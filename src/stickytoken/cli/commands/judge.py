@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from stickytoken.cli._command import command
-from stickytoken.cli._endpoints import measuring
+from stickytoken.cli._endpoints import announced
 from stickytoken.cli._run_models import load_for
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
 from stickytoken.cli.options.output import VerbosityOptions
@@ -69,7 +69,7 @@ def judge(
     corpus = load_sentences(sentences, column)
     encoder = load_for(str(run), opened.record, loading, prompting, model)
     judged = partial(run_judge, opened, corpus, anchors=anchors)
-    with measuring(encoder, loading, lambda stand_in, _: judged(encoder=stand_in)) as progress:
+    with announced(encoder, loading, lambda stand_in, _: judged(encoder=stand_in)) as progress:
         found = judged(encoder=encoder, progress=progress)
     if output_format is JudgementFormat.JSON:
         print_json(found.summary())

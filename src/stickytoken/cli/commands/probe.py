@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated
 
 from stickytoken.cli._command import command
-from stickytoken.cli._endpoints import measuring
+from stickytoken.cli._endpoints import announced
 from stickytoken.cli._loading import load
 from stickytoken.cli._named_tokens import token_id
 from stickytoken.cli.options.method import MethodOptions, method_options
@@ -49,7 +49,7 @@ def probe(
         pairs=corpus.pairs,
         settings=settings,
     )
-    with measuring(encoder, loading, lambda stand_in, _: measured(stand_in)) as progress:
+    with announced(encoder, loading, lambda stand_in, _: measured(stand_in)) as progress:
         evidence = measured(encoder, progress=progress)
     if output_format is Format.JSON:
         print_json([asdict(each) for each in evidence])

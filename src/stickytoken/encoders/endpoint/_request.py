@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.encoders.endpoint._answer import UnusableAnswerError, read_answer
+from stickytoken.encoders.endpoint._secret import Secret
 from stickytoken.encoders.endpoint.address import Address
-from stickytoken.encoders.endpoint.secret import Secret
 from stickytoken.errors import require_package
 
 Encoding = Literal["base64", "float"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from stickytoken.encoders._text_encoder import FunctionModel, TextEncoder, TextFunction, TextModel
 from stickytoken.encoders.endpoint.options import EndpointOptions
@@ -72,6 +72,12 @@ def of_endpoint(
     )
 
 
+def _is_function(model: object) -> TypeGuard[TextFunction]:
+    """Check for a function or a callable object, which a class and a torch module are not."""
+    others = isinstance(model, type) or hasattr(model, "encode") or hasattr(model, "forward")
+    return callable(model) and not others
+
+
 def of_object(
     model: Encoder | TextModel | TextFunction,
     vocabulary: Vocabularies,
@@ -90,7 +96,7 @@ def of_object(
         InputError: an option cannot be set on the object.
         ModelError: the object encodes nothing.
     """
-    if callable(model) and not isinstance(model, type) and not hasattr(model, "encode"):
+    if _is_function(model):
         tokenizer = vocabulary_of(vocabulary.tokenizer, vocabulary.candidates)
         own = FunctionModel(model, tokenizer, given.pop("max_length", None))
         Vocabularies().refuse(own.name, endpoint)
