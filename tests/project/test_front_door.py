@@ -69,6 +69,7 @@ PROPER = {
     "detect.seed": {"None", "number", "scalar array"},
     "report.format": {"None"},
     "detect.out": {"None", "missing path", "name"},
+    "load_encoder.model": {"function"},
     "detect.progress": {"class", "function"},
     "probe.tokens": {"number"},
     "probe.sentences": {"None"},
