@@ -63,7 +63,7 @@ def published_section(run: Run, tokens: pl.DataFrame, folder: Path) -> str:
         for row in found.sort("percentile", descending=True).iter_rows(named=True)
     )
     told = (
-        "That is what tokens drawn at random would give"
+        "They cannot be told from tokens drawn at random"
         if chance > 0.05
         else "Tokens drawn at random would rarely stand like that"
     )
