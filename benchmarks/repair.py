@@ -202,7 +202,7 @@ def main() -> None:
         found = checks_of(repair, max(repair.record.seconds, time.perf_counter() - started))
         if given.truth is not None:
             found += truth_checks(repair, run, load_encoder(given.truth))
-    title = f"{run.record.model.name}, {given.strategy}"
+    title = f"{Path(run.record.model.name).name}, {given.strategy}"
     show(found, title)
     if given.name:
         write(found, given.name, "cpu", command=title)
