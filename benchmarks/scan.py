@@ -148,7 +148,7 @@ def throughput(run: Path, documents: int) -> dict[str, Any]:
             "scan",
             str(run),
             str(path),
-            "--folder",
+            "--scan-folder",
             f"{folder}/scan",
         ]
         started = time.perf_counter()

@@ -24,6 +24,7 @@ PANELS = [
     panels.TEXTS,
     panels.METHOD,
     panels.COMPUTATION,
+    panels.ENDPOINT,
     panels.LANGUAGE_MODELS,
     panels.OUTPUT,
 ]

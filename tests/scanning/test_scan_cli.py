@@ -34,7 +34,7 @@ def place(scanned_run, tmp_path_factory):
 
 
 def scan(run, documents, *options, folder=None):
-    where = () if folder is None else ("--folder", folder)
+    where = () if folder is None else ("--scan-folder", folder)
     return planted.command("scan", run, documents, *where, *options)
 
 
@@ -55,7 +55,7 @@ def test_nothing_found_is_said(scanned_run, tmp_path):
 
 
 def test_json_and_csv_have_all_documents_with_findings(scanned_run, place, tmp_path):
-    options = ("--folder", tmp_path / "scan", "--format")
+    options = ("--scan-folder", tmp_path / "scan", "--format")
     document = planted.document(scan(scanned_run, place / "own.jsonl", *options, "json"))
     assert document["found"] == 4
     assert {row["id"] for row in document["found_documents"]} == {f"d{number}" for number in PLANTED}
@@ -96,7 +96,7 @@ def test_hostile_ids_and_texts_are_shown_and_never_interpreted(scanned_run, tmp_
         for name in [*HOSTILE, "=1+1", "@cmd", 'a,b"c']
     ]
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = ("--folder", scanned_run / "scan-hostile", "--limit", 100)
+    options = ("--scan-folder", scanned_run / "scan-hostile", "--limit", 100)
     for output_format in ("table", "json", "csv", "sarif"):
         result = scan(scanned_run, tmp_path / "own.jsonl", *options, "--format", output_format)
         assert result.exit_code == 0, result.stderr
@@ -123,7 +123,7 @@ def test_skipped_records_are_counted_and_named(scanned_run, tmp_path):
 
 
 def test_bad_input_ends_with_one_line(scanned_run, place, tmp_path):
-    own, folder = place / "own.jsonl", ("--folder", tmp_path / "scan")
+    own, folder = place / "own.jsonl", ("--scan-folder", tmp_path / "scan")
     planted.refused("scan", tmp_path / "nothing", own, saying="no run folder")
     planted.refused("scan", scanned_run, tmp_path / "nothing", saying="no file or folder")
     planted.refused("scan", scanned_run, own, *folder, "--column", "nope", saying="has no column 'nope'")
@@ -133,7 +133,7 @@ def test_bad_input_ends_with_one_line(scanned_run, place, tmp_path):
     )
     planted.refused("scan", scanned_run, own, "--out", "x.txt", saying="names no format")
     planted.refused("scan", scanned_run, own, "--workers", 0, status=2)
-    planted.refused("scan", scanned_run, own, "--folder", scanned_run, saying="holds files but no scan")
+    planted.refused("scan", scanned_run, own, "--scan-folder", scanned_run, saying="holds files but no scan")
     (tmp_path / "empty.txt").write_text("\n\n")
     planted.refused("scan", scanned_run, tmp_path / "empty.txt", *folder, saying="is empty: pass documents")
 
@@ -142,7 +142,15 @@ def test_bad_input_ends_with_one_line(scanned_run, place, tmp_path):
 def test_an_interrupt_keeps_what_was_scanned(scanned_run, tmp_path):
     texts = scanned.documents(500) * 200
     (tmp_path / "own.txt").write_text("\n".join(texts) + "\n")
-    arguments = ["scan", scanned_run, tmp_path / "own.txt", "--folder", tmp_path / "scan", "--workers", "2"]
+    arguments = [
+        "scan",
+        scanned_run,
+        tmp_path / "own.txt",
+        "--scan-folder",
+        tmp_path / "scan",
+        "--workers",
+        "2",
+    ]
     command = [sys.executable, "-m", "stickytoken", *map(str, arguments)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         shards = tmp_path / "scan" / "shards"

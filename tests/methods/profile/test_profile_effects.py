@@ -11,8 +11,8 @@ from stickytoken import load_encoder
 from stickytoken.methods.panel import AnchorPanel, unit_vectors
 from stickytoken.methods.profile._effects import EFFECTS_COLUMNS, EFFECTS_FILE, effects_frame, round_effects
 from stickytoken.methods.profile.estimates import Measurements
-from stickytoken.methods.profile.pull import Pull, anchorage, fit_pull, predicted_lifts
 from stickytoken.methods.profile.rounds import Round
+from stickytoken.methods.pull import Pull, anchorage, fit_pull, predicted_lifts
 
 DIMENSION = 9
 

@@ -107,6 +107,7 @@ class ScanOutput:
     folder: Annotated[
         Path | None,
         output_option(
+            "--scan-folder",
             help="Folder of the scan, where an interrupted one continues. Default: scan-<identity> in the "
             "run folder, where report finds it.",
             show_default=False,

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.methods.profile.estimates import Ids, Measurements, Vector, measurements
-from stickytoken.methods.profile.pull import Pull
 from stickytoken.methods.profile.stage import ProfileStage
+from stickytoken.methods.pull import Pull
 
 # With fewer than half of its share left, a token is hardly in the text: its lift is not made up further.
 _MOST = 2.0

@@ -23,10 +23,10 @@ from stickytoken.methods.profile.anchors import Sources, TextGroup, choose_ancho
 from stickytoken.methods.profile.carriers import short_texts
 from stickytoken.methods.profile.estimates import Ids, Measurements, Vector
 from stickytoken.methods.profile.plan import round_stage, spread_of, usable_carriers
-from stickytoken.methods.profile.pull import Pull, anchorage, predicted_lifts
 from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round, screening_carriers
 from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.pull import Pull, anchorage, predicted_lifts
 from stickytoken.methods.statistics import Estimates, mean_with_interval
 
 _CARRIERS = 24

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.profile.estimates import Ids, Measurements
-from stickytoken.methods.profile.pull import Pull
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.protocol import FinishedRun
+from stickytoken.methods.pull import Pull
 from stickytoken.methods.token_effects import TokenEffects
 
 EFFECTS_FILE = "effects.parquet"

@@ -31,7 +31,6 @@ from stickytoken.methods.profile._ranks import moves_up
 from stickytoken.methods.profile._words import ProfileRun
 from stickytoken.methods.profile.anchors import anchor_panel
 from stickytoken.methods.profile.estimates import Ids, TokenEstimates, Vector
-from stickytoken.methods.profile.pull import Pull, anchorage, fixed_points, predicted_lifts
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.verdict import (
@@ -41,6 +40,7 @@ from stickytoken.methods.profile.verdict import (
     universality,
     verdicts,
 )
+from stickytoken.methods.pull import Pull, anchorage, fixed_points, predicted_lifts
 from stickytoken.methods.statistics import Estimates
 
 # Tokens that may be flagged and are measured on the corpus, at most.

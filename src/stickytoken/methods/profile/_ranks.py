@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.methods.profile.pull import Pull
+from stickytoken.methods.pull import Pull
 from stickytoken.methods.statistics import Vector
 
 # Documents and queries to draw; together they are many pairs.

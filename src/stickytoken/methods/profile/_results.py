@@ -17,7 +17,6 @@ from stickytoken.methods.profile.estimates import (
     estimate,
     lifts_of,
 )
-from stickytoken.methods.profile.pull import Pull, fixed_points
 from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.profile.settings import ProfileSettings
@@ -28,6 +27,7 @@ from stickytoken.methods.profile.verdict import (
     universality,
     verdicts,
 )
+from stickytoken.methods.pull import Pull, fixed_points
 from stickytoken.methods.verdicts import Verdict
 
 MEASURED_COLUMNS = (

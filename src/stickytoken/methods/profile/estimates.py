@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import InputError
 from stickytoken.methods._null import Null
-from stickytoken.methods.profile.pull import Pull
 from stickytoken.methods.profile.rounds import Round
+from stickytoken.methods.pull import Pull
 from stickytoken.methods.statistics import (
     Estimates,
     centre_probes,

@@ -19,8 +19,8 @@ from stickytoken.insertion import (
 from stickytoken.measurement.stage import Measured
 from stickytoken.methods.panel import CarrierPanel, unit_vectors
 from stickytoken.methods.probes import Carrier, word_count
-from stickytoken.methods.profile.pull import fit_pull
 from stickytoken.methods.profile.rounds import Cell
+from stickytoken.methods.pull import fit_pull
 from stickytoken.precision import Precision
 
 

@@ -34,7 +34,7 @@ class RowStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RowTarget:
-    """What eight copies of a token should do; see `stickytoken.methods.profile.pull`.
+    """What eight copies of a token should do; see `stickytoken.methods.pull`.
 
     Attributes:
         contraction: k, the share of a text's meaning that they take.

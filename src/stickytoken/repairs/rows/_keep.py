@@ -1,6 +1,6 @@
 """Rows that keep what one copy does now, while many copies act as those of an ordinary token.
 
-For many copies, the target of a carrier is (1 - k) carrier + p; see `stickytoken.methods.profile.pull`. k is
+For many copies, the target of a carrier is (1 - k) carrier + p; see `stickytoken.methods.pull`. k is
 an ordinary token's. p is the token's own, as one copy shows it, with an ordinary token's share along the
 mean of the texts: that share is what drags every text toward the others.
 """
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from stickytoken.methods.panel import Vector, unit_vectors
-from stickytoken.methods.profile.pull import Pull, fit_pull
+from stickytoken.methods.pull import Pull, fit_pull
 from stickytoken.repairs.rows._context import RowContext, RowTarget
 from stickytoken.repairs.rows._contexts import Context, contexts_among
 from stickytoken.repairs.rows._embedding_table import EmbeddingTable

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stickytoken.methods.panel import AnchorPanel
-from stickytoken.methods.profile.pull import Anchorage, Pull, anchorage, fit_pull, predicted_lifts
+from stickytoken.methods.pull import Anchorage, Pull, anchorage, fit_pull, predicted_lifts
 
 seeds = st.integers(0, 2**32 - 1)
 DIMENSION = 7
