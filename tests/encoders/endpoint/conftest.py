@@ -7,7 +7,7 @@ import pytest
 
 from embedding_server import Behaviour, EmbeddingServer
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.encoders.endpoint import _sender, discovery
+from stickytoken.encoders.endpoint import _discovery, _sender
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 from stickytoken.encoders.endpoint.options import EndpointOptions
 

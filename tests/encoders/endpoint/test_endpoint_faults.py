@@ -10,8 +10,8 @@ import pytest
 import tiny
 from embedding_server import BROKEN_DATA, Behaviour, EmbeddingServer
 from stickytoken.encoders import load_encoder
+from stickytoken.encoders.endpoint._answers import Answers
 from stickytoken.encoders.endpoint._rate import Concurrency
-from stickytoken.encoders.endpoint.answers import Answers
 from stickytoken.errors import ModelError
 
 TEXTS = tiny.sentences(120)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stickytoken.encoders.endpoint._capabilities import Long, unit
 from stickytoken.encoders.endpoint._request import Reply
-from stickytoken.encoders.endpoint.capabilities import Long, unit
 
 _FIRST = 64
 _FIRST_OF_NOISY = 8

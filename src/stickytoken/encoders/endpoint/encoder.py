@@ -11,16 +11,16 @@ from pydantic import ValidationError
 
 from stickytoken.encoders._text_encoder import TextEncoder, vocabulary_hash
 from stickytoken.encoders.checks import require_usable, shown
+from stickytoken.encoders.endpoint._answers import Answers, answers_folder
 from stickytoken.encoders.endpoint._batches import cut_into_batches, unanswered
+from stickytoken.encoders.endpoint._capabilities import SENTINELS, Capabilities
+from stickytoken.encoders.endpoint._discovery import Conversation, discover
 from stickytoken.encoders.endpoint._request import Reply, Requester
 from stickytoken.encoders.endpoint._secret import key_of
 from stickytoken.encoders.endpoint._sender import Sender
 from stickytoken.encoders.endpoint._speed import Speed
 from stickytoken.encoders.endpoint.address import Address
-from stickytoken.encoders.endpoint.answers import Answers, answers_folder
-from stickytoken.encoders.endpoint.capabilities import SENTINELS, Capabilities
 from stickytoken.encoders.endpoint.cost import Spending
-from stickytoken.encoders.endpoint.discovery import Conversation, discover
 from stickytoken.encoders.endpoint.options import EndpointOptions
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
 from stickytoken.encoders.loading.spec import EncoderSpec

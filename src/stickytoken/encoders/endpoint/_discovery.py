@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.encoders.endpoint._capabilities import SENTINELS, Capabilities, Empty, packed, unit
 from stickytoken.encoders.endpoint._lengths import Lengths, LengthSearch
 from stickytoken.encoders.endpoint._request import (
     Encoding,
@@ -21,7 +22,6 @@ from stickytoken.encoders.endpoint._request import (
 from stickytoken.encoders.endpoint._sender import not_an_api, refusal
 from stickytoken.encoders.endpoint._speed import Sample, fitted_speed
 from stickytoken.encoders.endpoint._usage import Usage, usage_of
-from stickytoken.encoders.endpoint.capabilities import SENTINELS, Capabilities, Empty, packed, unit
 from stickytoken.errors import ModelError
 
 MOST_TEXTS = 256
