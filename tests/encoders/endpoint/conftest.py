@@ -52,7 +52,7 @@ def own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.delenv("STICKYTOKEN_API_KEY", raising=False)
     monkeypatch.setattr(_sender, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(_sender, "_LONGEST_PAUSE", 0.05)
-    monkeypatch.setattr(discovery, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(_discovery, "_FIRST_PAUSE", 0.01)
     return folder
 
 
