@@ -37,7 +37,7 @@ def served(model, tmp_path, monkeypatch):
     """A server of the planted model that asks for a key, and its URL."""
     monkeypatch.setenv("STICKYTOKEN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("STICKYTOKEN_API_KEY", KEY)
-    server = EmbeddingServer.of(load_encoder(model, device="cpu"), Behaviour(key=KEY, max_tokens=100))
+    server = EmbeddingServer.of(load_encoder(model, device="cpu"), Behaviour(key=KEY))
     with server.running() as url:
         yield server, url
 
