@@ -22,11 +22,11 @@ from sklearn.cluster import KMeans
 
 from checks import RESULTS
 from stickytoken.cleaning.rules import CleaningRules
+from stickytoken.cleaning.run_rules import rules_of_run
 from stickytoken.cleaning.spans import find_spans
 from stickytoken.detection import open_run
 from stickytoken.encoders import load_encoder
 from stickytoken.measurement.environment import hardware, now, package_versions
-from stickytoken.scanning.rules import rules_of
 
 TOP = 10
 
@@ -131,7 +131,7 @@ def main() -> None:
     asked = parser.parse_args()
 
     encoder = load_encoder(asked.model, device="cpu")
-    rules = rules_of(open_run(asked.run))
+    rules = rules_of_run(open_run(asked.run))
     corpus = pl.read_ndjson(asked.cranfield / "corpus.jsonl")["text"].to_list()
     queries = encoder.encode(pl.read_ndjson(asked.cranfield / "queries.jsonl")["text"].to_list())
     shortened = [" ".join(text.split()[:60]) for text in corpus if text.strip()]

@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from stickytoken.cleaning.run_rules import rules_of_run
 from stickytoken.detection.run import Run, open_run
-from stickytoken.scanning.rules import rules_of
 from stickytoken.scanning.scan import scan_documents
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -92,7 +92,7 @@ def trec() -> list[str]:
 
 def found_share(run: Run, texts: Sequence[str]) -> dict[str, Any]:
     """Plant copies in a fiftieth of the documents, often, and count what is found."""
-    words = rules_of(run).words
+    words = rules_of_run(run).words
     found = planted = false = 0
     missed: list[str] = []
     for repetition in range(REPETITIONS):
@@ -121,7 +121,7 @@ def found_share(run: Run, texts: Sequence[str]) -> dict[str, Any]:
 def effects(run: Run, texts: Sequence[str], planted: int = 60) -> dict[str, Any]:
     """Plant copies in some documents, and compare predicted with measured shifts."""
     draw = random.Random(0)
-    words = rules_of(run).words
+    words = rules_of_run(run).words
     documents = list(texts)
     for number in draw.sample(range(len(texts)), planted):
         copies = [draw.choice(words)] * draw.randint(FEWEST, MOST)

@@ -109,7 +109,7 @@ class Cleaner:
         Raises:
             RunError: The folder is not a run, is damaged or is not finished.
         """
-        from stickytoken.cleaning._run_rules import rules_of_run, source_of_run
+        from stickytoken.cleaning.run_rules import rules_of_run, source_of_run
         from stickytoken.detection.run import open_run
 
         opened = open_run(run)

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from stickytoken.cleaning.rules import CleaningRules
+from stickytoken.cleaning.run_rules import rules_of_run
 from stickytoken.corpora import load_sentences
 from stickytoken.corpora.choice import SentenceSource
 from stickytoken.detection.run import Run, open_run
@@ -36,7 +37,6 @@ from stickytoken.scanning.reading.columns import Wanted
 from stickytoken.scanning.reading.documents import Collection
 from stickytoken.scanning.reading.opening import DocumentSource, open_documents
 from stickytoken.scanning.results import DOCUMENTS_FILE, SCAN, SCANS, Scan
-from stickytoken.scanning.rules import rules_of
 from stickytoken.validation import file_path, require_callable, shown, whole_number
 
 _IDENTITY_VERSION = 1
@@ -156,7 +156,7 @@ def default_out(run: Run, documents: DocumentSource, options: ScanOptions) -> Pa
         InputError: The documents cannot be read.
     """
     collection = open_documents(documents, options.wanted)
-    return run.path / folder_name(SCAN, digest(_identity(run, rules_of(run), collection, options)))
+    return run.path / folder_name(SCAN, digest(_identity(run, rules_of_run(run), collection, options)))
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class _Work:
         progress: ProgressCallback,
     ) -> _Work:
         """Load what effects need, before anything is scanned."""
-        rules = rules_of(run)
+        rules = rules_of_run(run)
         if options.effect is None:
             return cls(run, rules, collection, options, None, None, (None, ""), progress)
         effects = run.method.token_effects(run)

@@ -9,6 +9,9 @@ from stickytoken.cleaning.rules import WELL_KNOWN_SPECIALS, CleaningRules
 if TYPE_CHECKING:
     from stickytoken.detection import Run
 
+# A shorter one is a sign that texts are full of.
+_SHORTEST_SPECIAL = 3
+
 
 def rules_of_run(run: Run) -> CleaningRules:
     """Look for the tokens that a run flags, and for special tokens of its model and of widespread ones."""
@@ -21,11 +24,14 @@ def rules_of_run(run: Run) -> CleaningRules:
     specials = [
         decoded.strip()
         for token, decoded, category in vocabulary.select("token", "decoded", "category").iter_rows()
-        if kind_of(token, decoded, category, WordMark.NONE) is Kind.SPECIAL
+        if len(decoded.strip()) >= _SHORTEST_SPECIAL
+        and kind_of(token, decoded, category, WordMark.NONE) is Kind.SPECIAL
     ]
     flagged = [str(text).strip() for text in run.tokens.filter(is_flagged())["decoded"]]
     words = [text for text in flagged if text and text not in specials]
-    return CleaningRules(words=tuple(words), specials=(*specials, *WELL_KNOWN_SPECIALS))
+    return CleaningRules(
+        words=tuple(dict.fromkeys(words)), specials=tuple(dict.fromkeys([*specials, *WELL_KNOWN_SPECIALS]))
+    )
 
 
 def source_of_run(run: Run) -> dict[str, Any]:
