@@ -108,7 +108,6 @@ def test_candidates_are_examined_where_the_tokenizer_is_secret(served, corpus_fi
     [
         ("detect MODEL --endpoint http://localhost:1/v1 --endpoint-model m", "both name a model"),
         ("detect --endpoint http://localhost:1/v1", "belong together"),
-        ("detect", "no model is named: pass one, or --endpoint URL"),
         ("detect MODEL --max-cost 1", "--max-cost belong to a model behind an endpoint"),
         ("detect http://localhost:1/v1#m", "tells no vocabulary: pass its tokenizer"),
         ("detect http://localhost:1/v1#m --tokenizer MODEL --max-cost 1", "without a price"),

@@ -16,6 +16,7 @@ from stickytoken.cli.commands.evaluate import evaluate
 from stickytoken.cli.commands.explain import MeasuringOptions as ExplainOptions
 from stickytoken.cli.commands.probe import probe
 from stickytoken.cli.commands.tune import tune
+from stickytoken.cli.options.endpoint import EndpointFlags
 from stickytoken.cli.options.impact import MeasuringOptions as ImpactOptions
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
 from stickytoken.encoders import Prompting, load_encoder
@@ -25,7 +26,7 @@ from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.methods.entry import MethodEntry, Option
 from stickytoken.methods.registry import entries, method_named, register
 
-LOADING = {field.name for field in fields(LoadingOptions)}
+LOADING = {field.name for field in fields(LoadingOptions)} - {field.name for field in fields(EndpointFlags)}
 PROMPTING = {field.name for field in fields(PromptingOptions)}
 
 
@@ -68,7 +69,7 @@ def test_every_option_reaches_load_encoder(monkeypatch):
     found = {}
     monkeypatch.setattr(stickytoken.encoders, "load_encoder", lambda model, **options: found.update(options))
     loading = LoadingOptions(
-        "main",
+        revision="main",
         trust_remote_code=True,
         device="cuda:1",
         dtype="float16",

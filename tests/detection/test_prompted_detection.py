@@ -142,6 +142,7 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(qwen, tmp_path):
     assert record["model"]["loading"] == {
         "dtype": "float32",
         "revision": None,
+        "endpoint": None,
         "prompt": record["model"]["loading"]["prompt"],
         "layer_choice": "chosen by the user",
     } | {name: value for name, value in READING.items() if name != "prompt"}

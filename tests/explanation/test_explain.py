@@ -256,7 +256,7 @@ def test_a_run_of_the_other_method_works_too(small_run, encoder):
 
 
 def test_a_run_of_another_model_is_refused(profile_run, encoder):
-    with pytest.raises(RunError, match=r"is of another .*they differ in max_length, modules, tokenizer"):
+    with pytest.raises(RunError, match=r"with another .*they differ in max_length, modules, tokenizer"):
         explain(encoder, ["river"], run=profile_run, settings=SMALL)
 
 

@@ -49,7 +49,7 @@ def test_all_tokens_go_to_the_same_places_of_a_text(encoder, insertion, placemen
     (carrier,) = prepare(encoder, ["the old song falls over green glass"], 4, insertion, "t")
     treatment = Treatment(placement, insertion, 4)
     probes = [treatment.probe(carrier, Condition(Kind.STICKY, (token,), 0, 3)) for token in tokens]
-    if insertion is Insertion.TEXT:
+    if insertion is not Insertion.IDS:
         assert probes[0].replace("river", "stone") == probes[1]
     else:
         swapped = tuple(tokens[1].id if each == tokens[0].id else each for each in probes[0])

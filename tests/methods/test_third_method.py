@@ -269,7 +269,7 @@ def test_help_and_errors_know_it(commanded):
 
 def test_a_name_is_given_once():
     again = MethodEntry("toy", "", (), takes_pairs=False, load=toy_method.ToyMethod)
-    with pytest.raises(InputError, match="there is a method 'toy' already"):
+    with pytest.raises(InputError, match="a method 'toy' is already registered"):
         register(again)
 
 

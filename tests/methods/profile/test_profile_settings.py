@@ -186,7 +186,7 @@ def test_insertion_is_taken_by_its_name_and_nothing_else():
     assert ProfileSettings(insertion="text").insertion is Insertion.TEXT
     assert ProfileSettings(insertion=Insertion.IDS).insertion is Insertion.IDS
     for value in ("TEXT", "", None, 1):
-        with pytest.raises(InputError, match=r"^insertion is .*: it must be text or ids$"):
+        with pytest.raises(InputError, match=r"^insertion is .*: it must be text or ids or words$"):
             ProfileSettings(insertion=value)
 
 

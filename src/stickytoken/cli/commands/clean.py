@@ -57,7 +57,7 @@ def clean(
 
     Every line is written back, and nothing else in it is touched. What was done is said on stderr.
 
-    Example: stickytoken clean runs/minilm documents.txt > cleaned.txt
+    Example: stickytoken clean runs/minilm documents.txt --diff
     """
     del verbosity
     from stickytoken.cleaning.lines import LineTotals, clean_lines

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
+import typer
+
 from stickytoken.cli.options.panels import endpoint_option
 from stickytoken.errors import InputError
 
@@ -74,11 +76,14 @@ class EndpointFlags:
         """Return the name of the model: the argument, or what the options say.
 
         Raises:
-            InputError: both name a model, or neither does, or the options are incomplete.
+            typer.BadParameter: neither names one.
+            InputError: both name a model, or the options are incomplete.
         """
         if self.endpoint is None and self.endpoint_model is None:
             if not model:
-                raise InputError("no model is named: pass one, or --endpoint URL with --endpoint-model NAME")
+                raise typer.BadParameter(
+                    "no model is named: pass one, or --endpoint URL with --endpoint-model NAME"
+                )
             return model
         if model:
             raise InputError(f"{model!r} and --endpoint both name a model: leave one of them out")
