@@ -74,8 +74,10 @@ def test_all_pictures_of_an_explanation_fit_a_phone(browser, bert_app):
             "[...document.querySelectorAll('.js-plotly-plot')].filter(each => each.offsetParent).length >= 7"
         )
         assert_nothing_is_cut_off(page)
-        boxes = page.locator("input:visible, button:visible").evaluate_all(
-            "all => all.filter(each => each.getBoundingClientRect().right > innerWidth).map(each => each.outerHTML.slice(0, 200))"
+        # Gradio measures its tabs by copies that nobody sees and that take no focus.
+        boxes = page.locator("input:visible, button:visible:not([tabindex='-1'])").evaluate_all(
+            "all => all.filter(each => each.getBoundingClientRect().right > innerWidth)"
+            ".map(each => each.outerHTML.slice(0, 200))"
         )
         assert boxes == []
         assert heard == []
