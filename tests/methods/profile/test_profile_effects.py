@@ -1,6 +1,6 @@
 """effects.parquet: what is written of every round, and what is read of it."""
 
-import io
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -8,8 +8,15 @@ import pytest
 
 import profiled
 from stickytoken import load_encoder
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.panel import AnchorPanel, unit_vectors
-from stickytoken.methods.profile._effects import EFFECTS_COLUMNS, EFFECTS_FILE, effects_frame, round_effects
+from stickytoken.methods.profile._effects import (
+    AXES_FILE,
+    EFFECTS_COLUMNS,
+    kept_effects,
+    read_effects,
+    write_effects,
+)
 from stickytoken.methods.profile.estimates import Measurements
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.pull import Pull, anchorage, fit_pull, predicted_lifts
@@ -26,36 +33,65 @@ def measured(ids, seed):
     return Measurements(np.array(ids), nothing, nothing.astype(np.float32), nothing[:, :, None], effects)
 
 
-def reread(frame):
-    file = io.BytesIO()
-    frame.write_parquet(file)
-    file.seek(0)
-    return pl.read_parquet(file)
+def reread(folder, rounds, **options):
+    write_effects(ResultFolder(folder), kept_effects(rounds, **options))
+    return read_effects(folder)
 
 
-def test_one_row_per_round_and_token_is_read_as_it_was_written():
+def test_one_row_per_round_and_token_is_read_as_it_was_written(tmp_path):
     rounds = {Round.SCREEN: measured([3, 5, 9], 1), Round.CONFIRM: measured([5, 9], 2)}
-    frame = reread(effects_frame(rounds))
-    assert tuple(frame.columns) == EFFECTS_COLUMNS
-    assert frame["round"].to_list() == ["screen"] * 3 + ["confirm"] * 2
-    assert frame["token_id"].to_list() == [3, 5, 9, 5, 9]
+    effects = reread(tmp_path, rounds)
+    assert tuple(effects.table.columns) == EFFECTS_COLUMNS
+    assert effects.table["round"].to_list() == ["screen"] * 3 + ["confirm"] * 2
+    assert effects.table["token_id"].to_list() == [3, 5, 9, 5, 9]
+    shuffled = effects._replace(table=effects.table.sample(fraction=1, shuffle=True, seed=3))
     for step, own in rounds.items():
-        found = round_effects(frame.sample(fraction=1, shuffle=True, seed=3), step)
+        found = shuffled.of(step)
         assert found.ids.tolist() == own.ids.tolist()
         assert np.array_equal(found.effects.pull, own.effects.pull.astype(np.float32))
         assert found.effects.contraction == pytest.approx(own.effects.contraction, abs=1e-7)
 
 
-def test_a_round_that_was_not_measured_has_no_rows():
-    found = round_effects(reread(effects_frame({Round.SCREEN: measured([3, 5], 1)})), Round.CONFIRM)
+def test_a_round_that_was_not_measured_has_no_rows(tmp_path):
+    found = reread(tmp_path, {Round.SCREEN: measured([3, 5], 1)}).of(Round.CONFIRM)
     assert found.ids.tolist() == []
     assert found.effects.contraction.shape == (0,)
     assert found.effects.pull.shape == (0, DIMENSION)
 
 
-def test_a_pull_takes_two_bytes_per_dimension():
-    frame = effects_frame({Round.SCREEN: measured([3, 5], 1)})
-    assert frame.schema["pull"] == pl.Array(pl.Float16, DIMENSION)
+def test_a_pull_takes_two_bytes_per_dimension(tmp_path):
+    effects = reread(tmp_path, {Round.SCREEN: measured([3, 5], 1)})
+    assert effects.table.schema["pull"] == pl.Array(pl.Float16, DIMENSION)
+    assert effects.axes is None
+    assert not (tmp_path / AXES_FILE).exists()
+
+
+def test_pulls_that_take_too_much_are_kept_on_their_principal_axes(tmp_path):
+    """Of pulls that lie in a plane, two axes lose nothing but the rounding to float16."""
+    screened, confirmed = measured(range(40), 1), measured([5, 9], 2)
+    plane = np.random.default_rng(4).normal(size=(2, DIMENSION))
+    flat = (screened.effects.pull[:, :2] @ plane).astype(np.float16)
+    screened = replace_pull(screened, flat)
+    rounds = {Round.SCREEN: screened, Round.CONFIRM: replace_pull(confirmed, flat[[5, 9]])}
+    effects = reread(tmp_path, rounds, most_bytes=2 * 2 * 42)
+    assert effects.table.schema["pull"] == pl.Array(pl.Float16, 2)
+    assert effects.axes @ effects.axes.T == pytest.approx(np.eye(2), abs=1e-6)
+    for step, own in rounds.items():
+        assert effects.of(step).effects.pull == pytest.approx(own.effects.pull, abs=0.01)
+
+
+def test_the_principal_axes_are_those_of_the_singular_value_decomposition(tmp_path):
+    screened = measured(range(60), 1)
+    effects = reread(tmp_path, {Round.SCREEN: screened}, most_bytes=2 * 4 * 60)
+    pulls = screened.effects.pull.astype(np.float64)
+    left, values, right = np.linalg.svd(pulls, full_matrices=False)
+    best = (left[:, :4] * values[:4]) @ right[:4]
+    assert effects.of(Round.SCREEN).effects.pull == pytest.approx(best, abs=0.02)
+    assert kept_effects({Round.SCREEN: screened}, most_bytes=1).axes.shape == (1, DIMENSION)
+
+
+def replace_pull(found, pull):
+    return replace(found, effects=found.effects._replace(pull=pull))
 
 
 # Of a run.
@@ -73,18 +109,17 @@ def run(model, tmp_path_factory):
 
 
 def test_a_run_keeps_the_effects_of_both_rounds(run):
-    frame = pl.read_parquet(run.path / EFFECTS_FILE)
-    screened, confirmed = (round_effects(frame, step) for step in (Round.SCREEN, Round.CONFIRM))
+    effects = read_effects(run.path)
+    screened, confirmed = effects.of(Round.SCREEN), effects.of(Round.CONFIRM)
     assert screened.ids.tolist() == run.tokens["token_id"].to_list()
     assert set(run.plan.late_reference) <= set(confirmed.ids.tolist()) <= set(screened.ids.tolist())
     assert len(confirmed.ids) == run.result.candidates
-    assert set(frame["round"]) == {"screen", "confirm"}
+    assert set(effects.table["round"]) == {"screen", "confirm"}
 
 
 def test_the_effects_of_a_token_are_fitted_to_the_carriers_of_its_round(model, run):
     """The first carrier of a prefix and a suffix cell each, written out as texts."""
-    frame = pl.read_parquet(run.path / EFFECTS_FILE)
-    found = round_effects(frame, Round.SCREEN)
+    found = read_effects(run.path).of(Round.SCREEN)
     places = run.result.screening_carriers
     cells = [(("prefix", "suffix", "random")[p % 3], (8, 4)[(p % 3 + p // 3) % 2]) for p in places]
     if any(placement == "random" for placement, _ in cells):
@@ -112,7 +147,7 @@ def test_lifts_predicted_from_the_effects_agree_with_those_that_were_measured(mo
     rest = [text for k, text in enumerate(plan.carriers) if k not in run.result.screening_carriers]
     panel = AnchorPanel(unit_vectors(encoder.encode(texts)), places, weights[: places.max() + 1])
     corpus = anchorage(panel.against(unit_vectors(encoder.encode(rest)), plan.mean_similarity))
-    confirmed = round_effects(pl.read_parquet(run.path / EFFECTS_FILE), Round.CONFIRM)
+    confirmed = read_effects(run.path).of(Round.CONFIRM)
     predicted = predicted_lifts(confirmed.effects, corpus)
     lifts = dict(run.tokens.select("token_id", "lift").iter_rows())
     stored = np.array([lifts[token_id] for token_id in confirmed.ids.tolist()])

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import RunError
 from stickytoken.measurement.progress import ProgressCallback
-from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods._null import Null
 from stickytoken.methods.job import Job
 from stickytoken.methods.judgement import Judgement
@@ -26,7 +25,7 @@ from stickytoken.methods.profile._corpus_probes import (
     encoded_corpus,
     probed_tokens,
 )
-from stickytoken.methods.profile._effects import EFFECTS_COLUMNS, EFFECTS_FILE, RoundEffects, round_effects
+from stickytoken.methods.profile._effects import EFFECTS_FILE, RoundEffects, read_effects
 from stickytoken.methods.profile._ranks import moves_up
 from stickytoken.methods.profile._words import ProfileRun
 from stickytoken.methods.profile.anchors import anchor_panel
@@ -79,8 +78,7 @@ def judge_corpus(
     plan, tokens = run.plan, run.tokens
     corpus = encoded_corpus(job, plan, anchors)
     memory = MemoryRunner(job.encoder, progress)
-    effects = ResultFolder(run.path).read_table(EFFECTS_FILE, EFFECTS_COLUMNS)
-    screened = round_effects(effects, Round.SCREEN)
+    screened = read_effects(run.path).of(Round.SCREEN)
     every = len(tokens) == len(job.vocabulary.available)
     unselected = np.isin(screened.ids, screened.ids if every else plan.reference)
     reference = calibrating_tokens(screened.ids[unselected], job.settings.seed)

@@ -12,7 +12,7 @@ from stickytoken.measurement.store import ShardCost
 from stickytoken.methods.job import FolderRunner, Job, StageRunner
 from stickytoken.methods.panel import AnchorPanel
 from stickytoken.methods.profile._copies import round_measurements, shares_seen
-from stickytoken.methods.profile._effects import EFFECTS_FILE, effects_frame
+from stickytoken.methods.profile._effects import kept_effects, write_effects
 from stickytoken.methods.profile._results import Findings, decide
 from stickytoken.methods.profile.anchors import anchor_panel
 from stickytoken.methods.profile.carrier_choice import representative_carriers
@@ -45,7 +45,7 @@ def run_profile(
     """Run the rounds into a run folder, and sum up what they found."""
     measured = measure_rounds(job, plan, run)
     found = measured.findings(job, plan, vocabulary)
-    run.folder.write_table(EFFECTS_FILE, effects_frame(measured.rounds))
+    write_effects(run.folder, kept_effects(measured.rounds))
     tokens = found.tokens.filter(pl.col("token_id").is_in([token.id for token in job.tokens]))
     return Outcome(tokens, _result(job, found, measured, run.cost))
 
