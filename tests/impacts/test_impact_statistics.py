@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap, permutation_test, rankdata
 
-from stickytoken.impacts._statistics import (
+from stickytoken.impacts.statistics import (
     bootstrap_samples,
     combine,
     compare,

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from stickytoken.impacts._compute import TaskOutcomes
 from stickytoken.impacts._conditions import Condition, Kind
-from stickytoken.impacts._statistics import (
+from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.impacts.statistics import (
     Comparison,
     Interval,
     bootstrap_samples,
@@ -22,7 +23,6 @@ from stickytoken.impacts._statistics import (
     corrected,
     resampled,
 )
-from stickytoken.impacts.settings import ImpactSettings
 
 _LEAST_UNITS = 2
 _UNKNOWN = Interval(None, None, None)

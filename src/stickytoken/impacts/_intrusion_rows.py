@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from stickytoken.impacts._conditions import Condition, Kind
 from stickytoken.impacts._intrusion import COPIES
-from stickytoken.impacts._statistics import bootstrap_samples
 from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.impacts.statistics import bootstrap_samples
 
 
 def intrusion_rows(

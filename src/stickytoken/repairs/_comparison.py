@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
 from stickytoken.impacts.carriers import prepare
+from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, resampled
 from stickytoken.insertion import Insertion
 from stickytoken.measurement.progress import Progress, ProgressCallback
 from stickytoken.repairs._fresh_process import load_fresh
@@ -16,7 +18,7 @@ from stickytoken.repairs._strategies import Strategy
 from stickytoken.repairs._subject import Subject
 from stickytoken.repairs.record import CheckRecord, ScoreRecord
 from stickytoken.tasks.mteb import MtebTask, evaluate, load_data
-from stickytoken.tasks.protocol import Task
+from stickytoken.tasks.protocol import Outcomes, Task
 from stickytoken.visible_text import visible
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ _TEXTS = 256
 _ENCODED = 24
 # Largest loss of a score, of 1.
 _TOLERANCE = 0.005
+_SAMPLES, _CONFIDENCE = 400, 0.95
 _LEAST_COSINE = 0.999
 _SHOWN = 60
 
@@ -139,29 +142,59 @@ def scores(
         progress(Progress("score", place, 2))
         found.append(_scored(encoder, task, seed))
     progress(Progress("score", 2, 2, 2))
+    before, after = found
     texts = 0 if isinstance(task, MtebTask) else sum(map(len, task.texts.values()))
     records = [
-        ScoreRecord(task=task.name, metric=metric, texts=texts, before=before, after=found[1][metric])
-        for metric, before in found[0].items()
+        ScoreRecord(task=task.name, metric=metric, texts=texts, before=value, after=after.values[metric])
+        for metric, value in before.values.items()
     ]
-    main = records[0]
-    change = 100 * (main.after - main.before)
-    return records, CheckRecord(
+    return records, _kept_score(records[0], task, before, after, seed)
+
+
+def _kept_score(main: ScoreRecord, task: AnyTask, before: _Scored, after: _Scored, seed: int) -> CheckRecord:
+    """Check the main score: it may fall by half a point, or by what chance alone explains."""
+    change = main.after - main.before
+    said = f"{task.name}, {main.metric}: {100 * main.before:.2f} before, {100 * main.after:.2f} after "
+    noise = ""
+    chance = False
+    if change and not isinstance(task, MtebTask) and before.outcomes is not None:
+        both = np.stack([before.outcomes, cast("Outcomes", after.outcomes)])
+        samples = bootstrap_samples(task.units, _SAMPLES, (seed,))
+        drawn = resampled(lambda sample: task.scores(main.metric, both, sample), samples)
+        (interval,) = contrast_intervals(drawn, np.array([[-1.0, 1.0]]), _CONFIDENCE)
+        if interval.low is not None and interval.high is not None:
+            chance = interval.low <= 0 <= interval.high
+            noise = f"; with other {task.unit}, {100 * interval.low:+.2f} to {100 * interval.high:+.2f}"
+            noise += ": no more than chance" if chance else ""
+    said += f"({100 * change:+.2f} points{noise})" if change else "(no change)"
+    return CheckRecord(
         name="scores",
-        passed=main.after >= main.before - _TOLERANCE,
-        finding=f"{task.name}, {main.metric}: {100 * main.before:.2f} before, {100 * main.after:.2f} after "
-        f"({change:+.2f} points)".replace("-", "\N{MINUS SIGN}"),
+        passed=chance or change >= -_TOLERANCE,
+        finding=said.replace(" -", " \N{MINUS SIGN}").replace("(-", "(\N{MINUS SIGN}"),
     )
 
 
-def _scored(encoder: SentenceTransformerEncoder, task: AnyTask, seed: int) -> dict[str, float]:
+@dataclass(frozen=True)
+class _Scored:
+    """Scores of a model.
+
+    Attributes:
+        values: by metric, the main one first.
+        outcomes: what they were computed from; None if only the score is known.
+    """
+
+    values: dict[str, float]
+    outcomes: Outcomes | None = None
+
+
+def _scored(encoder: SentenceTransformerEncoder, task: AnyTask, seed: int) -> _Scored:
     if isinstance(task, MtebTask):
         load_data(task)
-        return {"main_score": evaluate(encoder.model, task)}
+        return _Scored({"main_score": evaluate(encoder.model, task)})
     vectors = {
         role: encoder.encode([each.text for each in prepare(encoder, texts, 0, Insertion.TEXT, task.name)])
         for role, texts in task.texts.items()
     }
-    outcomes = task.outcomes(vectors, seed)[None]
-    values = {metric: float(task.scores(metric, outcomes)[0]) for metric in task.metrics}
-    return {metric: value for metric, value in values.items() if math.isfinite(value)}
+    outcomes = task.outcomes(vectors, seed)
+    values = {metric: float(task.scores(metric, outcomes[None])[0]) for metric in task.metrics}
+    return _Scored({metric: value for metric, value in values.items() if math.isfinite(value)}, outcomes)

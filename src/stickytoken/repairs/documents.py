@@ -11,8 +11,11 @@ import polars as pl
 
 from stickytoken.corpora.files import text_columns
 from stickytoken.corpora.tables import TABLE_SUFFIXES, decode, read_bytes, read_table, text_column
+from stickytoken.encoders import Encoder
+from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError
 from stickytoken.measurement.store import ResultFolder
+from stickytoken.repairs._workshop import repairable
 from stickytoken.repairs.result import Repair
 
 _NAMES = ("id", "_id", "doc_id", "document_id")
@@ -53,21 +56,22 @@ def require_documents(path: Path | None, column: str | None) -> None:
         raise InputError(f"{path} has the ending {path.suffix!r}: use .txt, {', '.join(TABLE_SUFFIXES)}")
 
 
-def affected_in(path: Path, column: str | None, repair: Repair, original: str) -> Affected:
+def affected_in(path: Path, column: str | None, repair: Repair, original: Encoder) -> Affected:
     """Find the affected documents of a file, and write them beside the repaired model.
 
     Args:
         path: txt with one document per line, or a table.
         column: column with the texts; None finds it by name.
         repair: the repair.
-        original: name or folder of the model before the repair.
+        original: the model before the repair, as it was given to the repair.
 
     Raises:
         InputError: the file or the column cannot be used.
         RunError: the result cannot be written.
     """
     texts, names = _read(path.expanduser(), column)
-    found = repair.affected(texts, original, names)
+    _, folder = repairable(require_ids(original, "repair"))
+    found = repair.affected(texts, folder, names)
     name = f"{repair.path.name}-affected.parquet"
     ResultFolder(repair.path.parent).write_table(name, found)
     return Affected(str(repair.path.parent / name), len(texts), len(found))

@@ -273,8 +273,10 @@ def _decided(plan: TokenPlan, choice: RowChoice | None) -> RepairedToken:
     tried = () if choice is None else choice.tried
     if choice is not None:
         strategy = choice.strategy
-        if len(tried) > 1:
-            reason += "; " + ", ".join(f"{each} {lift:.2f} SD" for each, lift in tried)
+        if tried:
+            lifts = [(each, f"{lift:.2f}".replace("-", "\N{MINUS SIGN}")) for each, lift in tried]
+            reason += "; lift beyond an ordinary token's: "
+            reason += ", ".join(f"{each} {lift} SD" for each, lift in lifts)
     return RepairedToken(facts.token_id, facts.token, facts.text, strategy, reason, tried)
 
 

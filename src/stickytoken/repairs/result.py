@@ -70,7 +70,12 @@ class Repair:
         return pl.DataFrame(token_rows(self.record), infer_schema_length=None)
 
     def affected(
-        self, texts: Iterable[str], original: str | Path, ids: Iterable[str] | None = None
+        self,
+        texts: Iterable[str],
+        original: str | Path,
+        ids: Iterable[str] | None = None,
+        *,
+        revision: str | None = None,
     ) -> pl.DataFrame:
         """Find the documents whose vectors the repair changes: those must be encoded again.
 
@@ -78,13 +83,14 @@ class Repair:
             texts: the documents, read one batch at a time.
             original: name or folder of the model before the repair.
             ids: names of the documents; None for none.
+            revision: branch, tag or commit of a model on the hub; the one that was repaired.
 
         Returns:
             One row per affected document: index, id if there are names, and the ids of its repaired tokens.
         """
         strategies = {token.token_id: Strategy(token.strategy) for token in self.record.tokens}
         rows = {k: np.zeros(0, np.float32) for k, strategy in strategies.items() if strategy in ROWS}
-        folder = Path(resolve_model(str(original)).location)
+        folder = Path(resolve_model(str(original), revision).location)
         encoder = self.record.identity_parts.get("encoder", {})
         prompt = str(encoder.get("prompt", ""))
         return affected_documents(folder, edit_of(strategies, rows, self.centre), texts, ids, prompt=prompt)

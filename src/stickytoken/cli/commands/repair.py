@@ -53,8 +53,7 @@ def repair(
         found = run_repair(opened, **given, out=out, encoder=encoder, progress=progress)
         listed = None
         if documents.affected is not None:
-            original = model or opened.record.model.name
-            listed = affected_in(documents.affected, documents.column, found, original)
+            listed = affected_in(documents.affected, documents.column, found, encoder)
     show_repair(found, listed, output_format)
     inform(f"for a report with this: stickytoken report {run}")
     if found.verified is False:

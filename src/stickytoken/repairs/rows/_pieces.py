@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from stickytoken.repairs.tokenizer_edit import word_pieces
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
@@ -82,20 +84,7 @@ def _tokenized(tokenizer: Tokenizer, model: Mapping[str, Any], name: str) -> Ite
     """Tokenize the name of an entry by the model alone."""
     prefix = model.get("continuing_subword_prefix") or ""
     if model.get("type") == "WordPiece" and prefix and name.startswith(prefix):
-        yield from _inside_word(model["vocab"], prefix, name.removeprefix(prefix))
+        # The library would read the prefix as the beginning of a word.
+        yield from (model["vocab"][piece] for piece in word_pieces(name, model["vocab"], prefix) or ())
         return
     yield from (token.id for token in tokenizer.model.tokenize(name))
-
-
-def _inside_word(vocabulary: Mapping[str, int], prefix: str, text: str) -> Iterator[int]:
-    """Cut the text of a WordPiece entry that continues a word: the longest match first, as WordPiece does."""
-    found: list[int] = []
-    start = 0
-    while start < len(text):
-        ends = (end for end in range(len(text), start, -1) if f"{prefix}{text[start:end]}" in vocabulary)
-        end = next(ends, None)
-        if end is None:
-            return
-        found.append(vocabulary[f"{prefix}{text[start:end]}"])
-        start = end
-    yield from found
