@@ -20,6 +20,7 @@ from stickytoken.errors import (
 )
 
 if TYPE_CHECKING:
+    from stickytoken.adapters.guarding import guard
     from stickytoken.cleaning import Cleaner
     from stickytoken.corpora import load_sentences
     from stickytoken.detection import Run, detect, judge, open_run, probe
@@ -59,6 +60,7 @@ __all__ = [
     "check",
     "detect",
     "explain",
+    "guard",
     "impact",
     "judge",
     "load_encoder",
@@ -87,6 +89,7 @@ _HOMES = {
     "check": "stickytoken.gate",
     "detect": "stickytoken.detection",
     "explain": "stickytoken.explanation",
+    "guard": "stickytoken.adapters.guarding",
     "impact": "stickytoken.impacts",
     "judge": "stickytoken.detection",
     "load_encoder": "stickytoken.encoders",

@@ -150,6 +150,9 @@ def test_the_web_app_names_its_extra():
         ("gradio", "stickytoken.demo._examples", "demo"),
         ("plotly", "stickytoken.demo._examples", "report"),
         ("jinja2", "stickytoken.reports.facts", "report"),
+        ("llama_index", "stickytoken.adapters.llama_index", "llama-index"),
+        ("langchain_core", "stickytoken.adapters.langchain", "langchain"),
+        ("haystack", "stickytoken.adapters.haystack", "haystack"),
     ],
 )
 def test_a_folder_that_needs_an_extra_names_it_whatever_is_imported_from_it(package, module, extra):

@@ -143,6 +143,8 @@ def pins(file="constraints.txt"):
 
 
 EXTRAS = PROJECT["optional-dependencies"]
+# Whoever wants these has them already; only the tests need all of them.
+FRAMEWORKS = {"haystack", "langchain", "llama-index"}
 
 
 def requirements():
@@ -168,9 +170,11 @@ def test_the_lowest_pins_are_what_the_project_allows():
         assert name == "torch" or Version(bound.version) == Version(lowest[name]), text
 
 
-def test_the_extra_all_has_every_extra_for_users():
+def test_the_extra_all_has_every_extra_but_whole_frameworks():
     (everything,) = EXTRAS["all"]
-    assert Requirement(everything).extras == set(EXTRAS) - {"all", "dev"}
+    assert Requirement(everything).extras == set(EXTRAS) - {"all", "dev"} - FRAMEWORKS
+    (frameworks,) = (each for each in map(Requirement, EXTRAS["dev"]) if each.name == PROJECT["name"])
+    assert frameworks.extras == FRAMEWORKS
 
 
 @pytest.mark.parametrize("extra", sorted(EXTRAS))

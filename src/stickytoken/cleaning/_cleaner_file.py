@@ -1,4 +1,4 @@
-"""The JSON file of a cleaner."""
+"""A cleaner as JSON values, and its file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from stickytoken.errors import InputError
 from stickytoken.validation import file_path
 
-_FORMAT = "stickytoken cleaner"
+FORMAT = "stickytoken cleaner"
 _PARTS: Mapping[str, type] = {"rules": dict, "actions": dict, "replacement": str, "source": dict}
 
 
 def write_cleaner_file(path: str | Path, content: Mapping[str, Any]) -> None:
-    """Write a file whole or not at all.
+    """Write the JSON values of a cleaner whole or not at all.
 
     Raises:
         InputError: The argument is not a path.
@@ -23,12 +23,12 @@ def write_cleaner_file(path: str | Path, content: Mapping[str, Any]) -> None:
     """
     from stickytoken.measurement.atomic import write_atomically
 
-    document = json.dumps({"format": _FORMAT, **content}, indent=2, ensure_ascii=True) + "\n"
+    document = json.dumps(content, indent=2, ensure_ascii=True) + "\n"
     write_atomically(file_path("the file of the cleaner", path), lambda stream: _write(stream, document))
 
 
 def read_cleaner_file(path: str | Path) -> dict[str, Any]:
-    """Read the parts of a file.
+    """Read the parts of a cleaner from a file.
 
     Raises:
         InputError: The file cannot be read, or is not a cleaner.
@@ -40,12 +40,25 @@ def read_cleaner_file(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{place} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place} is not a cleaner: it is not JSON ({error})") from error
-    if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise InputError(f"{place} is not a cleaner: write one with Cleaner.save or clean --rules-out")
-    for name, kind in _PARTS.items():
-        if not isinstance(document.get(name), kind):
-            raise InputError(f"{place} is damaged: its entry {name!r} is missing or of the wrong type")
-    return {name: document[name] for name in _PARTS}
+    return cleaner_parts(document, str(place))
+
+
+def cleaner_parts(document: object, name: str) -> dict[str, Any]:
+    """Return the parts of a cleaner from its JSON values.
+
+    Args:
+        document: The JSON values.
+        name: What to call them in messages.
+
+    Raises:
+        InputError: They are not a cleaner.
+    """
+    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+        raise InputError(f"{name} is not a cleaner: write one with Cleaner.save or clean --rules-out")
+    for part, kind in _PARTS.items():
+        if not isinstance(document.get(part), kind):
+            raise InputError(f"{name} is damaged: its entry {part!r} is missing or of the wrong type")
+    return {part: document[part] for part in _PARTS}
 
 
 def _write(stream: Any, document: str) -> None:

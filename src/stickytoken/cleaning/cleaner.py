@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.cleaning._cleaner_file import read_cleaner_file, write_cleaner_file
+from stickytoken.cleaning._cleaner_file import FORMAT, cleaner_parts, read_cleaner_file, write_cleaner_file
 from stickytoken.cleaning._edits import Edit, EditedText
 from stickytoken.cleaning._tidying import tidied
 from stickytoken.cleaning.actions import DEFAULT_ACTIONS, Action, actions_of
@@ -20,6 +20,7 @@ from stickytoken.validation import shown
 if TYPE_CHECKING:
     from stickytoken.detection import Run
 
+_ELLIPSIS = "…"
 _ORDINARY_ROUNDS = 4
 _GROWTH = 16
 _MANY = 64
@@ -79,19 +80,20 @@ class Cleaner:
         rules: CleaningRules,
         actions: Mapping[Any, str] = DEFAULT_ACTIONS,
         *,
-        replacement: str = "…",
+        replacement: str = _ELLIPSIS,
         source: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(rules, CleaningRules):
             raise InputError(f"rules is {shown(rules)}: pass CleaningRules, or use Cleaner.from_run")
         if any(each.isalnum() for each in replacement):
             raise InputError(f"replacement is {shown(replacement)}: it must hold no letters and digits")
-        if finder_of(rules).find(" ".join([replacement] * _MANY)):
+        self.actions = actions_of(actions)
+        writes = replacement != _ELLIPSIS or Action.REPLACE in self.actions.values()
+        if writes and finder_of(rules).find(" ".join([replacement] * _MANY)):
             raise InputError(
                 f"replacement is {shown(replacement)}, which the rules are about: use another text"
             )
         self.rules = rules
-        self.actions = actions_of(actions)
         self.replacement = replacement
         self.source = dict(source or {})
 
@@ -122,13 +124,35 @@ class Cleaner:
         Raises:
             InputError: The file cannot be read, or is not a cleaner.
         """
-        content = read_cleaner_file(path)
+        return cls._of_parts(read_cleaner_file(path))
+
+    @classmethod
+    def from_json(cls, value: object) -> Cleaner:
+        """Make a cleaner from what `to_json` returned.
+
+        Raises:
+            InputError: It is something else.
+        """
+        return cls._of_parts(cleaner_parts(value, shown(value)))
+
+    @classmethod
+    def _of_parts(cls, parts: Mapping[str, Any]) -> Cleaner:
         return cls(
-            CleaningRules.from_json(content["rules"]),
-            content["actions"],
-            replacement=content["replacement"],
-            source=content["source"],
+            CleaningRules.from_json(parts["rules"]),
+            parts["actions"],
+            replacement=parts["replacement"],
+            source=parts["source"],
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the cleaner as JSON values, which make the same cleaner with `from_json`."""
+        return {
+            "format": FORMAT,
+            "rules": self.rules.to_json(),
+            "actions": {kind.value: action.value for kind, action in self.actions.items()},
+            "replacement": self.replacement,
+            "source": dict(self.source),
+        }
 
     def save(self, path: str | Path) -> None:
         """Write the cleaner as a small JSON file.
@@ -136,13 +160,14 @@ class Cleaner:
         Raises:
             RunError: The file cannot be written.
         """
-        content = {
-            "rules": self.rules.to_json(),
-            "actions": {kind.value: action.value for kind, action in self.actions.items()},
-            "replacement": self.replacement,
-            "source": self.source,
-        }
-        write_cleaner_file(path, content)
+        write_cleaner_file(path, self.to_json())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the prepared rules, which another process prepares again.
+
+        They remember words, so that equal cleaners would have different hashes in a cache.
+        """
+        return {name: value for name, value in self.__dict__.items() if name != "_finder"}
 
     def __call__(self, text: str) -> str:
         """Return the cleaned text; see `clean`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from stickytoken.errors import InputError
@@ -47,7 +47,12 @@ class CleaningRules:
 
     def to_json(self) -> dict[str, Any]:
         """Return the rules as JSON values."""
-        return {"version": RULES_VERSION, **asdict(self)}
+        return {
+            "version": RULES_VERSION,
+            "words": list(self.words),
+            "specials": list(self.specials),
+            "longest_run": self.longest_run,
+        }
 
     @classmethod
     def from_json(cls, value: object) -> CleaningRules:

@@ -85,11 +85,10 @@ def clean(
 
 def _cleaner(source: Path, actions: dict[SpanKind, Action]) -> Cleaner:
     from stickytoken.cleaning import Cleaner
+    from stickytoken.cleaning.opening import open_cleaner
 
-    if source.is_file():
-        read = Cleaner.from_file(source)
-        return Cleaner(read.rules, read.actions | actions, replacement=read.replacement, source=read.source)
-    return Cleaner.from_run(source, actions=actions)
+    read = open_cleaner(source)
+    return Cleaner(read.rules, read.actions | actions, replacement=read.replacement, source=read.source)
 
 
 @contextmanager
@@ -140,9 +139,10 @@ def _document(totals: LineTotals, removals: list[dict[str, Any]]) -> dict[str, A
 
 def _tell(totals: LineTotals, file: Path) -> None:
     """Say on stderr what was done."""
-    parts = [f"{count:,} {kind.value}" for kind, count in sorted(totals.removed.items())]
-    parts += [f"{count:,} {kind.value} left" for kind, count in sorted(totals.reported.items())]
-    found = f" ({', '.join(parts)})" if parts else ""
+    from stickytoken.cleaning.summary import counts_in_words
+
+    counts = counts_in_words(totals.removed, totals.reported)
+    found = f" ({counts})" if counts else ""
     inform(f"{totals.changed:,} of {totals.lines:,} lines changed{found}")
     if totals.first_undecoded is not None:
         line, byte = totals.first_undecoded

@@ -1,0 +1,49 @@
+"""A model that cleans what it is given before it encodes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from stickytoken.cleaning.opening import CleanerSource, open_cleaner
+from stickytoken.errors import InputError
+from stickytoken.validation import require_callable, shown
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from stickytoken.adapters._guarded_model import GuardedModel
+    from stickytoken.cleaning.cleaner import Cleaned
+
+
+def guard(
+    model: SentenceTransformer,
+    cleaner: CleanerSource,
+    *,
+    on_found: Callable[[str, Cleaned], None] | None = None,
+) -> GuardedModel:
+    """Return a model that cleans every text before it encodes it.
+
+    It takes the place of the model: it is an instance of the same class and has the same weights, modules,
+    prompts and methods. The model itself does not change. Prompts are not cleaned, nor are images, audio and
+    video; of pairs, messages and inputs of several kinds the texts are.
+
+    Args:
+        model: A SentenceTransformer.
+        cleaner: A cleaner; a run or its folder; or a file that `Cleaner.save` wrote.
+        on_found: Called with each text in which something was found, and what became of it.
+
+    Raises:
+        InputError: The model is no SentenceTransformer, or the cleaner is none.
+        RunError: The folder is not a run, is damaged or is not finished.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    if not isinstance(model, SentenceTransformer):
+        raise InputError(f"model is {shown(model)}: pass a loaded SentenceTransformer")
+    if on_found is not None:
+        require_callable("on_found", on_found)
+    opened = open_cleaner(cleaner)
+    from stickytoken.adapters._guarded_model import guarded_model
+
+    return guarded_model(model, opened, on_found)

@@ -1,0 +1,63 @@
+"""A component for Haystack pipelines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from stickytoken.adapters._documents import NOTE, cleaned_text
+from stickytoken.cleaning.opening import CleanerSource, open_cleaner
+from stickytoken.errors import InputError, require_package
+from stickytoken.validation import shown
+
+require_package("haystack", "a Haystack component", "haystack")
+
+from haystack import Document, component, default_to_dict  # noqa: E402 (not before the check)
+
+
+@component
+class StickyTokenCleaner:
+    """Cleans the text of Haystack documents; ids, metadata, blobs and scores stay.
+
+    A document whose text changes loses its embeddings, which were those of the old text.
+
+    Args:
+        cleaner: A cleaner, or what `open_cleaner` takes.
+        note: Metadata key under which a document says how much was found in it; None writes none.
+    """
+
+    def __init__(self, cleaner: CleanerSource, note: str | None = NOTE) -> None:
+        self.cleaner = open_cleaner(cleaner)
+        self.note = note
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a saved pipeline holds: the whole cleaner, so that it needs no run to load."""
+        return default_to_dict(self, cleaner=self.cleaner.to_json(), note=self.note)
+
+    @component.output_types(documents=list[Document])
+    def run(self, documents: list[Document]) -> dict[str, list[Document]]:
+        """Return one document for each, the same object where nothing was found.
+
+        Args:
+            documents: Any documents; those without text stay as they are.
+
+        Raises:
+            InputError: The documents are not a list of documents.
+            RefusedTextError: The cleaner refuses a document; the message says which.
+        """
+        if not isinstance(documents, list):
+            raise InputError(f"documents is {shown(documents)}: pass a list of documents")
+        return {"documents": [self._cleaned(document) for document in documents]}
+
+    def _cleaned(self, document: Document) -> Document:
+        if not isinstance(document, Document):
+            raise InputError(f"documents contains {shown(document)}: pass documents of Haystack")
+        if document.content is None:
+            return document
+        found = cleaned_text(self.cleaner, document.content, f"document {document.id!r}")
+        if not found.note:
+            return document
+        meta = dict(document.meta) | ({} if self.note is None else {self.note: found.note})
+        if not found.changed:
+            return replace(document, meta=meta)
+        return replace(document, content=found.text, meta=meta, embedding=None, sparse_embedding=None)

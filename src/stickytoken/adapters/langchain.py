@@ -1,0 +1,44 @@
+"""A document transformer for LangChain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stickytoken.adapters._documents import NOTE, cleaned_text
+from stickytoken.cleaning.opening import CleanerSource, open_cleaner
+from stickytoken.errors import require_package
+
+require_package("langchain_core", "a LangChain transformer", "langchain")
+
+from langchain_core.documents import BaseDocumentTransformer, Document  # noqa: E402 (not before the check)
+
+
+class StickyTokenCleaner(BaseDocumentTransformer):
+    """Cleans the text of LangChain documents; ids and metadata stay.
+
+    Args:
+        cleaner: A cleaner, or what `open_cleaner` takes.
+        note: Metadata key under which a document says how much was found in it; None writes none.
+    """
+
+    def __init__(self, cleaner: CleanerSource, *, note: str | None = NOTE) -> None:
+        self.cleaner = open_cleaner(cleaner)
+        self.note = note
+
+    def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> Sequence[Document]:
+        """Return one document for each, the same object where nothing was found.
+
+        Raises:
+            RefusedTextError: The cleaner refuses a document; the message says which.
+        """
+        del kwargs
+        return [self._cleaned(document, number) for number, document in enumerate(documents, 1)]
+
+    def _cleaned(self, document: Document, number: int) -> Document:
+        name = f"document {number:,}" + (f" ({document.id!r})" if document.id else "")
+        found = cleaned_text(self.cleaner, document.page_content, name)
+        if not found.note:
+            return document
+        metadata = dict(document.metadata) | ({} if self.note is None else {self.note: found.note})
+        return document.model_copy(update={"page_content": found.text, "metadata": metadata})

@@ -1,0 +1,84 @@
+"""A transformation for LlamaIndex ingestion pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from stickytoken.adapters._documents import NOTE, cleaned_text
+from stickytoken.cleaning.cleaner import Cleaner
+from stickytoken.cleaning.opening import open_cleaner
+from stickytoken.errors import require_package
+
+require_package("llama_index", "a LlamaIndex transformation", "llama-index")
+
+from llama_index.core.schema import (  # noqa: E402 (not before the check)
+    BaseNode,
+    MetadataMode,
+    Node,
+    TransformComponent,
+)
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema  # noqa: E402
+
+# The pipeline's cache is keyed by what this serialises to, so all of the cleaner is in it.
+_AnyCleaner = Annotated[
+    Cleaner,
+    BeforeValidator(open_cleaner),
+    PlainSerializer(Cleaner.to_json),
+    WithJsonSchema({"type": "object"}),
+]
+
+
+class StickyTokenCleaner(TransformComponent):
+    """Cleans the text of LlamaIndex nodes; ids, metadata and relationships stay.
+
+    A node whose text changes loses its embedding, which was that of the old text.
+
+    Attributes:
+        cleaner: A cleaner, or what `open_cleaner` takes.
+        note: Metadata key under which a node says how much was found in it; None writes none. It is kept out
+            of what embedding and language models read.
+    """
+
+    cleaner: _AnyCleaner = Field(description="Cleans the texts.")
+    note: str | None = Field(default=NOTE, description="Metadata key for how much was found.")
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name that serialised pipelines hold."""
+        return "StickyTokenCleaner"
+
+    def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
+        """Return one node for each, the same object where nothing was found.
+
+        Raises:
+            RefusedTextError: The cleaner refuses a node; the message says which.
+        """
+        del kwargs
+        return [self._cleaned(node) for node in nodes]
+
+    def _cleaned(self, node: BaseNode) -> BaseNode:
+        found = cleaned_text(self.cleaner, node.get_content(MetadataMode.NONE), f"node {node.node_id!r}")
+        if not found.note:
+            return node
+        copied = node.model_copy()
+        if found.changed:
+            _set_text(copied, found.text)
+            copied.embedding = None
+        if self.note is not None:
+            copied.metadata = {**node.metadata, self.note: found.note}
+            copied.excluded_embed_metadata_keys = _with(node.excluded_embed_metadata_keys, self.note)
+            copied.excluded_llm_metadata_keys = _with(node.excluded_llm_metadata_keys, self.note)
+        return copied
+
+
+def _set_text(node: BaseNode, text: str) -> None:
+    """Change the text of a node, and nothing else about the resource that holds it."""
+    if isinstance(node, Node) and node.text_resource is not None:
+        node.text_resource = node.text_resource.model_copy(update={"text": text})
+    else:
+        node.set_content(text)
+
+
+def _with(keys: Sequence[str], key: str) -> list[str]:
+    return list(dict.fromkeys([*keys, key]))

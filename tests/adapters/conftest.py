@@ -1,0 +1,36 @@
+"""Fixtures of the tests of adapters."""
+
+import os
+
+import pytest
+
+from stickytoken import Cleaner
+from stickytoken.cleaning import CleaningRules
+
+# Libraries that report to their makers, or would.
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
+os.environ["LANGSMITH_TRACING"] = "false"
+
+RULES = CleaningRules(words=("able", "stone"), specials=("[SEP]", "<|endoftext|>"))
+
+
+@pytest.fixture(scope="session")
+def cleaner():
+    return Cleaner(RULES)
+
+
+@pytest.fixture(scope="session")
+def refusing():
+    return Cleaner(RULES, {"special": "refuse"})
+
+
+@pytest.fixture(scope="session")
+def reporting():
+    return Cleaner(RULES, dict.fromkeys(("flagged", "special", "run", "interleaved"), "report"))
+
+
+@pytest.fixture(scope="session")
+def cleaner_file(cleaner, tmp_path_factory):
+    path = tmp_path_factory.mktemp("cleaner") / "cleaner.json"
+    cleaner.save(path)
+    return path

@@ -1,0 +1,75 @@
+"""Columns of data sets are cleaned by `map`, batch by batch or row by row."""
+
+import pytest
+from datasets import Dataset
+from datasets.fingerprint import Hasher
+
+from stickytoken import Cleaner
+from stickytoken.adapters.datasets import ColumnCleaner
+from stickytoken.errors import InputError, RefusedTextError
+
+ROWS = {
+    "id": [1, 2, 3, 4],
+    "text": ["the river", "able able able able a bird", None, "a [SEP] stone"],
+    "title": ["one", "two [SEP]", "", None],
+}
+
+
+@pytest.fixture
+def dataset():
+    return Dataset.from_dict(ROWS)
+
+
+@pytest.mark.parametrize("options", [{"batched": True}, {"batched": True, "batch_size": 1}, {}])
+def test_a_column_is_cleaned_and_nothing_else_changes(dataset, cleaner, options):
+    found = dataset.map(ColumnCleaner(cleaner), **options)
+    assert found.to_dict() == ROWS | {"text": ["the river", "a bird", None, "a stone"]}
+    assert found.features == dataset.features
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_note_says_what_was_found_in_each_row(dataset, cleaner, size):
+    step = ColumnCleaner(cleaner, ["text", "title"], note="found")
+    found = dataset.map(step, batched=True, batch_size=size)
+    assert found["title"] == ["one", "two", "", None]
+    assert found["found"] == ["", "text: 1 flagged; title: 1 special", "", "text: 1 special"]
+    assert dataset.map(ColumnCleaner(cleaner, note="found"))["found"][1] == "1 flagged"
+
+
+def test_streamed_data_sets_are_cleaned_too(dataset, cleaner):
+    rows = list(dataset.to_iterable_dataset().map(ColumnCleaner(cleaner), batched=True))
+    assert [row["text"] for row in rows] == ["the river", "a bird", None, "a stone"]
+
+
+def test_equal_cleaners_share_a_cache(cleaner, cleaner_file, reporting):
+    used = ColumnCleaner(cleaner_file)
+    used({"text": ["able able able able and words that it remembers: été"]})
+    fresh = ColumnCleaner(Cleaner.from_file(cleaner_file))
+    assert Hasher.hash(used) == Hasher.hash(fresh)
+    assert Hasher.hash(fresh) != Hasher.hash(ColumnCleaner(reporting))
+    assert Hasher.hash(fresh) != Hasher.hash(ColumnCleaner(cleaner_file, "title"))
+
+
+@pytest.mark.slow
+def test_several_processes_clean_alike(dataset, cleaner):
+    found = dataset.map(ColumnCleaner(cleaner), batched=True, num_proc=2)
+    assert found["text"] == ["the river", "a bird", None, "a stone"]
+
+
+def test_a_refused_text_is_named_by_its_row(dataset, refusing):
+    with pytest.raises(RefusedTextError, match="column 'text', row 4 of the batch: the text holds"):
+        dataset.map(ColumnCleaner(refusing), batched=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda c: ColumnCleaner(c, "body")(ROWS), "no column 'body': the columns are id, text, title"),
+        (lambda c: ColumnCleaner(c, "id")(ROWS), "column 'id', row 1 of the batch is 1: it must be a string"),
+        (lambda c: ColumnCleaner(c, []), "pass the name of a column"),
+        (lambda c: ColumnCleaner(c, note=3), "pass the name of a column, or None"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(cleaner, call, message):
+    with pytest.raises(InputError, match=message):
+        call(cleaner)

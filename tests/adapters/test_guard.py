@@ -1,0 +1,192 @@
+"""A guarded model is the model, but for the texts that it is given."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+
+import tiny
+from stickytoken import Cleaner, guard
+from stickytoken.cleaning import CleaningRules
+from stickytoken.errors import InputError, RefusedTextError, RunError
+
+CLEAN = ["the quiet river sings.", "a bird near the market", "able to sign"]
+DIRTY = ["stone stone stone stone the quiet river sings.", "a bird [SEP] near the market", "able to sign"]
+
+
+class OwnModel(SentenceTransformer):
+    """A model of a class of its own."""
+
+    def twice(self, text):
+        return self.encode([text, text])
+
+
+@pytest.fixture(scope="module")
+def model(bert_folder):
+    made = SentenceTransformer(str(bert_folder), device="cpu")
+    made.prompts = {"query": "find: ", "document": "stone stone stone stone: "}
+    return made
+
+
+@pytest.fixture
+def guarded(model, cleaner):
+    return guard(model, cleaner)
+
+
+def same(found, expected):
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
+def test_it_encodes_what_the_model_would_encode_after_cleaning(model, guarded, method):
+    same(getattr(guarded, method)(DIRTY), getattr(model, method)(CLEAN))
+    same(getattr(guarded, method)(DIRTY[0]), getattr(model, method)(CLEAN[0]))
+    same(getattr(guarded, method)(np.array(DIRTY), batch_size=2), getattr(model, method)(CLEAN))
+
+
+def test_prompts_are_the_users_own_and_stay_as_they_are(model, guarded):
+    options = {"prompt": "[SEP] stone stone stone stone: "}
+    same(guarded.encode(DIRTY, **options), model.encode(CLEAN, **options))
+    same(guarded.encode(DIRTY, prompt_name="document"), model.encode(CLEAN, prompt_name="document"))
+
+
+def test_what_encode_can_return_is_the_same(model, guarded):
+    tensors = guarded.encode(DIRTY, convert_to_tensor=True)
+    assert isinstance(tensors, torch.Tensor)
+    same(tensors, model.encode(CLEAN, convert_to_tensor=True))
+    tokens = guarded.encode(DIRTY, output_value="token_embeddings")
+    expected = model.encode(CLEAN, output_value="token_embeddings")
+    assert [len(each) for each in tokens] == [len(each) for each in expected]
+    assert guarded.tokenize(DIRTY)["input_ids"].tolist() == model.tokenize(CLEAN)["input_ids"].tolist()
+    assert len(guarded.encode([])) == 0
+
+
+def test_pairs_are_cleaned_on_both_sides(guarded, model):
+    pairs = [("able able able able the river", "a [SEP] bird"), ("one", "two")]
+    cleaned = [("the river", "a bird"), ("one", "two")]
+    assert guarded.preprocess(pairs)["input_ids"].tolist() == model.preprocess(cleaned)["input_ids"].tolist()
+
+
+def test_of_messages_and_inputs_of_several_kinds_the_texts_are_cleaned(guarded):
+    picture = object()
+    given = {
+        "text": "able able able able river",
+        "image": picture,
+        "audio": "able able able able.wav",
+    }
+    assert guarded._cleaned(given) == {"text": "river", "image": picture, "audio": given["audio"]}
+    messages = [
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "a [SEP] bird"}, {"type": "image", "image": 1}],
+        },
+        {"role": "[SEP]", "content": "[SEP] the river"},
+    ]
+    assert guarded._cleaned(messages) == [
+        {"role": "user", "content": [{"type": "text", "text": "a bird"}, {"type": "image", "image": 1}]},
+        {"role": "[SEP]", "content": "the river"},
+    ]
+    array = np.zeros(3)
+    assert guarded._cleaned(array) is array
+    assert given["text"] == "able able able able river"
+
+
+def test_it_takes_the_place_of_the_model(model, guarded):
+    assert isinstance(guarded, SentenceTransformer)
+    assert guarded.max_seq_length == model.max_seq_length
+    assert guarded.prompts == model.prompts
+    assert guarded.get_embedding_dimension() == model.get_embedding_dimension()
+    assert guarded[0] is model[0]
+    vectors = guarded.encode(CLEAN)
+    same(guarded.similarity(vectors, vectors), model.similarity(vectors, vectors))
+    evaluator = EmbeddingSimilarityEvaluator(DIRTY, CLEAN[::-1], [0.1, 0.9, 0.4])
+    expected = EmbeddingSimilarityEvaluator(CLEAN, CLEAN[::-1], [0.1, 0.9, 0.4])
+    assert evaluator(guarded)["spearman_cosine"] == pytest.approx(expected(model)["spearman_cosine"])
+
+
+def test_the_model_itself_does_not_change(model, cleaner):
+    before = dict(vars(model)), model.encode(DIRTY)
+    guarded = guard(model, cleaner)
+    guarded.encode(DIRTY)
+    guarded.prompts["new"] = "x"
+    guarded.append(torch.nn.Identity())
+    assert type(model) is SentenceTransformer
+    assert vars(model).keys() == before[0].keys()
+    assert "new" not in model.prompts
+    assert len(model) == len(guarded) - 1
+    same(model.encode(DIRTY), before[1])
+
+
+def test_a_model_of_a_class_of_its_own_keeps_it(bert_folder, cleaner):
+    own = OwnModel(str(bert_folder), device="cpu")
+    guarded = guard(own, cleaner)
+    assert isinstance(guarded, OwnModel)
+    same(guarded.twice(DIRTY[0]), own.encode([CLEAN[0]] * 2))
+    copied = copy.deepcopy(guarded)
+    same(copied.encode(DIRTY), own.encode(CLEAN))
+    assert type(guarded.unguarded) is OwnModel
+
+
+def test_other_processes_clean_too(guarded, model):
+    """They are sent the model; the bytes are those that start a process."""
+    again = pickle.loads(pickle.dumps(guarded))  # noqa: S301 - our own bytes
+    assert isinstance(again, SentenceTransformer)
+    same(again.encode(DIRTY), model.encode(CLEAN))
+
+
+def test_a_saved_model_is_the_plain_one(guarded, model, tmp_path):
+    guarded.save_pretrained(str(tmp_path / "model"))
+    again = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    assert type(again) is SentenceTransformer
+    same(again.encode(DIRTY), model.encode(DIRTY))
+    same(guarded.unguarded.encode(DIRTY), model.encode(DIRTY))
+
+
+def test_what_was_found_is_told(model, cleaner):
+    found = []
+    guarded = guard(model, cleaner, on_found=lambda text, cleaned: found.append((text, cleaned)))
+    guarded.encode(DIRTY)
+    assert sorted(text for text, _ in found) == sorted(DIRTY[:2])
+    assert {removal.what for _, cleaned in found for removal in cleaned.removals} == {"stone", "[SEP]"}
+
+
+def test_a_cleaner_that_reports_leaves_texts_alone_and_one_that_refuses_refuses(model, reporting, refusing):
+    found = []
+    reports = guard(model, reporting, on_found=lambda text, _: found.append(text))
+    same(reports.encode(DIRTY), model.encode(DIRTY))
+    assert len(found) == 2
+    with pytest.raises(RefusedTextError, match=r"'a bird \[SEP\] near the market': the text holds"):
+        guard(model, refusing).encode(DIRTY)
+
+
+def test_the_cleaner_may_be_a_file_or_its_content_or_another_guards(model, cleaner, cleaner_file):
+    for source in (cleaner_file, str(cleaner_file), cleaner.to_json()):
+        assert guard(model, source).cleaner.rules == cleaner.rules
+    other = Cleaner(CleaningRules())
+    twice = guard(guard(model, cleaner), other)
+    assert twice.cleaner is other
+    assert type(twice) is type(guard(model, cleaner))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda model, cleaner: guard("all-MiniLM-L6-v2", cleaner), InputError, "pass a loaded Sentence"),
+        (lambda model, cleaner: guard(model[0], cleaner), InputError, "pass a loaded Sentence"),
+        (lambda model, cleaner: guard(model, "no/such/run"), RunError, "no/such/run"),
+        (lambda model, cleaner: guard(model, {"words": []}), InputError, "is not a cleaner"),
+        (lambda model, cleaner: guard(model, cleaner, on_found=3), InputError, "pass a function"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(model, cleaner, make, error, message):
+    with pytest.raises(error, match=message):
+        make(model, cleaner)
+
+
+def test_texts_without_findings_have_the_same_vectors_to_the_last_bit(model, guarded):
+    texts = tiny.sentences(50)
+    assert np.array_equal(guarded.encode(texts), model.encode(texts))

@@ -1,0 +1,63 @@
+"""Haystack documents are cleaned one for one, in pipelines that can be saved."""
+
+import pytest
+
+pytest.importorskip("haystack", reason="haystack-ai is not installed")
+from haystack import Document, Pipeline
+from haystack.dataclasses import ByteStream, SparseEmbedding
+
+from stickytoken.adapters.haystack import StickyTokenCleaner
+from stickytoken.errors import InputError, RefusedTextError
+
+
+@pytest.fixture
+def documents():
+    vector = {"embedding": [1.0, 2.0], "sparse_embedding": SparseEmbedding([1], [0.5])}
+    return [
+        Document(content="the river", meta={"source": "a"}, **vector),
+        Document(content="able able able able a bird", meta={"source": "b"}, score=0.5, **vector),
+        Document(blob=ByteStream(b"able able able able")),
+        Document(id="mine", content="a [SEP] stone"),
+    ]
+
+
+def test_documents_are_cleaned_with_their_ids_and_metadata(documents, cleaner):
+    before = [each.to_dict() for each in documents]
+    found = StickyTokenCleaner(cleaner).run(documents)["documents"]
+    assert [each.content for each in found] == ["the river", "a bird", None, "a stone"]
+    assert [each.id for each in found] == [each.id for each in documents]
+    assert found[1].meta == {"source": "b", "stickytoken": "1 flagged"}
+    assert found[1].score == 0.5
+    assert found[0] is documents[0]
+    assert found[2] is documents[2]
+    assert [each.to_dict() for each in documents] == before
+
+
+def test_a_vector_of_the_old_text_is_not_kept(documents, cleaner, reporting):
+    cleaned = StickyTokenCleaner(cleaner).run(documents)["documents"][1]
+    assert (cleaned.embedding, cleaned.sparse_embedding) == (None, None)
+    left = StickyTokenCleaner(reporting).run(documents)["documents"][1]
+    assert (left.content, left.embedding) == (documents[1].content, [1.0, 2.0])
+    assert left.meta["stickytoken"] == "1 flagged left"
+
+
+def test_a_pipeline_is_saved_with_the_whole_cleaner(documents, cleaner_file, tmp_path):
+    pipeline = Pipeline()
+    pipeline.add_component("clean", StickyTokenCleaner(str(cleaner_file), note="found"))
+    saved = pipeline.dumps()
+    assert str(cleaner_file) not in saved
+    again = Pipeline.loads(saved, allowed_modules=["stickytoken.*"])
+    assert again.to_dict() == pipeline.to_dict()
+    found = again.run({"clean": {"documents": documents}})["clean"]["documents"]
+    assert found[1].meta == {"source": "b", "found": "1 flagged"}
+
+
+def test_a_refused_document_is_named(documents, refusing):
+    with pytest.raises(RefusedTextError, match="document 'mine': the text holds the text of a special token"):
+        StickyTokenCleaner(refusing).run(documents)
+
+
+@pytest.mark.parametrize("wrong", ["able", [3], None])
+def test_what_is_no_list_of_documents_is_refused(cleaner, wrong):
+    with pytest.raises(InputError, match="documents"):
+        StickyTokenCleaner(cleaner).run(wrong)

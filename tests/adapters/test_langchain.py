@@ -1,0 +1,62 @@
+"""LangChain documents are cleaned one for one."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("langchain_core", reason="langchain-core is not installed")
+from langchain_core.documents import BaseDocumentTransformer, Document
+from langchain_core.runnables import RunnableLambda
+
+from stickytoken.adapters.langchain import StickyTokenCleaner
+from stickytoken.errors import RefusedTextError
+
+
+class Chapter(Document):
+    """A document of a class of one's own."""
+
+    number: int = 1
+
+
+@pytest.fixture
+def documents():
+    return [
+        Document("the river", id="1", metadata={"source": "a"}),
+        Document("able able able able a bird", id="2", metadata={"source": "b", "tags": ["x"]}),
+        Chapter(page_content="a [SEP] stone", number=7),
+        Document(""),
+    ]
+
+
+def test_documents_are_cleaned_with_their_ids_and_metadata(documents, cleaner):
+    step = StickyTokenCleaner(cleaner)
+    assert isinstance(step, BaseDocumentTransformer)
+    found = step.transform_documents(documents)
+    assert [each.page_content for each in found] == ["the river", "a bird", "a stone", ""]
+    assert [each.id for each in found] == ["1", "2", None, None]
+    assert found[1].metadata == {"source": "b", "tags": ["x"], "stickytoken": "1 flagged"}
+    assert (type(found[2]), found[2].number) == (Chapter, 7)
+    assert found[0] is documents[0]
+    assert found[3] is documents[3]
+
+
+def test_the_given_documents_do_not_change(documents, cleaner):
+    before = [each.model_dump() for each in documents]
+    StickyTokenCleaner(cleaner).transform_documents(documents)
+    assert [each.model_dump() for each in documents] == before
+
+
+def test_it_runs_in_chains_and_without_blocking(documents, cleaner_file):
+    step = StickyTokenCleaner(cleaner_file, note=None)
+    expected = step.transform_documents(documents)
+    assert expected[1].metadata == documents[1].metadata
+    assert asyncio.run(step.atransform_documents(documents)) == expected
+    assert RunnableLambda(step.transform_documents).invoke(documents) == expected
+
+
+def test_a_refused_document_is_named_and_a_reported_one_stays(documents, refusing, reporting):
+    with pytest.raises(RefusedTextError, match="document 3: the text holds the text of a special token"):
+        StickyTokenCleaner(refusing).transform_documents(documents)
+    found = StickyTokenCleaner(reporting).transform_documents(documents)
+    assert [each.page_content for each in found] == [each.page_content for each in documents]
+    assert found[2].metadata == {"stickytoken": "1 special left"}

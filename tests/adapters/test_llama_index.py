@@ -1,0 +1,121 @@
+"""LlamaIndex nodes are cleaned one for one, and pipelines know the cleaner by its content."""
+
+import asyncio
+import json
+
+import pytest
+
+pytest.importorskip("llama_index.core", reason="llama-index-core is not installed")
+from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.schema import (
+    Document,
+    ImageNode,
+    IndexNode,
+    MediaResource,
+    MetadataMode,
+    Node,
+    NodeRelationship,
+    TextNode,
+)
+
+from stickytoken.adapters.llama_index import StickyTokenCleaner
+from stickytoken.errors import InputError, RefusedTextError
+
+
+@pytest.fixture
+def nodes():
+    source = {NodeRelationship.SOURCE: TextNode(id_="source").as_related_node_info()}
+    return [
+        TextNode(id_="1", text="the river", metadata={"source": "a"}, embedding=[1.0]),
+        TextNode(
+            id_="2",
+            text="able able able able a bird",
+            metadata={"source": "b"},
+            embedding=[1.0],
+            relationships=source,
+            start_char_idx=5,
+        ),
+        Document(id_="3", text="a [SEP] stone", excluded_embed_metadata_keys=["file"]),
+        Node(
+            id_="4",
+            text_resource=MediaResource(text="[SEP] one", mimetype="text/html"),
+            image_resource=MediaResource(url="https://example.org/able.png"),
+        ),
+        IndexNode(id_="5", text="two [SEP]", index_id="other"),
+        ImageNode(id_="6", text="", image_url="https://example.org/able.png"),
+        Node(id_="7", image_resource=MediaResource(url="https://example.org/able.png")),
+    ]
+
+
+def texts(nodes):
+    return [node.get_content(MetadataMode.NONE) for node in nodes]
+
+
+def test_nodes_are_cleaned_with_all_else_that_they_hold(nodes, cleaner):
+    before = [node.to_dict() for node in nodes]
+    found = StickyTokenCleaner(cleaner=cleaner)(nodes)
+    assert texts(found) == ["the river", "a bird", "a stone", "one", "two", "", ""]
+    assert [type(node) for node in found] == [type(node) for node in nodes]
+    assert [node.node_id for node in found] == list("1234567")
+    assert found[1].relationships == nodes[1].relationships
+    assert (found[1].start_char_idx, found[1].embedding) == (5, None)
+    assert found[3].text_resource.mimetype == "text/html"
+    assert found[3].image_resource == nodes[3].image_resource
+    assert found[4].index_id == "other"
+    assert all(found[place] is nodes[place] for place in (0, 5, 6))
+    assert [node.to_dict() for node in nodes] == before
+
+
+def test_the_note_is_not_embedded(nodes, cleaner):
+    found = StickyTokenCleaner(cleaner=cleaner)(nodes)
+    assert found[1].metadata == {"source": "b", "stickytoken": "1 flagged"}
+    assert found[1].get_content(MetadataMode.EMBED) == "source: b\n\na bird"
+    assert found[1].get_content(MetadataMode.LLM) == "source: b\n\na bird"
+    assert found[2].excluded_embed_metadata_keys == ["file", "stickytoken"]
+    assert StickyTokenCleaner(cleaner=cleaner, note=None)(nodes)[1].metadata == {"source": "b"}
+
+
+def test_it_is_a_step_of_pipelines(cleaner_file):
+    document = Document(text="able able able able The river sings. A bird is near the market.")
+    steps = [StickyTokenCleaner(cleaner=cleaner_file), SentenceSplitter(chunk_size=64, chunk_overlap=0)]
+    pipeline = IngestionPipeline(transformations=steps)
+    expected = ["The river sings. A bird is near the market."]
+    assert texts(pipeline.run(documents=[document])) == expected
+    assert texts(asyncio.run(pipeline.arun(documents=[document]))) == expected
+    assert document.text.startswith("able")
+
+
+def test_another_cleaner_is_another_entry_of_the_cache(cleaner, reporting):
+    pipeline = IngestionPipeline(transformations=[StickyTokenCleaner(cleaner=cleaner)])
+    document = Document(id_="1", text="able able able able The river sings.")
+    assert texts(pipeline.run(documents=[document])) == ["The river sings."]
+    again = IngestionPipeline(transformations=[StickyTokenCleaner(cleaner=reporting)], cache=pipeline.cache)
+    assert texts(again.run(documents=[document])) == [document.text]
+
+
+def test_it_is_serialised_with_the_whole_cleaner(nodes, cleaner):
+    step = StickyTokenCleaner(cleaner=cleaner, note="found")
+    assert step.to_dict()["class_name"] == "StickyTokenCleaner"
+    for again in (
+        StickyTokenCleaner.from_dict(step.to_dict()),
+        StickyTokenCleaner.from_json(step.to_json()),
+        StickyTokenCleaner.model_validate(step.model_dump()),
+    ):
+        assert again.to_dict() == step.to_dict()
+        assert texts(again(nodes)) == texts(step(nodes))
+    assert json.dumps(StickyTokenCleaner.model_json_schema())
+
+
+def test_a_refused_node_is_named_and_a_reported_one_stays(nodes, refusing, reporting):
+    with pytest.raises(RefusedTextError, match="node '3': the text holds the text of a special token"):
+        StickyTokenCleaner(cleaner=refusing)(nodes)
+    found = StickyTokenCleaner(cleaner=reporting)(nodes)
+    assert texts(found) == texts(nodes)
+    assert found[1].metadata["stickytoken"] == "1 flagged left"
+    assert found[1].embedding == [1.0]
+
+
+def test_what_is_no_cleaner_is_refused():
+    with pytest.raises(InputError, match="is not a cleaner"):
+        StickyTokenCleaner(cleaner={"words": []})
