@@ -133,7 +133,7 @@ def test_a_model_of_a_class_of_its_own_keeps_it(bert_folder, cleaner):
 
 def test_other_processes_clean_too(guarded, model):
     """They are sent the model; the bytes are those that start a process."""
-    again = pickle.loads(pickle.dumps(guarded))  # noqa: S301 - our own bytes
+    again = pickle.loads(pickle.dumps(guarded))
     assert isinstance(again, SentenceTransformer)
     same(again.encode(DIRTY), model.encode(CLEAN))
 

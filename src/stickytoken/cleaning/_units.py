@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from stickytoken.cleaning._alternation import alternation
-from stickytoken.cleaning._words import Part, WordReader, key_of
+from stickytoken.cleaning._words import Part, WordReader, is_plain_ideographs, key_of
 
 if TYPE_CHECKING:
     import regex
@@ -66,8 +66,14 @@ class UnitReader:
         units = Units([], [], [])
         pattern = self._ascii_word if text.isascii() else self._unicode_word
         for match in pattern.finditer(text):
-            start = match.start()
-            for key, first, last in self._parts(match.group()):
+            start, end = match.span()
+            word = match.group()
+            if is_plain_ideographs(word):
+                units.keys.extend(word)
+                units.starts.extend(range(start, end))
+                units.ends.extend(range(start + 1, end + 1))
+                continue
+            for key, first, last in self._parts(word):
                 units.keys.append(key)
                 units.starts.append(start + first)
                 units.ends.append(start + last)

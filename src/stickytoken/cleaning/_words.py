@@ -23,6 +23,7 @@ _DIACRITICS = "\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe00-\ufe0f
 _INVISIBLE = "\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
 _BREAKS = re.compile(f"[{_DIACRITICS}{_INVISIBLE}\U000e0000-\U000e0fff]+")
 _IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]")
+_PLAIN_IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]+")
 _REMEMBERED = 50_000
 _LONGEST_REMEMBERED = 64
 
@@ -67,6 +68,9 @@ class WordReader:
             return
         for piece, places in _pieces(word):
             for first, last in _around_ideographs(piece):
+                if last - first == 1:
+                    yield piece[first], places[first], places[last]
+                    continue
                 yield from self._split_copies(piece[first:last], places[first : last + 1])
 
     def _split_copies(self, key: str, places: Sequence[int]) -> Iterator[Part]:
@@ -92,6 +96,11 @@ class WordReader:
                 yield Repeat(match.start(), match.end(), period)
                 done = match.end()
         yield from _repeats_between(key, done, len(key))
+
+
+def is_plain_ideographs(word: str) -> bool:
+    """Whether a word is ideographs alone that are their own keys: each is a unit, however many there are."""
+    return _PLAIN_IDEOGRAPHS.fullmatch(word) is not None
 
 
 def key_of(word: str) -> str:

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
+from stickytoken.cleaning.actions import Action
+from stickytoken.cleaning.cleaner import Cleaner
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import Span, SpanKind, find_spans
 
 KEPT_TEXT = 40_000
 """Characters that are kept of a found document, more than models read."""
 _SEGMENT = 1_000_000
+_CLEANED = 1_000_000
+"""Characters that are cleaned to see what is left: all are read only if nearly all of them are copies."""
 _LAST_WORD = 1_000
 _WORDS = 5
-_DEEPEST = 16
 _SHOWN = 320
 _SHOWN_BEFORE = 60
 
@@ -36,7 +40,7 @@ def examine(text: str, rules: CleaningRules) -> dict[str, Any] | None:
         ``spans`` (how many), ``copies``, ``longest_run`` (copies in one span), ``share`` (of the
         characters), ``line`` (of the first
         span, from 0), ``excerpt`` (pieces of the text around it, each with
-        whether it was found), ``text`` and ``rest`` (the document with the spans and without, truncated).
+        whether it was found), ``text`` and ``rest`` (the document as it is and cleaned, truncated).
     """
     spans = [span for start in _segments(text) for span in _found_in(text, start, rules)]
     if not spans:
@@ -55,7 +59,7 @@ def examine(text: str, rules: CleaningRules) -> dict[str, Any] | None:
         "line": text.count("\n", 0, spans[0].start),
         "excerpt": excerpt(text, spans),
         "text": text[:KEPT_TEXT],
-        "rest": _cleaned(text, spans, rules),
+        "rest": _cleaner_of(rules)(text[:_CLEANED])[:KEPT_TEXT].strip(),
     }
 
 
@@ -104,29 +108,7 @@ def _found_in(text: str, segment: tuple[int, int], rules: CleaningRules) -> Iter
         )
 
 
-def _cleaned(text: str, spans: list[Span], rules: CleaningRules) -> str:
-    """Take out the spans, and what is found in the rest: a special token may be nested in another."""
-    rest = _rest(text, spans)
-    for _ in range(_DEEPEST):
-        again = find_spans(rest, rules)
-        if not again:
-            break
-        rest = _rest(rest, again)
-    return rest
-
-
-def _rest(text: str, spans: list[Span]) -> str:
-    """Take out spans; of a run without a flagged word the first copy stays, as when a text is cleaned."""
-    parts: list[str] = []
-    place = length = 0
-    for span in spans:
-        part = text[place : span.first_end if span.kind is SpanKind.RUN else span.start]
-        parts.append(part)
-        place, length = span.end, length + len(part)
-        if length >= KEPT_TEXT:
-            break
-    parts.append(text[place : place + KEPT_TEXT])
-    rest = parts[0]
-    for part in parts[1:]:
-        rest += part.lstrip() if rest[-1:].isspace() or not rest else part
-    return rest[:KEPT_TEXT].strip()
+@lru_cache(maxsize=1)
+def _cleaner_of(rules: CleaningRules) -> Cleaner:
+    """Return a cleaner that takes out all that is found, also what would only be reported."""
+    return Cleaner(rules, dict.fromkeys(SpanKind, Action.REMOVE))
