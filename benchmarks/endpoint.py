@@ -1,13 +1,13 @@
 """Is a model behind an endpoint audited as it is in process, at the cost that was announced?
 
-    python benchmarks/endpoint.py                            # the packaged model, 2,000 tokens, about an hour
-    python benchmarks/endpoint.py FOLDER --planted FILE      # a folder whose planted token ids a JSON file
-    lists python benchmarks/endpoint.py --server http://localhost:8000/v1#NAME --tokenizer FOLDER   # one
-    that runs
+    python benchmarks/endpoint.py                          # the packaged model, 2,000 tokens
+    python benchmarks/endpoint.py FOLDER --planted FILE    # a folder whose planted token ids a JSON file lists
+    PYTHONPATH=FOLDER python benchmarks/infinity_server.py all-MiniLM-L6-v2 --port 8451 --name mini &
+    python benchmarks/endpoint.py --server http://127.0.0.1:8451/v1#mini    # behind a server that runs
 
-Without ``--server``, tests/support/embedding_server.py serves the model in a process of its own: a real
-server over HTTP, which truncates, counts tokens and answers 429 as it is told. The run is killed once, and
-continued.
+Without ``--server``, tests/support/embedding_server.py serves the model in a process of its own. Between the
+server and the run is tests/support/fault_proxy.py, which answers some requests with 429 and 500, drops some,
+and damages or loses some answers. The run is killed once, and continued.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,19 +32,26 @@ from stickytoken import EndpointOptions, detect, load_encoder, open_run
 from stickytoken.detection import Run
 from stickytoken.encoders.endpoint.rehearsal import estimate_cost
 from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.vocabulary.categories import categorize
 
-SERVER = Path(__file__).resolve().parents[1] / "tests" / "support" / "embedding_server.py"
+SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
+sys.path.append(str(SUPPORT))
+from fault_proxy import DAMAGED, HARMLESS, UNANSWERED, FaultProxy  # noqa: E402
+
 KEY = "sk-planted-benchmark-0123456789"
 PORT, SAMPLE, KILLED_AT = 8433, 2000, 0.3
 LIFT, ESTIMATE, SINGLE, OWN_LIMIT = 1e-3, 0.05, 10.0, 0.9
-PACE_TEXTS = 512
+FAULTY, FAULTS = 0.1, 100_000
+TURNS, PACE_TEXTS, ALONE_TEXTS, LATENCY = 3, 512, 48, 0.05
+WORDS = ("river", "stone", "letter", "garden", "copper", "window", "engine", "market")
 
 
 @contextmanager
 def serving(model: str) -> Iterator[str]:
     """Start a server of a model in a process of its own; yield the name of the model behind it."""
     process = subprocess.Popen(
-        [sys.executable, str(SERVER), model, "--port", str(PORT), "--name", "mini"], stdout=subprocess.PIPE
+        [sys.executable, str(SUPPORT / "embedding_server.py"), model, "--port", str(PORT), "--name", "mini"],
+        stdout=subprocess.PIPE,
     )
     try:
         assert process.stdout is not None
@@ -53,14 +62,34 @@ def serving(model: str) -> Iterator[str]:
         process.wait()
 
 
-def killed_once(name: str, tokenizer: str, out: Path, sample: int, texts: int) -> int:
-    """Start a detection in a process of its own, kill it in the middle, and return the answers that it "
-    "left."""
-    command = [sys.executable, "-m", "stickytoken", "detect", name, "--tokenizer", tokenizer, "--yes"]
-    command += ["--sample", str(sample), "--out", str(out), "--quiet"]
-    process = subprocess.Popen(command)
-    encoder: Any = load_encoder(name, tokenizer=tokenizer)
-    while process.poll() is None and len(encoder.endpoint.answers) < KILLED_AT * texts:
+def faults(seed: int = 0) -> Iterator[str | None]:
+    """Draw what happens to each request; refusals come in bursts."""
+    generator = random.Random(seed)
+    names = (*UNANSWERED, *DAMAGED, *HARMLESS)
+    for _ in range(FAULTS):
+        name = generator.choice(names) if generator.random() < FAULTY else None
+        yield from [name] * (5 if name == "429" else 1)
+
+
+def with_others(planted: list[int], model: str, count: int) -> list[int]:
+    """Put as many tokens beside planted ones, drawn at random."""
+    encoder = load_encoder(model, device="cpu")
+    rest = [token.id for token in categorize(encoder.tokenizer).available if token.id not in set(planted)]
+    return sorted([*planted, *random.Random(0).sample(rest, count)])
+
+
+def killed_once(name: str, given: argparse.Namespace, tokens: list[int] | None, out: Path) -> int:
+    """Start a detection in a process of its own, kill it in the middle, and return the answers it left."""
+    encoder: Any = load_encoder(name, tokenizer=given.tokenizer)
+    command = [sys.executable, "-m", "stickytoken", "detect", name, "--tokenizer", given.tokenizer, "--yes"]
+    chosen = ["--sample", str(given.sample)]
+    if tokens is not None:
+        entries = encoder.tokenizer.entries
+        listed = out.with_name("tokens.txt")
+        listed.write_text("\n".join(entries[token_id] for token_id in tokens) + "\n", encoding="utf-8")
+        chosen = ["--tokens", str(listed)]
+    process = subprocess.Popen([*command, *chosen, "--out", str(out), "--quiet"])
+    while process.poll() is None and len(encoder.endpoint.answers) < KILLED_AT * given.texts:
         time.sleep(0.5)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -82,44 +111,85 @@ def compared(run: Run, own: Run, planted: list[int]) -> list[Check]:
         )
     ]
     if planted:
-        sticky = {
-            name: set(each.sticky["token_id"]) & set(planted) for name, each in (("a", run), ("b", own))
-        }
+        behind, inside = (set(each.sticky["token_id"]) & set(planted) for each in (run, own))
         found.append(
             Check(
-                "planted rows",
+                f"{len(planted)} planted rows: sticky",
                 "as found in process",
-                f"{len(sticky['a'])} and {len(sticky['b'])} of {len(planted)}",
-                sticky["a"] == sticky["b"],
-                {"planted": len(planted)},
+                f"{len(behind)} and {len(inside)}",
+                behind == inside,
+                {"planted": len(planted), "behind": len(behind), "in_process": len(inside)},
             )
         )
     return found
 
 
-def paces(name: str, tokenizer: str) -> list[Check]:
-    """Compare texts per second with single calls, and with requests of the server's own size."""
-    texts = [f"the river number {k} is cold in winter" for k in range(3 * PACE_TEXTS)]
-    encoder: Any = load_encoder(name, tokenizer=tokenizer)
-    requester = encoder.endpoint._new_requester()
-    encoding, size = encoder.capabilities.encoding, encoder.capabilities.batch
+def paces(url: str, model: str, tokenizer: str, latency: float) -> list[Check]:
+    """Compare texts per second with single calls and with requests of the server's own size, by turns."""
+    proxy = FaultProxy(url, latency=latency)
+    generator = random.Random(latency)
 
-    def seconds(batches: list[list[str]]) -> float:
-        started = time.perf_counter()
-        for batch in batches:
-            requester.send(batch, encoding)
-        return (time.perf_counter() - started) / sum(map(len, batches))
+    def texts(count: int) -> list[str]:
+        return [f"{' '.join(generator.choices(WORDS, k=6))} {generator.random()}" for _ in range(count)]
 
-    alone = seconds([[text] for text in texts[: PACE_TEXTS // 8]])
-    whole = texts[PACE_TEXTS : 2 * PACE_TEXTS]
-    own = seconds([whole[start : start + size] for start in range(0, len(whole), size)])
-    started = time.perf_counter()
-    encoder.encode(texts[2 * PACE_TEXTS :])
-    ours = (time.perf_counter() - started) / PACE_TEXTS
-    detail = {"alone": 1 / alone, "own_limit": 1 / own, "ours": 1 / ours}
+    with proxy.running() as place:
+        encoder: Any = load_encoder(f"{place}#{model}", tokenizer=tokenizer)
+        requester = encoder.endpoint._new_requester()
+        encoding, size = encoder.capabilities.encoding, encoder.capabilities.batch
+
+        def requested(batches: list[list[str]]) -> None:
+            for batch in batches:
+                requester.send(batch, encoding)
+
+        def alone(chosen: list[str]) -> None:
+            requested([[text] for text in chosen])
+
+        def own(chosen: list[str]) -> None:
+            requested([chosen[start : start + size] for start in range(0, len(chosen), size)])
+
+        speeds: dict[str, list[float]] = {"alone": [], "own_limit": [], "ours": []}
+        ways = {"alone": (alone, ALONE_TEXTS), "own_limit": (own, PACE_TEXTS), "ours": (encoder.encode, PACE_TEXTS)}
+        for _ in range(TURNS):
+            for name, (way, count) in ways.items():
+                chosen = texts(count)
+                started = time.perf_counter()
+                way(chosen)
+                speeds[name].append(count / (time.perf_counter() - started))
+    middle = {name: statistics.median(values) for name, values in speeds.items()}
+    where = f"{1000 * latency:.0f} ms away" if latency else "on this machine"
     return [
-        Check(f"pace against {what}", f">= {bar:g} times", f"{other / ours:.2f}", other / ours >= bar, detail)
-        for what, other, bar in (("single calls", alone, SINGLE), ("full requests", own, OWN_LIMIT))
+        Check(
+            f"texts per second {where} against {what}",
+            f">= {bar:g} times",
+            f"{middle['ours'] / middle[other]:.2f} ({middle['ours']:.0f} and {middle[other]:.0f})",
+            middle["ours"] >= bar * middle[other],
+            {"latency": latency, **speeds},
+        )
+        for what, other, bar in (("single calls", "alone", SINGLE), ("full requests", "own_limit", OWN_LIMIT))
+    ]
+
+
+def paid(proxy: FaultProxy, estimate: Any, kept: int, idle: int) -> list[Check]:
+    """Compare what was sent with the estimate, and look for texts that were paid for twice."""
+    off = proxy.tokens / estimate.tokens - 1
+    twice = sum(count - 1 for count in proxy.delivered.values() if count > 1)
+    spoiled = sum(proxy.spoiled.values())
+    return [
+        Check(
+            "tokens that the server counted against the estimate",
+            f"within {ESTIMATE:.0%}",
+            f"{off:+.1%} ({proxy.tokens:,} and {estimate.tokens:,})",
+            abs(off) <= ESTIMATE,
+            {"estimated": estimate.tokens, "counted": proxy.tokens, "requests": proxy.requests},
+        ),
+        Check(
+            f"{sum(proxy.harmed.values()):,} harmed requests and a kill",
+            "no text answered twice but in flight and for checks",
+            f"{twice} of {len(proxy.delivered):,} ({kept:,} kept at the kill)",
+            twice <= 2 * 256 + 32 * 6,
+            {"harmed": dict(proxy.harmed), "twice": twice, "in_vain": spoiled, "kept": kept},
+        ),
+        Check("a finished run repeated", "sends nothing", f"{idle} requests", idle == 0, {}),
     ]
 
 
@@ -128,58 +198,48 @@ def holding_the_key(folder: Path) -> int:
     return sum(KEY.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-def measured(name: str, given: argparse.Namespace, work: Path) -> list[Check]:
+def measured(server: str, given: argparse.Namespace, work: Path) -> list[Check]:
     """Estimate, kill, continue, repeat and compare."""
-    encoder: Any = load_encoder(
-        name, tokenizer=given.tokenizer, endpoint=EndpointOptions(price_per_million=0.02)
-    )
-    estimate = estimate_cost(
-        encoder, lambda stand_in: detect(stand_in, sample=given.sample, out=work / "rehearsal")
-    )
-    kept = killed_once(name, given.tokenizer, work / "run", given.sample, estimate.texts)
-    spent = encoder.endpoint.spending.tokens
-    run = detect(encoder, sample=given.sample, out=work / "run")
-    lengths = encoder.endpoint.counted_by_server
-    paid_before = estimate.tokens * kept / max(1, estimate.texts)
-    sent = encoder.endpoint.spending.tokens - spent
-    texts = len(encoder.endpoint.answers)
-    off = abs(texts - estimate.texts) / texts
-    requests = encoder.endpoint.spending.requests
-    again = detect(encoder, sample=given.sample, out=work / "run")
-    idle = encoder.endpoint.spending.requests - requests
-    found = [
-        Check(
-            "estimate of texts against what was answered",
-            f"within {ESTIMATE:.0%}",
-            f"{off:.1%}",
-            off <= ESTIMATE,
-            {
-                "estimated": estimate.texts,
-                "answered": texts,
-                "tokens_after_the_kill": sent,
-                "tokens_before_it_about": round(paid_before),
-                "per_text": lengths(["a"]),
-            },
-        ),
-        Check("killed and continued", "nothing asked twice", f"{kept:,} kept", kept > 0, {"kept": kept}),
-        Check("a finished run repeated", "sends nothing", f"{idle} requests", idle == 0, {"run": str(again)}),
-    ]
-    if given.model is not None:
-        own = detect(
-            load_encoder(given.model, device="cpu"),
-            sample=given.sample,
-            settings=ProfileSettings(insertion="words"),  # type: ignore[arg-type]
-            out=work / "own",
+    url, _, model = server.partition("#")
+    planted: list[int] = [] if given.planted is None else _planted(given.planted)
+    tokens = None
+    if planted:
+        tokens = with_others(planted, given.model, given.sample)
+    sample = given.sample if tokens is None else None
+    # What is found out about a server is part of what is counted, and the estimate leaves it out.
+    proxy = FaultProxy(url)
+    with proxy.running() as place:
+        name = f"{place}#{model}"
+        options = EndpointOptions(price_per_million=0.02)
+        encoder: Any = load_encoder(name, tokenizer=given.tokenizer, endpoint=options)
+        proxy.tokens, proxy.requests = 0, 0
+        proxy.delivered.clear()
+        estimate = estimate_cost(
+            encoder,
+            lambda stand_in: detect(stand_in, tokens=tokens, sample=sample, out=work / "rehearsal"),
         )
-        planted = json.loads(given.planted.read_text("utf-8")) if given.planted else []
-        ids = planted["token_ids"] if isinstance(planted, dict) else planted
-        found += compared(open_run(run), own, [int(token_id) for token_id in ids])
+        given.texts = estimate.texts
+        proxy.behave(faults())
+        kept = killed_once(name, given, tokens, work / "run")
+        run = detect(encoder, tokens=tokens, sample=sample, out=work / "run")
+        before = proxy.requests
+        detect(encoder, tokens=tokens, sample=sample, out=work / "run")
+        found = paid(proxy, estimate, kept, proxy.requests - before)
+    if not given.alone:
+        settings: Any = ProfileSettings(insertion="words")  # type: ignore[arg-type]
+        local = load_encoder(given.model, device="cpu")
+        own = detect(local, tokens=tokens, sample=sample, settings=settings, out=work / "own")
+        found = [*compared(open_run(run), own, planted), *found]
+    for latency in (0.0, LATENCY):
+        found += paces(url, model, given.tokenizer, latency)
     holding = holding_the_key(work)
-    return [
-        *found,
-        *paces(name, given.tokenizer),
-        Check("files that hold the key", "none", str(holding), holding == 0, {}),
-    ]
+    return [*found, Check("files that hold the key", "none", str(holding), holding == 0, {})]
+
+
+def _planted(path: Path) -> list[int]:
+    listed = json.loads(path.read_text("utf-8"))
+    rows = listed.get("token_ids", listed.get("tokens", listed)) if isinstance(listed, dict) else listed
+    return [int(row["token_id"] if isinstance(row, dict) else row) for row in rows]
 
 
 def main() -> None:
@@ -189,24 +249,25 @@ def main() -> None:
     )
     parser.add_argument("model", nargs="?", default="all-MiniLM-L6-v2")
     parser.add_argument("--planted", type=Path, help="JSON with the ids of planted tokens")
-    parser.add_argument("--server", help="URL#NAME of a server that runs")
-    parser.add_argument("--tokenizer")
+    parser.add_argument("--server", help="URL#NAME of a server that runs, with the same model")
+    parser.add_argument("--alone", action="store_true", help="do not compare with the model in process")
+    parser.add_argument("--tokenizer", help="of the model; default: the model itself")
     parser.add_argument("--sample", type=int, default=SAMPLE)
+    parser.add_argument("--name", default="endpoint", help="of the file of results")
     parser.add_argument("--no-write", action="store_true")
     given = parser.parse_args()
+    given.tokenizer = given.tokenizer or given.model
     os.environ["STICKYTOKEN_API_KEY"] = KEY
     with tempfile.TemporaryDirectory() as folder:
         os.environ["STICKYTOKEN_CACHE"] = f"{folder}/cache"
         if given.server:
-            given.model = None
             checks = measured(given.server, given, Path(folder))
         else:
-            given.tokenizer = given.tokenizer or given.model
-            with serving(given.model) as name:
-                checks = measured(name, given, Path(folder))
+            with serving(given.model) as server:
+                checks = measured(server, given, Path(folder))
     show(checks, "A model behind an endpoint")
     if not given.no_write:
-        write(checks, "endpoint", "cpu", model=given.server or given.model, sample=given.sample)
+        write(checks, given.name, "cpu", model=given.model, server=given.server, sample=given.sample)
 
 
 if __name__ == "__main__":

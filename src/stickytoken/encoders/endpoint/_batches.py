@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-# Tokens in a request, at most: far below what servers take, and enough to use them fully.
-MOST_TOKENS = 16_384
 
-
-def cut_into_batches(texts: Sequence[str], lengths: Sequence[int], most_texts: int) -> list[list[str]]:
+def cut_into_batches(
+    texts: Sequence[str], lengths: Sequence[int], most_texts: int, most_tokens: int
+) -> list[list[str]]:
     """Cut distinct texts into requests of texts of similar length, which servers compute fastest.
 
     The requests depend on the texts alone, not on which of them were answered before: a run that is continued
@@ -19,12 +18,13 @@ def cut_into_batches(texts: Sequence[str], lengths: Sequence[int], most_texts: i
         texts: distinct texts.
         lengths: tokens of each.
         most_texts: largest number of texts in a request.
+        most_tokens: largest number of tokens in a request of several texts.
     """
     order = sorted(range(len(texts)), key=lambda place: (lengths[place], texts[place]))
     batches: list[list[str]] = []
     tokens = 0
     for place in order:
-        if not batches or len(batches[-1]) == most_texts or tokens + lengths[place] > MOST_TOKENS:
+        if not batches or len(batches[-1]) == most_texts or tokens + lengths[place] > most_tokens:
             batches.append([])
             tokens = 0
         batches[-1].append(texts[place])

@@ -23,6 +23,11 @@ SENTINELS = (
 """Texts whose vectors stand for the model: if they change, the model did."""
 
 _DECIMALS = 4
+# Tokens in a request: enough to use a server fully, and far below what servers take.
+_MOST_TOKENS = 16_384
+_LEAST_TOKENS = 256
+# Servers that compute on a slow machine answer large requests late. This is how long one may take.
+_REQUEST_SECONDS = 5.0
 
 
 class Long(StrEnum):
@@ -75,6 +80,12 @@ class Capabilities(BaseModel):
     def noise(self) -> float:
         """Standard deviation of a cosine from one call to the next, for whatever reason."""
         return max(self.call_noise, self.batch_noise)
+
+    @property
+    def most_tokens(self) -> int:
+        """Largest number of tokens to put into a request, so that it is answered well before its time-out."""
+        in_time = _REQUEST_SECONDS / max(self.token_seconds, _REQUEST_SECONDS / _MOST_TOKENS)
+        return max(_LEAST_TOKENS, int(in_time))
 
     @property
     def sentinel_vectors(self) -> NDArray[np.float32]:

@@ -98,7 +98,8 @@ class EndpointModel:
 
     def batches(self, asked: Sequence[str]) -> list[list[str]]:
         """Cut texts, prompts included, into requests."""
-        return cut_into_batches(asked, self.count(asked), self.capabilities.batch)
+        known = self.capabilities
+        return cut_into_batches(asked, self.count(asked), known.batch, known.most_tokens)
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Count the tokens of texts as the tokenizer does."""

@@ -199,12 +199,12 @@ class ProfileRecheck:
     def _measurements(self, tokens: Tokens) -> Measurements:
         run = MemoryRunner(self.encoder, self.progress)
         texts = replace(self._stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
-        stages = (self._stage, replace(texts, joining=Joining.WORDS), texts)
-        found = [
-            measurements(run(stage, own), len(self.plan.carriers))
-            for stage, own in zip(stages, tokens, strict=True)
-            if own
-        ]
+        ways = (
+            (self._stage, tokens.as_ids),
+            (texts, [replace(token, joining=Joining.WORDS) for token in tokens.written]),
+            (texts, [replace(token, joining=Joining.GLUED) for token in tokens.glued]),
+        )
+        found = [measurements(run(stage, own), len(self.plan.carriers)) for stage, own in ways if own]
         return reduce(together, found)
 
     def judged(self, tokens: Tokens, excluded: Iterable[int]) -> Rechecked:

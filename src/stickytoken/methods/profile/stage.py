@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.insertion import (
-    Joining,
-    Placement,
-    Probe,
-    Token,
-    copies_as_ids,
-    copies_as_text,
-)
+from stickytoken.insertion import Placement, Probe, Token, copies_as_ids, copies_as_text
 from stickytoken.measurement.stage import Measured
 from stickytoken.methods.panel import CarrierPanel, unit_vectors
 from stickytoken.methods.probes import Carrier, word_count
@@ -36,7 +29,6 @@ class ProfileStage:
         panel: the carriers without copies against the anchors.
         seed: seed of random placement.
         precision: precision of the model; None is its own.
-        joining: how copies are written as text, if not as the token says.
         counting: whether the copies that the tokenizer sees are counted.
     """
 
@@ -47,7 +39,6 @@ class ProfileStage:
     panel: CarrierPanel
     seed: int
     precision: Precision | None = None
-    joining: Joining = Joining.GLUED
     counting: bool = False
 
     @property
@@ -92,6 +83,5 @@ class ProfileStage:
             words = word_count(carrier) + added * np.arange(cell.copies)
             path = tuple(generator.integers(0, words + 1).tolist())
         if isinstance(carrier, str):
-            own = token if self.joining is Joining.GLUED else replace(token, joining=self.joining)
-            return copies_as_text(own, carrier, cell.placement, cell.copies, path)
+            return copies_as_text(token, carrier, cell.placement, cell.copies, path)
         return copies_as_ids(token, carrier, cell.placement, cell.copies, path)
