@@ -1,7 +1,7 @@
 """Is a model behind an endpoint audited as it is in process, at the cost that was announced?
 
     python benchmarks/endpoint.py                          # the packaged model, 2,000 tokens
-    python benchmarks/endpoint.py FOLDER --planted FILE    # a folder whose planted token ids a JSON file lists
+    python benchmarks/endpoint.py FOLDER --planted FILE    # a folder, and a JSON file of planted token ids
     PYTHONPATH=FOLDER python benchmarks/infinity_server.py all-MiniLM-L6-v2 --port 8451 --name mini &
     python benchmarks/endpoint.py --server http://127.0.0.1:8451/v1#mini    # behind a server that runs
 
@@ -148,7 +148,11 @@ def paces(url: str, model: str, tokenizer: str, latency: float) -> list[Check]:
             requested([chosen[start : start + size] for start in range(0, len(chosen), size)])
 
         speeds: dict[str, list[float]] = {"alone": [], "own_limit": [], "ours": []}
-        ways = {"alone": (alone, ALONE_TEXTS), "own_limit": (own, PACE_TEXTS), "ours": (encoder.encode, PACE_TEXTS)}
+        ways = {
+            "alone": (alone, ALONE_TEXTS),
+            "own_limit": (own, PACE_TEXTS),
+            "ours": (encoder.encode, PACE_TEXTS),
+        }
         for _ in range(TURNS):
             for name, (way, count) in ways.items():
                 chosen = texts(count)

@@ -1,6 +1,7 @@
 """Serve a model by infinity, the embedding server, without its command line.
 
-    pip install --no-deps --target FOLDER infinity-emb==0.0.78 prometheus-fastapi-instrumentator prometheus-client
+    pip install --no-deps --target FOLDER infinity-emb==0.0.78
+    pip install --no-deps --target FOLDER prometheus-fastapi-instrumentator prometheus-client
     PYTHONPATH=FOLDER python benchmarks/infinity_server.py all-MiniLM-L6-v2 --port 8451 --name mini
 
 Its command line wants an old typer and its extras an old transformers; the server itself runs with those of

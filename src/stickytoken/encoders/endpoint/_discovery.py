@@ -22,6 +22,7 @@ from stickytoken.encoders.endpoint._request import (
 from stickytoken.encoders.endpoint._sender import not_an_api, refusal
 from stickytoken.encoders.endpoint._speed import Sample, fitted_speed
 from stickytoken.encoders.endpoint._usage import Usage, usage_of
+from stickytoken.encoders.endpoint.cost import Spending
 from stickytoken.errors import ModelError
 
 MOST_TEXTS = 256
@@ -43,7 +44,9 @@ _LONGER = (
     "Der Fluss war im Winter so kalt, dass niemand freiwillig hineinging.",
 )
 _BUSY = frozenset({408, 409, 429, 503})
-_KEY_REFUSED = frozenset({401, 403, 404, 405})
+_FINAL = frozenset({401, 402, 403, 404, 405})
+# Tokens that a server may count for a text beside its own.
+_ROOM = 8
 
 
 @dataclass
@@ -54,18 +57,16 @@ class Conversation:
         requester: sends one.
         name: name of the model.
         count: counts the tokens of texts.
+        spending: counts what is sent.
         samples: size and time of every answered request.
-        requests: answered requests.
-        tokens: tokens in them.
         one_by_one: whether the server takes only one text in a request.
     """
 
     requester: Requester
     name: str
     count: Callable[[Sequence[str]], list[int]]
+    spending: Spending = field(default_factory=Spending)
     samples: list[Sample] = field(default_factory=list)
-    requests: int = 0
-    tokens: int = 0
     one_by_one: bool = False
 
     def ask(self, texts: Sequence[str], encoding: Encoding, attempts: int = _ATTEMPTS) -> Reply:
@@ -95,17 +96,23 @@ class Conversation:
             answer.
         """
         started, attempt, unreached = time.monotonic(), 0, 0
+        own = sum(self.count(texts))
+        reserved = own + _ROOM * len(texts)
         reply: Reply | None = None
         while reply is None:
+            self.spending.reserve(reserved)
             try:
                 reply = self.requester.send(texts, encoding)
             except WebPageError:
+                self.spending.failed(reserved, paid=False)
                 raise not_an_api(self.name) from None
             except RefusedError as error:
-                if error.status in _KEY_REFUSED:
+                self.spending.failed(reserved, paid=False)
+                if error.status in _FINAL:
                     raise refusal(self.name, error) from None
                 raise
             except TemporaryError as error:
+                self.spending.failed(reserved, error.paid)
                 attempt += error.status not in _BUSY
                 unreached += error.unreachable
                 pause = error.wait if error.wait is not None else _FIRST_PAUSE * 2 ** min(attempt, 4)
@@ -113,9 +120,7 @@ class Conversation:
                 if attempt >= attempts or unreached >= _UNREACHABLE_ATTEMPTS or late:
                     raise self._no_answer(error) from None
                 time.sleep(pause)
-        own = sum(self.count(texts))
-        self.requests += 1
-        self.tokens += own if reply.tokens is None else reply.tokens
+        self.spending.answered(reserved, own if reply.tokens is None else reply.tokens)
         self.samples.append(Sample(len(texts), own, reply.seconds))
         return reply
 
@@ -202,8 +207,8 @@ def discover(
         tokens_per_unit=usage.tokens_per_unit,
         request_seconds=speed.request,
         token_seconds=speed.token,
-        requests=conversation.requests,
-        tokens=conversation.tokens,
+        requests=conversation.spending.requests,
+        tokens=conversation.spending.tokens,
         sentinels=packed(first.vectors),
     )
 

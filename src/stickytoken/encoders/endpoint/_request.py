@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Literal
 
 import numpy as np
@@ -25,25 +26,53 @@ _SHOWN_REASON = 200
 _TEMPORARY = frozenset({408, 409, 429})
 _SERVER_FAULT = 500
 _MARKUP = b"<"
+# What OpenAI says with 429 where waiting does not help.
+_NO_CREDIT = b"insufficient_quota"
+_PAYMENT_REQUIRED = 402
+_ERROR_FIELDS = ("error", "message", "detail")
+
+
+class Failure(StrEnum):
+    """How a request failed."""
+
+    REFUSED = "refused"
+    """The server said that it cannot answer now."""
+    UNREACHED = "unreached"
+    """Nobody was there to take the request."""
+    LATE = "late"
+    """No answer within the time-out."""
+    LOST = "lost"
+    """The connection broke before the answer was whole."""
+    UNUSABLE = "unusable"
+    """An answer that is not what was asked for."""
 
 
 class TemporaryError(Exception):
     """No usable answer this time.
 
     Attributes:
+        failure: how the request failed.
         status: HTTP status, if there was one.
         wait: seconds after which the server wants to be asked again, if it said so.
     """
 
-    def __init__(self, reason: str, status: int | None = None, wait: float | None = None) -> None:
+    def __init__(
+        self, reason: str, failure: Failure, status: int | None = None, wait: float | None = None
+    ) -> None:
         super().__init__(reason)
+        self.failure = failure
         self.status = status
         self.wait = wait
 
     @property
     def unreachable(self) -> bool:
         """Whether nobody answered at all."""
-        return self.status is None and not isinstance(self.__cause__, UnusableAnswerError)
+        return self.failure in (Failure.UNREACHED, Failure.LATE, Failure.LOST)
+
+    @property
+    def paid(self) -> bool:
+        """Whether the server may have computed an answer, and count it."""
+        return self.failure in (Failure.LATE, Failure.LOST, Failure.UNUSABLE)
 
 
 class RefusedError(Exception):
@@ -116,27 +145,38 @@ class Requester:
         """
         options: dict[str, Any] = {} if self._dimensions is None else {"dimensions": self._dimensions}
         started = time.perf_counter()
+        content: bytes | TemporaryError | RefusedError
         try:
             raw = self._client.embeddings.with_raw_response.create(
                 model=self._model, input=list(texts), encoding_format=encoding, **options
             )
             content = raw.content
-        except self._sdk.APITimeoutError:
-            raise TemporaryError(f"no answer within {self._seconds:g} s") from None
-        except self._sdk.APIConnectionError as error:
-            raise TemporaryError(self._shown(str(error.__cause__ or error))) from None
-        except self._sdk.APIStatusError as error:
-            raise self._of_status(error.status_code, error.response.content, error.response.headers) from None
         except self._sdk.APIError as error:
-            raise TemporaryError(self._shown(str(error))) from None
+            content = self._explained(error)
+        if not isinstance(content, bytes):
+            # Raised out here, so that it does not carry the error of the SDK: servers repeat keys in theirs.
+            raise content
         seconds = time.perf_counter() - started
         if content.lstrip()[:1] == _MARKUP:
             raise WebPageError
         try:
             vectors, tokens = read_answer(content, len(texts))
         except UnusableAnswerError as error:
-            raise TemporaryError(self._shown(str(error))) from error
+            raise TemporaryError(self._shown(_refused_in(content) or str(error)), Failure.UNUSABLE) from None
         return Reply(vectors, tokens, seconds)
+
+    def _explained(self, error: Any) -> TemporaryError | RefusedError:
+        """Turn an error of the SDK into one that says whether to ask again."""
+        if isinstance(error, self._sdk.APITimeoutError):
+            if type(error.__cause__).__name__ == "ConnectTimeout":
+                return TemporaryError("no connection in time", Failure.UNREACHED)
+            return TemporaryError(f"no answer within {self._seconds:g} s", Failure.LATE)
+        if isinstance(error, self._sdk.APIStatusError):
+            return self._of_status(error.status_code, error.response.content, error.response.headers)
+        reason = self._shown(str(error.__cause__ or error))
+        return TemporaryError(
+            reason, Failure.UNREACHED if type(error.__cause__).__name__ == "ConnectError" else Failure.LOST
+        )
 
     def _of_status(
         self, status: int, body: bytes, headers: Mapping[str, str]
@@ -144,7 +184,9 @@ class Requester:
         said = self._shown(_message(body))
         reason = f"HTTP {status}, {said}" if said else f"HTTP {status}"
         if status in _TEMPORARY or status >= _SERVER_FAULT:
-            return TemporaryError(reason, status, _wait(headers))
+            if _NO_CREDIT in body:
+                return RefusedError(reason, _PAYMENT_REQUIRED)
+            return TemporaryError(reason, Failure.REFUSED, status, _wait(headers))
         return RefusedError(reason, status)
 
     def _shown(self, text: str) -> str:
@@ -161,10 +203,20 @@ def _message(body: bytes) -> str:
         found = json.loads(body)
     except (ValueError, RecursionError):
         return body.decode("utf-8", "replace")
-    for name in ("error", "message", "detail"):
+    for name in _ERROR_FIELDS:
         if isinstance(found, dict) and name in found:
             found = found[name]
     return found if isinstance(found, str) else json.dumps(found)
+
+
+def _refused_in(content: bytes) -> str | None:
+    """Return what an error says that came with status 200; None for anything else."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    named = isinstance(found, dict) and any(name in found for name in _ERROR_FIELDS)
+    return _message(content) if named else None
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import html
+import json
 import os
-from urllib.parse import quote
+import re
+from collections.abc import Iterator
+from urllib.parse import quote, quote_plus
 
 from stickytoken.encoders.endpoint.address import Address
 from stickytoken.errors import ModelError
 
-# Shorter values would remove ordinary words from messages.
+# Shorter values are removed as whole words only: they occur within others.
 _SHORTEST_REMOVED = 6
 
 
@@ -35,12 +40,21 @@ class Secret:
         return self._value
 
     def removed_from(self, text: str) -> str:
-        """Replace the key in a text: servers repeat it in their messages."""
-        if len(self._value) < _SHORTEST_REMOVED:
-            return text
-        for spelling in (self._value, quote(self._value, safe="")):
-            text = text.replace(spelling, "[key]")
+        """Replace the key in a text, however it is written: servers repeat it in their messages."""
+        for spelling in filter(None, dict.fromkeys(self._spellings())):
+            pattern = re.escape(spelling)
+            if len(spelling) < _SHORTEST_REMOVED:
+                pattern = rf"(?<!\w){pattern}(?!\w)"
+            text = re.sub(pattern, "[key]", text)
         return text
+
+    def _spellings(self) -> Iterator[str]:
+        yield self._value
+        yield quote(self._value, safe="")
+        yield quote_plus(self._value)
+        yield json.dumps(self._value)[1:-1]
+        yield html.escape(self._value)
+        yield base64.b64encode(self._value.encode()).decode("ascii")
 
 
 def key_of(address: Address) -> Secret:

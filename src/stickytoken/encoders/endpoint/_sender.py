@@ -10,12 +10,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from stickytoken.encoders.endpoint._rate import Concurrency
 from stickytoken.encoders.endpoint._request import (
     Encoding,
+    Failure,
     RefusedError,
     Reply,
     Requester,
@@ -32,9 +33,30 @@ _POLL = 0.2
 _TOO_MANY = frozenset({429, 503})
 _WRONG_KEY = frozenset({401, 403})
 _NOT_FOUND = frozenset({404, 405})
+_NO_CREDIT = frozenset({402})
+_FINAL = _WRONG_KEY | _NOT_FOUND | _NO_CREDIT
 
-Received = Callable[[Sequence[str], Reply], None]
 Outcome = Reply | Exception
+
+
+class Recipient(Protocol):
+    """Allows requests, and takes what becomes of them; always called in the thread that sends them all."""
+
+    def allow(self, texts: Sequence[str]) -> float:
+        """Reserve the tokens of a request, and return them; raise where it must not be sent."""
+        ...
+
+    def received(self, texts: Sequence[str], reply: Reply, reserved: float) -> None:
+        """Take the answer of a request."""
+        ...
+
+    def failed(self, reserved: float, paid: bool) -> None:
+        """Note a request without a usable answer, which the server may count all the same."""
+        ...
+
+    def refused(self, text: str, reason: str) -> bool:
+        """Take a text that the server refuses; return False where that ends everything."""
+        ...
 
 
 @dataclass(order=True)
@@ -45,6 +67,7 @@ class _Batch:
         due: when it may be sent, on the monotonic clock.
         number: keeps the order among those that are due.
         texts: its texts.
+        reserved: tokens that it may cost.
         attempts: how often it failed.
         failing_since: when it first failed.
     """
@@ -52,6 +75,7 @@ class _Batch:
     due: float
     number: int
     texts: Sequence[str] = field(compare=False)
+    reserved: float = field(default=0.0, compare=False)
     attempts: int = field(default=0, compare=False)
     failing_since: float | None = field(default=None, compare=False)
 
@@ -81,28 +105,18 @@ class Sender:
         self._pauses = random.SystemRandom()
         self._numbers = itertools.count()
 
-    def send_all(
-        self,
-        batches: Sequence[Sequence[str]],
-        encoding: Encoding,
-        received: Received,
-        allowed: Callable[[Sequence[str]], None] | None = None,
-        refused: Callable[[str, str], None] | None = None,
-    ) -> None:
+    def send_all(self, batches: Sequence[Sequence[str]], encoding: Encoding, recipient: Recipient) -> None:
         """Send all requests.
 
         Args:
             batches: texts of each request.
             encoding: form of the vectors.
-            received: called in this thread with the texts and the answer of each request.
-            allowed: called before a request is sent; it raises where it must not be.
-            refused: called with a text that the server does not take, and the reason; without it that is an
-                error.
+            recipient: allows each request, and takes what becomes of it.
 
         Raises:
             ModelError: the server refuses the key, the model or the URL, or stays out of reach.
         """
-        work = _Work(self._requester, encoding, received)
+        work = _Work(self._requester, encoding, recipient)
         ready = deque(_Batch(0.0, next(self._numbers), texts) for texts in batches)
         later: list[_Batch] = []
         try:
@@ -111,12 +125,11 @@ class Sender:
                 while later and later[0].due <= now:
                     ready.appendleft(heapq.heappop(later))
                 while ready and len(work.running) < self._rate.limit:
-                    if allowed is not None:
-                        allowed(ready[0].texts)
+                    ready[0].reserved = recipient.allow(ready[0].texts)
                     work.start(ready.popleft())
                 wait = min(_POLL, max(0.0, later[0].due - now)) if later else _POLL
                 for batch, outcome in work.finished(wait):
-                    self._handle(batch, outcome, ready, later, refused)
+                    self._handle(batch, outcome, ready, later, recipient)
         finally:
             work.settle()
 
@@ -126,20 +139,18 @@ class Sender:
         outcome: Outcome,
         ready: deque[_Batch],
         later: list[_Batch],
-        refused: Callable[[str, str], None] | None,
+        recipient: Recipient,
     ) -> None:
         if isinstance(outcome, Reply):
             self._rate.answered(len(batch.texts), time.monotonic())
             return
         if isinstance(outcome, RefusedError):
-            self._split(batch, outcome, ready, refused)
+            self._take_apart(batch, outcome, ready, recipient)
             return
-        if isinstance(outcome, WebPageError):
-            raise not_an_api(self._name)
         if not isinstance(outcome, TemporaryError):
             raise outcome
         now = time.monotonic()
-        if outcome.status in _TOO_MANY:
+        if outcome.status in _TOO_MANY or outcome.failure is Failure.LATE:
             self._rate.refused(now)
         batch.attempts += 1
         batch.failing_since = batch.failing_since or now
@@ -148,6 +159,9 @@ class Sender:
             raise self._given_up(batch, outcome)
         if pause >= 1:
             self._waits(str(outcome), pause)
+        if outcome.failure is Failure.LATE and len(batch.texts) > 1:  # fewer texts are answered sooner
+            ready.extendleft(self._halves(batch))
+            return
         if outcome.status in _TOO_MANY:  # what else waits would be refused as well
             for other in (*ready, *later):
                 other.due = max(other.due, now + pause)
@@ -164,22 +178,23 @@ class Sender:
             return asked + self._pauses.uniform(0.0, 0.1 * min(asked, most) + 0.01)
         return self._pauses.uniform(most / 2, most)
 
-    def _split(
-        self,
-        batch: _Batch,
-        refusing: RefusedError,
-        ready: deque[_Batch],
-        refused: Callable[[str, str], None] | None,
+    def _take_apart(
+        self, batch: _Batch, refusing: RefusedError, ready: deque[_Batch], recipient: Recipient
     ) -> None:
         """Send a refused request in halves, until it is a single text that the server does not take."""
-        if refusing.status in _WRONG_KEY | _NOT_FOUND or refused is None:
+        if refusing.status in _FINAL:
             raise refusal(self._name, refusing)
-        if len(batch.texts) == 1:
-            refused(batch.texts[0], str(refusing))
-            return
+        if len(batch.texts) > 1:
+            ready.extendleft(self._halves(batch))
+        elif not recipient.refused(batch.texts[0], str(refusing)):
+            raise refusal(self._name, refusing)
+
+    def _halves(self, batch: _Batch) -> list[_Batch]:
         middle = len(batch.texts) // 2
-        for texts in (batch.texts[middle:], batch.texts[:middle]):
-            ready.appendleft(_Batch(0.0, next(self._numbers), texts))
+        return [
+            replace(batch, due=0.0, number=next(self._numbers), texts=texts)
+            for texts in (batch.texts[middle:], batch.texts[:middle])
+        ]
 
     def _given_up(self, batch: _Batch, last: TemporaryError) -> StickyTokenError:
         if batch.attempts == 1 and last.wait is not None:
@@ -195,10 +210,10 @@ class Sender:
 class _Work:
     """The requests in flight, each in a thread that no exit waits for."""
 
-    def __init__(self, requester: Requester, encoding: Encoding, received: Received) -> None:
+    def __init__(self, requester: Requester, encoding: Encoding, recipient: Recipient) -> None:
         self._requester = requester
         self._encoding = encoding
-        self._received = received
+        self._recipient = recipient
         self._outcomes: queue.SimpleQueue[tuple[_Batch, Outcome]] = queue.SimpleQueue()
         self.running: dict[int, _Batch] = {}
 
@@ -221,7 +236,9 @@ class _Work:
         for batch, outcome in found:
             self.running.pop(batch.number)
             if isinstance(outcome, Reply):
-                self._received(batch.texts, outcome)
+                self._recipient.received(batch.texts, outcome, batch.reserved)
+            else:
+                self._recipient.failed(batch.reserved, isinstance(outcome, TemporaryError) and outcome.paid)
         return found
 
     def settle(self) -> None:
@@ -234,6 +251,8 @@ class _Work:
         outcome: Any
         try:
             outcome = self._requester.send(batch.texts, self._encoding)
+        except WebPageError:  # of a server in maintenance
+            outcome = TemporaryError("a web page in place of an answer", Failure.REFUSED)
         except Exception as error:  # noqa: BLE001 - handed to the thread that waits, which raises it
             outcome = error
         self._outcomes.put((batch, outcome))
@@ -243,11 +262,15 @@ def refusal(name: str, refused: RefusedError) -> ModelError:
     """Say what to do about a request that the server will never answer."""
     if refused.status in _WRONG_KEY:
         return ModelError(f"{name}: the server refuses the key ({refused}): set the right one")
+    if refused.status in _NO_CREDIT:
+        return ModelError(
+            f"{name}: the account has no credit left ({refused}): add some; what was answered is kept, and "
+            "the same command continues from there"
+        )
     if refused.status in _NOT_FOUND:
         return ModelError(
             f"{name}: the server knows no such model or path ({refused}): check the name of the model, and "
-            "the "
-            "URL, which usually ends in /v1"
+            "the URL, which usually ends in /v1"
         )
     return ModelError(f"{name}: the server refuses the request ({refused}): check the model and the options")
 

@@ -13,14 +13,17 @@ class CostLimitError(RunError):
 
 @dataclass
 class Spending:
-    """Requests that were answered in this process.
+    """What requests of this process cost.
+
+    A request is reserved before it is sent, each time. Then it is answered, or it has failed.
 
     Attributes:
         price_per_million: price of a million tokens; None is unknown.
         limit: largest sum; None is any.
         requests: answered requests.
-        tokens: tokens in them, as the server counts them.
+        tokens: tokens that were paid for, as the server counts them.
         pending: estimated tokens of requests in flight.
+        excess: how many times more the server counted than was estimated, at most.
     """
 
     price_per_million: float | None = None
@@ -28,13 +31,14 @@ class Spending:
     requests: int = 0
     tokens: int = 0
     pending: float = 0.0
+    excess: float = 1.0
 
     @property
     def cost(self) -> float | None:
         """Price of the tokens; None without a price."""
         return price(self.tokens, self.price_per_million)
 
-    def allow(self, tokens: float) -> None:
+    def reserve(self, tokens: float) -> None:
         """Count a request that is about to be sent.
 
         Args:
@@ -44,26 +48,37 @@ class Spending:
             CostLimitError: it might exceed the limit.
         """
         if self.limit is not None:
-            cost = price(self.tokens + self.pending + tokens, self.price_per_million)
+            cost = price(self.tokens + (self.pending + tokens) * self.excess, self.price_per_million)
             if cost is not None and cost > self.limit:
                 raise CostLimitError(
                     f"stopped at the largest sum of {self.limit:g}: {self.requests:,} requests with "
                     f"{self.tokens:,} tokens cost {self.cost or 0.0:.4g}; what they answered is kept, and "
-                    "the "
-                    "same command continues from there"
+                    "the same command continues from there"
                 )
         self.pending += tokens
 
-    def answered(self, estimated: float, tokens: int) -> None:
+    def answered(self, reserved: float, tokens: int) -> None:
         """Count an answered request.
 
         Args:
-            estimated: what `allow` was told.
+            reserved: what `reserve` was told.
             tokens: what it was.
         """
         self.requests += 1
-        self.pending = max(0.0, self.pending - estimated)
+        self.pending -= reserved
         self.tokens += tokens
+        self.excess = max(self.excess, tokens / max(1.0, reserved))
+
+    def failed(self, reserved: float, paid: bool) -> None:
+        """Count a request without a usable answer.
+
+        Args:
+            reserved: what `reserve` was told.
+            paid: whether the server may have computed an answer.
+        """
+        self.pending -= reserved
+        if paid:
+            self.tokens += round(reserved)
 
 
 def price(tokens: float, price_per_million: float | None) -> float | None:

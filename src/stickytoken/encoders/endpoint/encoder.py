@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,8 @@ from stickytoken.encoders.endpoint._answers import Answers, answers_folder
 from stickytoken.encoders.endpoint._batches import cut_into_batches, unanswered
 from stickytoken.encoders.endpoint._capabilities import SENTINELS, Capabilities
 from stickytoken.encoders.endpoint._discovery import Conversation, discover
-from stickytoken.encoders.endpoint._request import Reply, Requester
+from stickytoken.encoders.endpoint._recipient import CountingRecipient, Keep
+from stickytoken.encoders.endpoint._request import Requester
 from stickytoken.encoders.endpoint._secret import key_of
 from stickytoken.encoders.endpoint._sender import Sender
 from stickytoken.encoders.endpoint._speed import Speed
@@ -117,35 +118,32 @@ class EndpointModel:
 
     def _sent(self, batches: Sequence[Sequence[str]]) -> dict[str, NDArray[np.float32]]:
         found: dict[str, NDArray[np.float32]] = {}
-        estimates: dict[str, float] = {}  # by the first text of a request
 
-        def allowed(texts: Sequence[str]) -> None:
-            if texts[0] not in estimates:  # else it is sent again
-                tokens = self.counted_by_server(texts)
-                self.spending.allow(tokens)
-                estimates[texts[0]] = tokens
-
-        def received(texts: Sequence[str], reply: Reply) -> None:
-            self.spending.answered(estimates.pop(texts[0], 0.0), self._tokens_of(texts, reply))
-            self._require_dimension(reply.vectors, texts)
-            keep(dict(zip(texts, reply.vectors, strict=True)))
-
-        def refused(text: str, reason: str) -> None:
-            self.refused[text] = reason
-            keep({text: np.zeros(self.capabilities.dimension, np.float32)})
-
-        def keep(vectors: dict[str, NDArray[np.float32]]) -> None:
+        def keep(vectors: Mapping[str, NDArray[np.float32]]) -> None:
+            self._require_dimension(vectors)
             self.answers.keep(vectors)
             found.update(vectors)
 
-        sender = self._connected()
+        def without_vector(text: str, reason: str) -> None:
+            self.refused[text] = reason
+            keep({text: np.zeros(self.capabilities.dimension, np.float32)})
+
+        sender, recipient = self._connected(), self._recipient(keep, without_vector)
         while batches:
             if self._unchecked >= _CHECKED_EVERY:
                 self._require_same_model()
             part, batches = batches[:_CHECKED_EVERY], batches[_CHECKED_EVERY:]
-            sender.send_all(part, self.capabilities.encoding, received, allowed, refused)
+            sender.send_all(part, self.capabilities.encoding, recipient)
             self._unchecked += len(part)
         return found
+
+    def _recipient(
+        self, keep: Keep, without_vector: Callable[[str, str], None] | None = None
+    ) -> CountingRecipient:
+        known = self.capabilities
+        return CountingRecipient(
+            self.spending, self.counted_by_server, known.counts_tokens, keep, without_vector
+        )
 
     def _connected(self) -> Sender:
         if self._sender is None:
@@ -171,11 +169,9 @@ class EndpointModel:
 
     def _discovered(self, max_length: int | None) -> Capabilities:
         self._requester = self._new_requester()
-        conversation = Conversation(self._requester, self.name, self.count)
+        conversation = Conversation(self._requester, self.name, self.count, self.spending)
         candidates = isinstance(self.tokenizer, CandidateVocabulary)
         found = discover(conversation, max_length, self.options.dimensions, not candidates)
-        self.spending.requests += conversation.requests
-        self.spending.tokens += conversation.tokens
         self.answers.note(self._noted, found.model_dump_json())
         self._unchecked = 0
         return found
@@ -187,14 +183,9 @@ class EndpointModel:
             ModelError: another model answers under this name.
         """
         found: dict[str, NDArray[np.float32]] = {}
-
-        def received(texts: Sequence[str], reply: Reply) -> None:
-            self.spending.answered(0.0, self._tokens_of(texts, reply))
-            found.update(zip(texts, reply.vectors, strict=True))
-
         size = self.capabilities.batch
         batches = [SENTINELS[start : start + size] for start in range(0, len(SENTINELS), size)]
-        self._connected().send_all(batches, self.capabilities.encoding, received)
+        self._connected().send_all(batches, self.capabilities.encoding, self._recipient(found.update))
         least = self.capabilities.drift([found[text] for text in SENTINELS])
         if least is not None:
             raise ModelError(
@@ -204,19 +195,13 @@ class EndpointModel:
             )
         self._unchecked = 0
 
-    def _tokens_of(self, texts: Sequence[str], reply: Reply) -> int:
-        """Tokens of an answered request: what the server counts, if it counts tokens."""
-        if reply.tokens is not None and self.capabilities.counts_tokens:
-            return reply.tokens
-        return round(self.counted_by_server(texts))
-
-    def _require_dimension(self, vectors: NDArray[np.float32], texts: Sequence[str]) -> None:
-        if vectors.shape[1] != self.capabilities.dimension:
-            raise EncodingError(
-                f"{self.name}: the vector of the text {shown(texts[0])} has {vectors.shape[1]} components, "
-                "and "
-                f"those before it had {self.capabilities.dimension}: another model answers under this name"
-            )
+    def _require_dimension(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
+        for text, vector in vectors.items():
+            if len(vector) != self.capabilities.dimension:
+                raise EncodingError(
+                    f"{self.name}: the vector of the text {shown(text)} has {len(vector)} components, and "
+                    f"those before it had {self.capabilities.dimension}: another model answers under this name"
+                )
 
 
 class EndpointEncoder(TextEncoder):
