@@ -87,7 +87,7 @@ def prepared(encoder: EndpointEncoder) -> Encoder:
 
 @contextmanager
 def announced(
-    encoder: Encoder, loading: LoadingOptions, measurement: Callable[[Any, Path], object]
+    encoder: Encoder | None, loading: LoadingOptions, measurement: Callable[[Any, Path], object]
 ) -> Iterator[ProgressCallback]:
     """Yield a callback for progress; of an endpoint, show what will be sent before the first request.
 
@@ -95,7 +95,7 @@ def announced(
     on this machine without a price.
 
     Args:
-        encoder: the model.
+        encoder: the model; None where there is none to ask.
         loading: with the price.
         measurement: goes through the measurement with the encoder that it is given; writes to the folder.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import IdEncoder
+from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Joining, Placement, Token, place_as_text
 from stickytoken.methods.probes import KeyedPaths
@@ -62,7 +62,7 @@ class RepairAnswer:
         return self.lines[name][self.counts.index(self.question.copies)]
 
 
-def measure_repair(original: IdEncoder, repaired: IdEncoder, question: RepairQuestion) -> RepairAnswer:
+def measure_repair(original: IdReader, repaired: IdReader, question: RepairQuestion) -> RepairAnswer:
     """Write the copies into sentence B as words, and compare it with sentence A in both models.
 
     Args:
@@ -107,7 +107,7 @@ def measure_repair(original: IdEncoder, repaired: IdEncoder, question: RepairQue
     )
 
 
-def _similarities(encoder: IdEncoder, anchor: str, texts: Sequence[str]) -> list[float]:
+def _similarities(encoder: IdReader, anchor: str, texts: Sequence[str]) -> list[float]:
     vectors: NDArray[np.float64] = encoder.encode([anchor, *texts]).astype(np.float64)
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return [float(value) for value in units[1:] @ units[0]]

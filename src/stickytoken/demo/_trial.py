@@ -9,7 +9,7 @@ from string import ascii_uppercase
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import IdEncoder
+from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Token, TokenizedText, copies_as_ids
 from stickytoken.methods.probes import KeyedPaths
@@ -113,7 +113,7 @@ class Answer:
         return self.trial.counts.index(self.trial.question.copies)
 
 
-def plan_trial(encoder: IdEncoder, question: Question) -> Trial:
+def plan_trial(encoder: IdReader, question: Question) -> Trial:
     """Insert the copies, at the same places for every token.
 
     Args:
@@ -156,7 +156,7 @@ def plan_trial(encoder: IdEncoder, question: Question) -> Trial:
     )
 
 
-def measure_trial(encoder: IdEncoder, trial: Trial) -> Answer:
+def measure_trial(encoder: IdReader, trial: Trial) -> Answer:
     """Encode everything in one call and compare.
 
     Raises:
@@ -179,7 +179,7 @@ def measure_trial(encoder: IdEncoder, trial: Trial) -> Answer:
 
 
 def _require_room(
-    encoder: IdEncoder, question: Question, carrier: TokenizedText, anchor: TokenizedText, room: Sequence[int]
+    encoder: IdReader, question: Question, carrier: TokenizedText, anchor: TokenizedText, room: Sequence[int]
 ) -> None:
     longest = encoder.max_length
     if 0 not in room or not encoder.fits(anchor.ids):
@@ -196,7 +196,7 @@ def _require_room(
         )
 
 
-def _fits(encoder: IdEncoder, text: TokenizedText, question: Question, copies: int | None = None) -> bool:
+def _fits(encoder: IdReader, text: TokenizedText, question: Question, copies: int | None = None) -> bool:
     count = question.copies if copies is None else copies
     return encoder.fits((*text.ids, *(question.token.id,) * count))
 

@@ -13,7 +13,7 @@ from stickytoken.detection.run import Run
 from stickytoken.detection.run_model import model_difference
 from stickytoken.detection.schema import RunRecord
 from stickytoken.detection.token_evidence import Reopened, reopen
-from stickytoken.encoders.protocol import IdEncoder
+from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token
 from stickytoken.measurement.identity import differences
@@ -32,7 +32,7 @@ class SharedModel:
         encoder: the model.
     """
 
-    def __init__(self, encoder: IdEncoder) -> None:
+    def __init__(self, encoder: IdReader) -> None:
         self._encoder = encoder
         self._identity = encoder.identity  # once: nobody changes the model of a server
         # Reentrant: a run is reopened within calls that already hold the lock.
@@ -48,7 +48,7 @@ class SharedModel:
         return self._encoder.name
 
     @contextmanager
-    def encoder(self) -> Iterator[IdEncoder]:
+    def encoder(self) -> Iterator[IdReader]:
         """Hold the model exclusively: neither it nor its tokenizer is thread-safe."""
         with self._lock:
             yield self._encoder

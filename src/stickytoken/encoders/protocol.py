@@ -120,16 +120,8 @@ class WordEncoder(Encoder, Protocol):
 
 
 @runtime_checkable
-class IdEncoder(WordEncoder, Protocol):
+class IdReader(WordEncoder, Protocol):
     """An encoder that also reads token ids."""
-
-    def at(self, precision: Precision | None) -> IdEncoder:
-        """Return an encoder of the same model with faster, less exact arithmetic; None returns itself.
-
-        Raises:
-            InputError: The device or the model does not support the precision.
-        """
-        ...
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Encode lists of content ids; the special tokens of the template are added.
@@ -147,9 +139,26 @@ class IdEncoder(WordEncoder, Protocol):
         ...
 
 
+@runtime_checkable
+class IdEncoder(IdReader, Protocol):
+    """An encoder whose model computes here, and so at other precisions."""
+
+    def at(self, precision: Precision | None) -> IdEncoder:
+        """Return an encoder of the same model with faster, less exact arithmetic; None returns itself.
+
+        Raises:
+            InputError: The device or the model does not support the precision.
+        """
+        ...
+
+
 _TEXT_PARTS = tuple(part for part in vars(Encoder) if not part.startswith("_"))
 _WORD_PARTS = tuple(part for part in vars(WordEncoder) if not part.startswith("_"))
-_ID_PARTS = _WORD_PARTS + tuple(part for part in vars(IdEncoder) if not part.startswith("_"))
+_ID_PARTS = (
+    *_WORD_PARTS,
+    *(part for kind in (IdReader, IdEncoder) for part in vars(kind) if not part.startswith("_")),
+)
+_BEHIND_ENDPOINT = "endpoint"
 
 
 def is_encoder(model: object) -> TypeGuard[Encoder]:
@@ -194,6 +203,11 @@ def require_ids(encoder: Encoder, purpose: str, instead: str | None = None) -> I
     """
     if reads_ids(encoder):
         return encoder
+    if encoder.device == _BEHIND_ENDPOINT:
+        raise ModelError(
+            f"{purpose} needs the model itself, and {encoder.name} is behind an endpoint, which gives only "
+            f"vectors of texts: {instead or 'pass a model that is on this machine'}"
+        )
     missing = ", ".join(part for part in _ID_PARTS if not _has(encoder, part))
     advice = "pass a SentenceTransformer or the name of a model"
     raise ModelError(

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 _VERSION = 1
+_CLEANER = "its tokens can be removed from documents with stickytoken clean"
 # Ordinary tokens that new rows are compared with before one is chosen.
 _ORDINARY = 64
 
@@ -105,7 +106,7 @@ def repair(
     opened = open_run(run)
     require_place(place)
     chosen = chosen_task(task)
-    loaded = require_ids(encoder_for(encoder, opened, "repair"), "repair")
+    loaded = require_ids(encoder_for(encoder, opened, "repair"), "repair", _CLEANER)
     model, source = repairable(loaded)
     if place.resolve() == source.resolve() or source.resolve() in place.resolve().parents:
         raise RunError(f"{place} lies in the folder of the model: choose another folder")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.encoders.content_limit import content_limit
-from stickytoken.encoders.protocol import IdEncoder
+from stickytoken.encoders.protocol import IdReader
 from stickytoken.hashing import digest
 from stickytoken.measurement.progress import Progress, ProgressCallback
 from stickytoken.methods.panel import unit_vectors
@@ -41,7 +41,7 @@ class EffectPass:
     """
 
     kind: Effect
-    encoder: IdEncoder
+    encoder: IdReader
     effects: TokenEffects | None
     texts: Texts
     identity: str

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import IdEncoder
+from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError
 from stickytoken.hashing import digest
 from stickytoken.methods.panel import unit_vectors
@@ -87,7 +87,7 @@ def panel_texts(sample: Sequence[str], own: Sequence[str] | None, source: str, n
     return Texts(queries, tuple(sample[drawn : drawn + REFERENCE]), f"the first words of {drawn} documents")
 
 
-def encoded_panel(texts: Texts, encoder: IdEncoder, limit: int | None) -> Panel:
+def encoded_panel(texts: Texts, encoder: IdReader, limit: int | None) -> Panel:
     """Encode a panel.
 
     Raises:

@@ -14,8 +14,9 @@ from stickytoken.corpora import load_sentences
 from stickytoken.corpora.choice import SentenceSource
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_model import encoder_for
+from stickytoken.encoders.decoded import as_id_reader
 from stickytoken.encoders.loading.load import AnyModel
-from stickytoken.encoders.protocol import IdEncoder, require_ids
+from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError
 from stickytoken.hashing import digest
 from stickytoken.measurement.default_folder import folder_name
@@ -178,7 +179,7 @@ class _Work:
     rules: CleaningRules
     collection: Collection
     options: ScanOptions
-    encoder: IdEncoder | None
+    encoder: IdReader | None
     effects: TokenEffects | None
     own: tuple[tuple[str, ...] | None, str]
     progress: ProgressCallback
@@ -206,7 +207,7 @@ class _Work:
         if options.queries is not None:
             queries = load_sentences(options.queries)
             own = queries.sample(min(len(queries), MOST_QUERIES), _SEED), queries.source
-        reading = require_ids(encoder_for(encoder, run, "scan"), "an effect")
+        reading = as_id_reader(encoder_for(encoder, run, "scan"), "an effect")
         return cls(run, rules, collection, options, reading, effects, own, progress)
 
     def record(self) -> ScanRecord:

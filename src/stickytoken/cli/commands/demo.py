@@ -92,12 +92,12 @@ def _context(encoder: Encoder, library: RunLibrary, repair: Repair | None) -> Co
     from stickytoken.corpora import load_sentences
     from stickytoken.demo.context import make_context
     from stickytoken.demo.shared_model import SharedModel
+    from stickytoken.encoders.decoded import as_id_reader
     from stickytoken.encoders.loading.load import loaded_like
-    from stickytoken.encoders.protocol import require_ids
 
-    shared, repaired = SharedModel(require_ids(encoder, "demo")), None
+    shared, repaired = SharedModel(as_id_reader(encoder, "demo")), None
     if repair is not None and shared.was_repaired(repair.record):
-        repaired = SharedModel(require_ids(loaded_like(encoder, repair.path), "demo"))
+        repaired = SharedModel(loaded_like(encoder, repair.path))
     return make_context(shared, library, load_sentences(None), repaired)
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from stickytoken.cli._command import command
+from stickytoken.cli._endpoints import announced
 from stickytoken.cli._run_models import load_for
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
 from stickytoken.cli.options.output import VerbosityOptions
 from stickytoken.cli.options.scan import DocumentColumns, EffectOptions, ProcessOptions, ScanOutput
 from stickytoken.cli.output.console import inform
-from stickytoken.cli.output.progress import progress_bar
 from stickytoken.cli.output.scan import show_scan
 
 
@@ -59,8 +60,9 @@ def scan(
     encoder = None
     if chosen["effect"] is not None:
         encoder = load_for(str(run), opened.record, loading, prompting, model)
-    with progress_bar() as progress:
-        found = scan_documents(opened, documents, encoder=encoder, out=folder, progress=progress, **chosen)
+    measured = partial(scan_documents, opened, documents, **chosen)
+    with announced(encoder, loading, lambda stand_in, _: measured(encoder=stand_in)) as progress:
+        found = measured(encoder=encoder, out=folder, progress=progress)
     show_scan(found, output_format, output.out, output.limit)
     if folder.parent == opened.path:
         inform(f"for a report with this: stickytoken report {opened.path}")

@@ -200,7 +200,8 @@ class EndpointModel:
             if len(vector) != self.capabilities.dimension:
                 raise EncodingError(
                     f"{self.name}: the vector of the text {shown(text)} has {len(vector)} components, and "
-                    f"those before it had {self.capabilities.dimension}: another model answers under this name"
+                    f"those before it had {self.capabilities.dimension}: another model answers under this "
+                    "name"
                 )
 
 
