@@ -17,6 +17,7 @@ EXTRAS = {
     "impact": ("pytrec_eval",),
     "mteb": ("mteb",),
     "demo": ("gradio",),
+    "endpoint": ("openai", "tiktoken"),
 }
 
 # Neither the modules nor the metadata of hidden packages are found; other packages look for both.
@@ -166,3 +167,15 @@ except MissingExtraError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert f"pip install 'stickytoken[{extra}]'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "tokenizer"),
+    [
+        ("openai", "http://127.0.0.1:9/v1#m", None),
+        ("tiktoken", "http://127.0.0.1:9/v1#m", "tiktoken:cl100k_base"),
+    ],
+)
+def test_endpoints_name_their_extra(bert_folder, package, name, tokenizer):
+    found = refusal((package,), "detect", name, "--tokenizer", tokenizer or bert_folder)
+    assert "pip install 'stickytoken[endpoint]'" in found

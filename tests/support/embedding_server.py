@@ -5,6 +5,8 @@ As a program: ``python tests/support/embedding_server.py FOLDER --port 8080 --na
 
 import argparse
 import base64
+import email.utils
+import gzip
 import json
 import socket
 import threading
@@ -20,7 +22,13 @@ import numpy as np
 
 STATUSES = {"408": 408, "409": 409, "429": 429, "500": 500, "502": 502, "503": 503}
 BROKEN_DATA = ("short", "long", "empty", "empty vector", "nan", "null", "twice", "other dimension", "garbage")
-BROKEN_TRANSPORT = ("drop", "cut", "slow")
+BROKEN_TRANSPORT = ("drop", "cut", "slow", "bad gzip")
+ODD_BODIES = {
+    "error body": b'{"error": {"message": "the model is overloaded", "code": 529}}',
+    "web page": b"<!doctype html><p>Back soon",
+    "no json": b"upstream connect error",
+}
+HARMLESS = ("gzip", "no usage", "redirect")
 
 
 @dataclass
@@ -42,8 +50,11 @@ class Behaviour:
         without_places: leave the places out.
         usage: ``tokens``, ``characters`` or None.
         seconds: to wait before every answer.
-        retry_after: what refusals say; None says nothing.
+        seconds_per_text: to wait for each text of a request.
+        retry_after: what refusals say; ``date+3`` is the date in three seconds, None says nothing.
         refused_text: a text that is refused wherever it occurs.
+        said: what refusals say.
+        elsewhere: URL that redirected requests are sent to.
         faults: what happens to the next requests: one of the names above, or None for an answer.
         wrong: vectors of another model, from now on.
     """
@@ -62,8 +73,11 @@ class Behaviour:
     without_places: bool = False
     usage: str | None = "tokens"
     seconds: float = 0.0
+    seconds_per_text: float = 0.0
     retry_after: str | None = "0.05"
     refused_text: str | None = None
+    said: str = "told to"
+    elsewhere: str = ""
     faults: deque[str | None] = field(default_factory=deque)
     wrong: bool = False
 
@@ -95,6 +109,7 @@ class EmbeddingServer:
     ) -> None:
         self.behaviour = behaviour or Behaviour()
         self.answered: list[list[str]] = []
+        self.authorizations: list[str] = []
         self.seen = 0
         self.tokens = 0
         self.most_at_once = 0
@@ -149,20 +164,21 @@ class EmbeddingServer:
         if body.get("model") != told.name:
             raise RefusalError(404, f"The model {body.get('model')!r} does not exist")
         if fault in STATUSES:
-            raise RefusalError(STATUSES[fault], "told to")
+            raise RefusalError(STATUSES[fault], told.said)
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         encoding = body.get("encoding_format", "float")
         texts = self._accepted(texts, encoding)
         with self._lock:
             vectors = self._vectors_of(texts)
-        time.sleep(told.seconds)
+        time.sleep(told.seconds + told.seconds_per_text * len(texts))
         data = self._data(texts, vectors, encoding)
         counted = self._counted(texts)
-        if fault is None:
+        if fault is None or fault in HARMLESS:
             with self._lock:
                 self.answered.append(body["input"])
                 self.tokens += counted
-        usage = {} if told.usage is None else {"usage": {"prompt_tokens": counted, "total_tokens": counted}}
+        silent = told.usage is None or fault == "no usage"
+        usage = {} if silent else {"usage": {"prompt_tokens": counted, "total_tokens": counted}}
         return {"object": "list", "model": told.name, "data": _damaged(data, fault), **usage}, fault
 
     def _accepted(self, texts: Sequence[str], encoding: str) -> list[str]:
@@ -248,6 +264,12 @@ def _damaged(data: list[dict[str, Any]], fault: str | None) -> list[dict[str, An
     return changed.get(fault or "", data)
 
 
+def _retry_after(told: str) -> str:
+    if not told.startswith("date"):
+        return told
+    return email.utils.formatdate(time.time() + float(told.removeprefix("date")), usegmt=True)
+
+
 def _handler(served: EmbeddingServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -271,7 +293,16 @@ def _handler(served: EmbeddingServer) -> type[BaseHTTPRequestHandler]:
                     404 if self.path.startswith("/v1") else 200, b"<!doctype html><p>Hello", "text/html"
                 )
                 return
+            faults = served.behaviour.faults
+            if faults and faults[0] == "redirect":
+                faults.popleft()
+                self.send_response(307)
+                self.send_header("Location", served.behaviour.elsewhere)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             try:
+                served.authorizations.append(self.headers.get("Authorization", ""))
                 found, fault = served.answer(json.loads(body), self.headers.get("Authorization", ""))
             except RefusalError as refusal:
                 message = {"error": {"message": str(refusal), "type": "told"}}
@@ -283,17 +314,27 @@ def _handler(served: EmbeddingServer) -> type[BaseHTTPRequestHandler]:
                 return
             if fault == "slow":
                 time.sleep(1.5)
-            content = json.dumps(found).encode()
-            self._write(200, content, cut=fault == "cut")
+            content = ODD_BODIES.get(fault or "", json.dumps(found).encode())
+            packed = fault in ("gzip", "bad gzip")
+            if packed:
+                content = gzip.compress(content) if fault == "gzip" else content
+            self._write(200, content, cut=fault == "cut", packed=packed)
 
         def _write(
-            self, status: int, content: bytes, kind: str = "application/json", cut: bool = False
+            self,
+            status: int,
+            content: bytes,
+            kind: str = "application/json",
+            cut: bool = False,
+            packed: bool = False,
         ) -> None:
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(content)))
+            if packed:
+                self.send_header("Content-Encoding", "gzip")
             if status in STATUSES.values() and served.behaviour.retry_after is not None:
-                self.send_header("Retry-After", served.behaviour.retry_after)
+                self.send_header("Retry-After", _retry_after(served.behaviour.retry_after))
             self.end_headers()
             self.wfile.write(content[: len(content) // 2] if cut else content)
             if cut:

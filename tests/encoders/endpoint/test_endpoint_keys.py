@@ -1,11 +1,15 @@
 """A key goes to its server and nowhere else."""
 
+import base64
+import html
+import json
 import os
 import traceback
 
 import pytest
 
 import tiny
+from embedding_server import RefusalError
 from stickytoken.encoders.endpoint._secret import Secret, key_of
 from stickytoken.encoders.endpoint.address import parse_address
 from stickytoken.errors import InputError, MissingExtraError, ModelError
@@ -88,3 +92,37 @@ def test_without_the_sdk_the_extra_is_named(serve, monkeypatch):
         MissingExtraError, match=r"endpoint needs an optional package: .*stickytoken\[endpoint\]"
     ):
         served.encoder()
+
+
+def chain(error):
+    """All errors that led to one, and what they say."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 429, 500])
+def test_no_error_behind_an_error_holds_a_key_that_the_server_repeats(serve, monkeypatch, status):
+    monkeypatch.setenv("STICKYTOKEN_API_KEY", KEY)
+    served = serve(key=KEY, retry_after=None)
+    found = served.encoder(patience=0.1)
+    said = f"Authorization: Bearer {KEY} and {KEY.upper()}"
+    monkeypatch.setattr(served.server, "answer", lambda body, key: refuse(status, said))
+    with pytest.raises(ModelError) as caught:
+        found.encode(["never sent before"])
+    for error in chain(caught.value):
+        shown = repr(error) + str(error) + repr(vars(error)) + "".join(map(str, error.args))
+        assert KEY not in shown
+    assert KEY not in "".join(traceback.format_exception(caught.value))
+
+
+def refuse(status, said):
+    raise RefusalError(status, said)
+
+
+@pytest.mark.parametrize("key", ["ab", "s3cr", 'a"b\\c&d<e', "sk-" + "x" * 300])
+def test_keys_of_any_form_are_removed_however_they_are_written(key):
+    secret = Secret(key)
+    spellings = (key, json.dumps(key)[1:-1], html.escape(key), base64.b64encode(key.encode()).decode())
+    for spelling in spellings:
+        assert secret.removed_from(f"Bearer {spelling}, {spelling}") == "Bearer [key], [key]"
