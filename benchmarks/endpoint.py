@@ -36,7 +36,12 @@ from stickytoken.vocabulary.categories import categorize
 
 SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
 sys.path.append(str(SUPPORT))
-from fault_proxy import DAMAGED, HARMLESS, UNANSWERED, FaultProxy  # noqa: E402
+from fault_proxy import (  # type: ignore[import-not-found]  # noqa: E402
+    DAMAGED,
+    HARMLESS,
+    UNANSWERED,
+    FaultProxy,
+)
 
 KEY = "sk-planted-benchmark-0123456789"
 PORT, SAMPLE, KILLED_AT = 8433, 2000, 0.3
@@ -173,18 +178,22 @@ def paces(url: str, model: str, tokenizer: str, latency: float) -> list[Check]:
     ]
 
 
-def paid(proxy: FaultProxy, estimate: Any, kept: int, idle: int) -> list[Check]:
+def paid(proxy: FaultProxy, encoder: Any, estimate: Any, kept: int, idle: int) -> list[Check]:
     """Compare what was sent with the estimate, and look for texts that were paid for twice."""
-    off = proxy.tokens / estimate.tokens - 1
+    # Some servers count characters or nothing: then the texts that were answered are counted here.
+    counted = proxy.tokens
+    if not encoder.capabilities.counts_tokens:
+        counted = round(encoder.endpoint.counted_by_server(list(proxy.delivered.elements())))
+    off = counted / estimate.tokens - 1
     twice = sum(count - 1 for count in proxy.delivered.values() if count > 1)
     spoiled = sum(proxy.spoiled.values())
     return [
         Check(
-            "tokens that the server counted against the estimate",
+            "tokens that were answered against the estimate",
             f"within {ESTIMATE:.0%}",
-            f"{off:+.1%} ({proxy.tokens:,} and {estimate.tokens:,})",
+            f"{off:+.1%} ({counted:,} and {estimate.tokens:,})",
             abs(off) <= ESTIMATE,
-            {"estimated": estimate.tokens, "counted": proxy.tokens, "requests": proxy.requests},
+            {"estimated": estimate.tokens, "counted": counted, "requests": proxy.requests},
         ),
         Check(
             f"{sum(proxy.harmed.values()):,} harmed requests and a kill",
@@ -228,7 +237,7 @@ def measured(server: str, given: argparse.Namespace, work: Path) -> list[Check]:
         run = detect(encoder, tokens=tokens, sample=sample, out=work / "run")
         before = proxy.requests
         detect(encoder, tokens=tokens, sample=sample, out=work / "run")
-        found = paid(proxy, estimate, kept, proxy.requests - before)
+        found = paid(proxy, encoder, estimate, kept, proxy.requests - before)
     if not given.alone:
         settings: Any = ProfileSettings(insertion="words")  # type: ignore[arg-type]
         local = load_encoder(given.model, device="cpu")
@@ -242,7 +251,7 @@ def measured(server: str, given: argparse.Namespace, work: Path) -> list[Check]:
 
 def _planted(path: Path) -> list[int]:
     listed = json.loads(path.read_text("utf-8"))
-    rows = listed.get("token_ids", listed.get("tokens", listed)) if isinstance(listed, dict) else listed
+    rows: Any = listed["token_ids"] if isinstance(listed, dict) else listed
     return [int(row["token_id"] if isinstance(row, dict) else row) for row in rows]
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 
 import uvicorn
-from infinity_emb import EngineArgs
-from infinity_emb.infinity_server import create_server
+from infinity_emb import EngineArgs  # type: ignore[import-not-found]
+from infinity_emb.infinity_server import create_server  # type: ignore[import-not-found]
 
 from stickytoken.encoders.loading.resolution import resolve_model
 
