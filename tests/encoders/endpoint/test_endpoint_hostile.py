@@ -142,6 +142,7 @@ def test_behind_a_proxy_that_harms_requests_the_vectors_are_the_same_and_the_bil
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", [(), ("nan", "lost", "short", "500", "429")])
 @pytest.mark.parametrize("limit", [4000, 6001])
 def test_the_largest_sum_is_never_exceeded_whatever_the_server_does(serve, bert_folder, limit, faults):
@@ -151,12 +152,12 @@ def test_the_largest_sum_is_never_exceeded_whatever_the_server_does(serve, bert_
         name, options = f"{url}#mini", EndpointOptions(price_per_million=1e6, max_cost=limit)
         found = load_encoder(name, tokenizer=str(bert_folder), max_length=60, endpoint=options)
         with pytest.raises(CostLimitError, match=f"stopped at the largest sum of {limit}"):
-            found.encode(tiny.sentences(1000))
+            found.encode(tiny.sentences(600))
         assert served.server.tokens <= limit
         assert served.server.tokens > limit - 8 * 30 * (2 + len(faults))
         again = load_encoder(name, tokenizer=str(bert_folder), max_length=60)
-        again.encode(tiny.sentences(1000))
-    own = [text for text in proxy.delivered if text in set(tiny.sentences(1000))]
+        again.encode(tiny.sentences(600))
+    own = [text for text in proxy.delivered if text in set(tiny.sentences(600))]
     assert all(proxy.delivered[text] == 1 for text in own)
 
 

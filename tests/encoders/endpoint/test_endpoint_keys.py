@@ -12,7 +12,7 @@ import tiny
 from embedding_server import RefusalError
 from stickytoken.encoders.endpoint._secret import Secret, key_of
 from stickytoken.encoders.endpoint.address import parse_address
-from stickytoken.errors import InputError, MissingExtraError, ModelError
+from stickytoken.errors import EncodingError, InputError, MissingExtraError, ModelError
 
 KEY = "sk-planted-0123456789-abcdefghij"
 
@@ -108,11 +108,11 @@ def test_no_error_behind_an_error_holds_a_key_that_the_server_repeats(serve, mon
     found = served.encoder(patience=0.1)
     said = f"Authorization: Bearer {KEY} and {KEY.upper()}"
     monkeypatch.setattr(served.server, "answer", lambda body, key: refuse(status, said))
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises((ModelError, EncodingError)) as caught:
         found.encode(["never sent before"])
     for error in chain(caught.value):
         shown = repr(error) + str(error) + repr(vars(error)) + "".join(map(str, error.args))
-        assert KEY not in shown
+        assert KEY.lower() not in shown.lower()
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
 

@@ -45,7 +45,7 @@ class Secret:
             pattern = re.escape(spelling)
             if len(spelling) < _SHORTEST_REMOVED:
                 pattern = rf"(?<!\w){pattern}(?!\w)"
-            text = re.sub(pattern, "[key]", text)
+            text = re.sub(pattern, "[key]", text, flags=re.IGNORECASE)
         return text
 
     def _spellings(self) -> Iterator[str]:
