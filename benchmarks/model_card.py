@@ -91,12 +91,24 @@ def judged_section(run: Run, corpora: list[str]) -> str:
     return "\n".join(lines)
 
 
-def page(run: Run, corpora: list[str], folder: Path) -> str:
+def behind(run: Run, plan: ProfilePlanRecord) -> list[str]:
+    """What a page about a model behind an endpoint says about the measurement."""
+    loading = run.record.model.loading
+    if loading is None or loading.endpoint is None:
+        return []
+    return [
+        f"The model was asked through an endpoint. Noise floor: the cosine of two texts differs by "
+        f"{plan.call_noise:.1e} (SD) from one call to the next; no interval is narrower than that. "
+        f"{run.record.tokens:,} tokens were examined, drawn at random."
+    ]
+
+
+def page(run: Run, corpora: list[str], folder: Path, title: str | None) -> str:
     """The page."""
     tokens, plan, result = in_units(run), run.plan_of(ProfilePlanRecord), run.result_of(ProfileResultRecord)
     named = pl.col("token").str.contains(r"^[\[<].+[\]>]$")  # the paper counts [CLS] as no special token
     special = tokens.filter((pl.col("category") == "OK_SPECIAL") | named).sort("sd", descending=True)
-    name = Path(run.model_name).name
+    name = title or Path(run.model_name).name
     parts = [
         f"# {name}",
         run.method.headline(run).replace(run.model_name, name),
@@ -105,6 +117,7 @@ def page(run: Run, corpora: list[str], folder: Path) -> str:
         f"{result.ordinary_lift:.4f} (SD {result.ordinary_spread:.4f}); similarities of texts spread by "
         f"{plan.similarity_spread:.4f}. {result.sticky} tokens are sticky, {result.topical} topical; "
         f"{result.sequences:,} texts, {result.texts_per_token:g} per token.",
+        *behind(run, plan),
         f"## The {SHOWN} tokens that lift texts most",
         "SD is the lift beyond an ordinary token's, in standard deviations of the similarities of texts.",
         rows(tokens.sort("lift", descending=True).head(SHOWN)),
@@ -124,11 +137,12 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--corpus", action="append", default=[], help="a corpus to judge; repeatable")
     parser.add_argument("--published", type=Path, default=PUBLISHED, help="folder of the published tables")
+    parser.add_argument("--name", help="of the model, where the run does not have a fitting one")
     arguments = parser.parse_args()
     run = open_run(arguments.run)
     PAGES.mkdir(exist_ok=True)
-    path = PAGES / f"{Path(run.model_name).name}.md"
-    path.write_text(page(run, arguments.corpus, arguments.published), encoding="utf-8")
+    path = PAGES / f"{arguments.name or Path(run.model_name).name}.md"
+    path.write_text(page(run, arguments.corpus, arguments.published, arguments.name), encoding="utf-8")
     print(path)
 
 
