@@ -15,6 +15,8 @@ from stickytoken.encoders.loading.load import loaded_like
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 from stickytoken.repairs import repair
+from stickytoken.repairs.record import REPAIR_FILE
+from stickytoken.repairs.result import open_repair
 
 A, B = "the river sings in winter", "a stone falls behind the old market"
 
@@ -77,6 +79,21 @@ def test_the_answer_is_shown_with_its_figure_and_says_that_nothing_was_verified(
     assert slot[0]["visible"]
     asked, *_ = view.opening()
     assert asked["interactive"]
+
+
+def test_hostile_names_reasons_and_findings_are_text(view, mended, tmp_path):
+    evil = "</script><img src=x onerror=alert(1)>"
+    found = mended[1]
+    token = found.record.tokens[0].model_copy(update={"token": evil, "text": evil, "reason": evil})
+    verification = repaired.repair_record(evil).verification
+    record = found.record.model_copy(update={"tokens": [token], "verification": verification})
+    (tmp_path / evil.replace("/", "")).mkdir()
+    (tmp_path / evil.replace("/", "") / REPAIR_FILE).write_text(record.model_dump_json(), "utf-8")
+    hostile = RepairView(view._startup, open_repair(tmp_path / evil.replace("/", "")))
+    said, slot, *_ = hostile.answered(A, f"{B} {evil}", token.token_id, "suffix", 4)
+    assert "alert(1)" in said
+    assert "<img" not in said + str(slot)
+    assert "<script" not in said + str(slot)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,21 @@
 """The documents that a repair affects are those whose vectors change."""
 
 import itertools
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+import repaired
 import tiny
 import tiny_architectures as architectures
 from stickytoken.errors import RepairError
 from stickytoken.repairs.affected import affected_documents
 from stickytoken.repairs.model_folder import ModelEdit, write_model
+from stickytoken.repairs.record import REPAIR_FILE
+from stickytoken.repairs.result import open_repair
 from stickytoken.repairs.tokenizer_edit import TokenizerEdit, read_pipeline
 
 TEXTS = [*tiny.sentences(60), "a [CLS] b", "", "bird bird bird bird", "river " * 100 + "stone"]
@@ -97,3 +102,23 @@ def test_a_bag_of_words_is_read_too(tmp_path):
 def test_names_must_match_the_documents(names, pristine, vocabulary):
     with pytest.raises(RepairError, match="not as many names as documents"):
         affected_documents(pristine, edits(vocabulary)["rows"], itertools.repeat("the river", 2), names)
+
+
+def test_documents_are_tokenized_by_the_revision_that_was_repaired(pristine, vocabulary, hub_cache, tmp_path):
+    root = hub_cache / "models--tests--tiny"
+    for revision, commit, word in (("old", "a" * 40, "river"), ("main", "b" * 40, "rivulet")):
+        folder = Path(shutil.copytree(pristine, root / "snapshots" / commit))
+        for name in ("tokenizer.json", "vocab.txt"):
+            if (file := folder / name).is_file():
+                file.write_text(file.read_text("utf-8").replace("river", word), "utf-8")
+        (root / "refs").mkdir(exist_ok=True)
+        (root / "refs" / revision).write_text(commit, "utf-8")
+    record = repaired.repair_record("river")
+    token = record.tokens[0].model_copy(update={"token_id": vocabulary["river"]})
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / REPAIR_FILE).write_text(record.model_copy(update={"tokens": [token]}).model_dump_json(), "utf-8")
+    found = open_repair(out)
+    texts = ["a bird", "the river"]
+    assert found.affected(texts, "tests/tiny", revision="old")["index"].to_list() == [1]
+    assert found.affected(texts, "tests/tiny")["index"].to_list() == []
