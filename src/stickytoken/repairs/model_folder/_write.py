@@ -224,7 +224,8 @@ def _sync_folder(folder: Path) -> None:
 
 def _reason(error: OSError) -> str:
     if isinstance(error, shutil.Error):  # of each file, its source, its target and what was wrong
-        return "; ".join(str(reason) for *_, reason in error.args[0][:1])
+        first = str(error.args[0][0][-1])  # such as "[Errno 28] No space left on device: 'a' -> 'b'"
+        return first.partition("] ")[2].partition(": ")[0] or first
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "no space is left; free some and run the same command again"
     return error.strerror or str(error)
