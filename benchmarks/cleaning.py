@@ -2,6 +2,8 @@
 
     python benchmarks/cleaning.py RUN --planted model/planted.json --corpus cranfield.txt --corpus trec.txt
 
+    python benchmarks/cleaning.py RUN --ranks cranfield --model model  # ranks after cleaning
+
 Each text is one line of a corpus. A recipe plants 4 to 16 copies of a flagged word, or of a random word of
 the vocabulary without a flag, in random documents of each corpus. `--planted` names further words to treat
 as flagged.
@@ -13,21 +15,28 @@ import argparse
 import json
 import random
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 import stickytoken
 from planted_documents import RECIPES, nested
 from stickytoken.cleaning import Cleaner, CleaningRules, SpanKind, find_spans
+
+Vectors = NDArray[np.floating[Any]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--planted", type=Path)
-    parser.add_argument("--corpus", type=Path, action="append", required=True)
+    parser.add_argument("--corpus", type=Path, action="append", default=[])
     parser.add_argument("--documents", type=int, default=200, help="planted documents per recipe and corpus")
     parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--ranks", type=Path, help="a retrieval data set in the layout of BEIR")
+    parser.add_argument("--model", help="the model of the run, for --ranks")
     given = parser.parse_args()
 
     run = stickytoken.open_run(given.run)
@@ -41,6 +50,10 @@ def main() -> None:
         path.stem: [line for line in path.read_text("utf-8").splitlines() if line.strip()]
         for path in given.corpus
     }
+    if given.ranks:
+        ranks(Cleaner.from_run(run), given.ranks, given.model, free, given.documents, given.seed)
+    if not corpora:
+        return
     clean_texts(corpora, rules)
     planted_texts(corpora, rules, free, given.documents, given.seed)
 
@@ -88,6 +101,40 @@ def planted_texts(
         shares.append(f"{hits / documents:.3f}")
     print("nested special token |", " | ".join(shares))
     print(f"texts that cleaning did not settle: {unsettled}")
+
+
+def ranks(cleaner: Cleaner, data: Path, model: str, free: list[str], documents: int, seed: int) -> None:
+    """Print how far ranks of planted documents are from those of the originals, cleaned and not."""
+    from sentence_transformers import SentenceTransformer
+
+    rows = [json.loads(line) for line in (data / "corpus.jsonl").open()]
+    texts = [f"{row['title']} {row['text']}".strip() for row in rows if row["text"].strip()]
+    queries = [json.loads(line)["text"] for line in (data / "queries.jsonl").open()]
+    draw = random.Random(seed)
+    chosen = sorted(draw.sample(range(len(texts)), documents))
+    planted = []
+    for number in chosen:
+        copies = [draw.choice(cleaner.rules.words)] * draw.randint(4, 16)
+        planted.append(
+            RECIPES[draw.choice(sorted(RECIPES))](texts[number], copies, draw.sample(free, 20), draw)
+        )
+    cleaned = [cleaner(text) for text in planted]
+    same = sum(text == texts[number] for text, number in zip(cleaned, chosen, strict=True))
+    encoder = SentenceTransformer(model, device="cpu")
+    index, asked = (encoder.encode(each, normalize_embeddings=True) for each in (texts, queries))
+    before = _ranks(index, asked, chosen)
+    print(f"{documents} planted documents, {len(queries)} queries; {same} cleaned to the letter")
+    for name, changed in (("planted", planted), ("cleaned", cleaned)):
+        replaced = index.copy()
+        replaced[chosen] = encoder.encode(changed, normalize_embeddings=True)
+        moved = _ranks(replaced, asked, chosen) - before
+        print(f"{name}: mean difference of ranks {moved.mean():+.3f}, absolute {np.abs(moved).mean():.3f}")
+
+
+def _ranks(index: Vectors, queries: Vectors, chosen: list[int]) -> Vectors:
+    """Count, for each query, the documents that are closer than each of the chosen ones, shape (q, c)."""
+    similarities = queries @ index.T
+    return np.stack([(similarities > similarities[:, [number]]).sum(axis=1) for number in chosen], axis=1)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ def without(text, removals):
         ("☃☃☃☃ air", "air"),
         ("flow\u200bable\u200bable\u200bable\u200bable\u200b air", "flow air"),
         ("She was able to sign the contract.", "She was able to sign the contract."),
+        ("schools in DC NN NN VBP NN NN NN NN .", "schools in DC NN NN VBP NN NN NN NN ."),
         ("  two  spaces \t and a tab \r\n", "  two  spaces \t and a tab \r\n"),
     ],
 )
@@ -117,6 +118,8 @@ def test_text_nested_too_deep_to_be_ordinary_takes_a_few_rounds_all_the_same():
         "buy it now " * 90_000,
         "able\u200b" * 120_000,
         "a" * 1_000_000,
+        "".join(random.Random(7).choices("ab", k=1_000_000)),
+        "".join(chr(random.Random(place).randrange(0x4E00, 0x9FFF)) for place in range(330_000)),
     ],
     ids=lambda text: text[:12],
 )

@@ -45,6 +45,7 @@ def test_copies_spread_over_a_text_are_found_one_by_one():
         "the effect of the shape of the nose of the body of the plane",
         "",
         "haha hahahaha",
+        "It is a view into a dict-of-dict-of-dict-of-dict structure.",
     ],
 )
 def test_natural_text_is_left_alone(text):

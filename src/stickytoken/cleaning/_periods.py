@@ -9,6 +9,7 @@ from typing import NamedTuple
 SHORTEST = 3
 _LONGEST = 32
 COPIES = 4
+_NOT_ZERO = re.compile(rb"[^\0]")
 
 
 class Repeat(NamedTuple):
@@ -40,10 +41,21 @@ def repeats_in(text: str) -> Iterator[Repeat]:
     for period in range(SHORTEST, min(_LONGEST, len(text) // COPIES) + 1):
         equal = (number ^ number >> 8 * width * period).to_bytes(len(data), "little")
         least = (COPIES - 1) * period
-        for match in re.finditer(rb"\0{%d,}" % (least * width), equal):
-            start = -(-match.start() // width)
-            copies = (match.end() // width - start) // period + 1
+        for first, last in _zeros(equal, least * width):
+            start = -(-first // width)
+            copies = (last // width - start) // period + 1
             end = start + copies * period
             if copies >= COPIES and not any(taken[start:end]):
                 taken[start:end] = b"\1" * (end - start)
                 yield Repeat(start, end, period)
+
+
+def _zeros(data: bytes, least: int) -> Iterator[tuple[int, int]]:
+    """Yield where at least so many bytes in a row are zero; several times as fast as a regular expression."""
+    wanted = bytes(least)
+    start = data.find(wanted)
+    while start >= 0:
+        other = _NOT_ZERO.search(data, start + least)
+        end = other.start() if other else len(data)
+        yield start, end
+        start = data.find(wanted, end)

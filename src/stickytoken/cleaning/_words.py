@@ -40,6 +40,7 @@ class WordReader:
         self._copies = re.compile(f"({alternation(words)})\\1+") if words else None
         self._seen: dict[str, tuple[Part, ...]] = {}
         self._whole: set[str] = set()
+        self._last_long: tuple[str, tuple[Part, ...]] = ("", ())
 
     def all_whole(self, words: list[str]) -> bool:
         """Whether each of these words in lower-case ASCII is one part, itself."""
@@ -53,13 +54,19 @@ class WordReader:
 
     def parts(self, word: str) -> tuple[Part, ...]:
         """Return the parts of a word in order; invisible characters alone are no part."""
+        if len(word) > _LONGEST_REMEMBERED:
+            # A text is read twice, once for its keys and, if they are not plain, once for its offsets.
+            last, found = self._last_long
+            if word != last:
+                found = tuple(self._divide(word))
+                self._last_long = word, found
+            return found
         found = self._seen.get(word)
         if found is None:
             found = tuple(self._divide(word))
-            if len(word) <= _LONGEST_REMEMBERED:
-                if len(self._seen) > _REMEMBERED:
-                    self._seen.clear()
-                self._seen[word] = found
+            if len(self._seen) > _REMEMBERED:
+                self._seen.clear()
+            self._seen[word] = found
         return found
 
     def _divide(self, word: str) -> Iterator[Part]:

@@ -22,6 +22,7 @@ _FINDERS = 32
 _CODE = frozenset("=()[]{}<>\"'*@#\\")
 _NAMES = _CODE | frozenset("_:/|")
 _SHORT = 2
+_LONGEST_COMPOUND = 4
 _SENTENCE_ENDS = frozenset(".?!")
 _MOST_OF = 0.75
 _HALF_OF = 0.5
@@ -161,7 +162,9 @@ class SpanFinder:
             return True
         if stretch.period > 1 and all(len(word) <= _SHORT for word in words):
             return False
-        return not all(_is_value(word) for word in words) and not _is_structured(document, stretch)
+        keys = document.keys[stretch.first : stretch.last]
+        repeated = {word for word in words if keys.count(word) > 1}
+        return not all(_is_value(word) for word in repeated) and not _is_structured(document, stretch)
 
 
 def _is_value(word: str) -> bool:
@@ -170,7 +173,7 @@ def _is_value(word: str) -> bool:
 
 
 def _is_structured(document: Document, stretch: Stretch) -> bool:
-    """Whether a stretch is a list of one phrase per line, or has signs of code between many of its units."""
+    """Whether a stretch is a list of one phrase per line, a compound word, or joined by signs of code."""
     units = document.units
     between = [
         document.text[units.ends[place] : units.starts[place + 1]]
@@ -178,6 +181,8 @@ def _is_structured(document: Document, stretch: Stretch) -> bool:
     ]
     if stretch.period == 1:
         return sum(not _CODE.isdisjoint(part) for part in between) >= _MOST_OF * len(between)
+    if set(between) == {"-"} and len(between) < _LONGEST_COMPOUND * stretch.period:
+        return True
     lines = sum("\n" in part for part in between)
     names = sum(not _NAMES.isdisjoint(part) for part in between)
     return lines >= (len(between) + 1) // stretch.period - 1 or names >= _HALF_OF * len(between)
