@@ -56,11 +56,11 @@ class WordReader:
         """Return the parts of a word in order; invisible characters alone are no part."""
         if len(word) > _LONGEST_REMEMBERED:
             # A text is read twice, once for its keys and, if they are not plain, once for its offsets.
-            last, found = self._last_long
+            last, parts = self._last_long
             if word != last:
-                found = tuple(self._divide(word))
-                self._last_long = word, found
-            return found
+                parts = tuple(self._divide(word))
+                self._last_long = word, parts
+            return parts
         found = self._seen.get(word)
         if found is None:
             found = tuple(self._divide(word))
@@ -74,6 +74,10 @@ class WordReader:
             yield from self._split_copies(word.lower(), range(len(word) + 1))
             return
         for piece, places in _pieces(word):
+            if piece.isascii() and len(piece) <= _LONGEST_REMEMBERED:
+                for key, first, last in self.parts(piece):
+                    yield key, places[first], places[last]
+                continue
             for first, last in _around_ideographs(piece):
                 if last - first == 1:
                     yield piece[first], places[first], places[last]
