@@ -191,7 +191,8 @@ def usable_carriers(
         raise InputError(
             f"only {len(usable)} of {len(texts)} carriers from {source} have a similarity below the "
             f"model's mean {mean_similarity_value:.4f} to some anchors, {needed} are needed: "
-            "use sentences on more varied subjects"
+            "use sentences on more varied subjects or, if the model finds all texts more alike than single "
+            "words, load it with the prompt and pooling that it was trained with"
         )
     return [texts[k] for k in usable], before[usable]
 
