@@ -46,10 +46,18 @@ CARRIERS, MOST_ANCHORS, STRONGEST = 24, 10_000, 50
 
 
 class Truth(NamedTuple):
-    """Directly measured lifts above the typical token's, in standard deviations of the similarities."""
+    """Directly measured lifts above the typical token's, in standard deviations of the similarities.
+
+    Attributes:
+        ids: ids of T tokens, ascending.
+        effects: shape (T,).
+        halves: the same from every other sentence, shape (2, T).
+        random: whether the token was drawn at random.
+    """
 
     ids: np.ndarray
     effects: np.ndarray
+    halves: np.ndarray
     random: np.ndarray
 
 
@@ -76,10 +84,15 @@ def measured_truth(
     tokens = [token for token in vocabulary.available if token.id in wanted | planted]
     with progress_bar() as progress:
         found = measurements(MemoryRunner(encoder, progress)(stage, tokens), CARRIERS)
-    lifts = found.lifts.mean(axis=1)
     spread = spread_of(stage.panel.before.astype(np.float32), panel.weights)
     random = ~np.isin(found.ids, sorted(planted))
-    return Truth(found.ids, (lifts - np.median(lifts[random])) / spread, random)
+    whole, *halves = (
+        (lifts - np.median(lifts[random])) / spread
+        for lifts in (
+            found.lifts[:, part].mean(axis=1) for part in (slice(None), slice(0, None, 2), slice(1, None, 2))
+        )
+    )
+    return Truth(found.ids, whole, np.array(halves), random)
 
 
 def compared(name: str, found: Judgement, truth: Truth, smallest: float) -> list[Check]:
@@ -89,7 +102,7 @@ def compared(name: str, found: Judgement, truth: Truth, smallest: float) -> list
     verdicts, lifts = judged["verdict"].to_numpy(), judged["lift"].to_numpy()
     large = truth.effects >= smallest
     flagged = int((verdicts[large] != "benign").sum())
-    share = flagged / max(1, int(large.sum()))
+    share = flagged / int(large.sum()) if large.any() else 1.0
     wrong = (verdicts == "sticky") & (truth.effects < smallest / 2)
     rho = float(spearmanr(lifts, truth.effects)[0])
     missed = judged.with_columns(true_effect=pl.Series(truth.effects)).filter(
@@ -121,12 +134,21 @@ def compared(name: str, found: Judgement, truth: Truth, smallest: float) -> list
 
 
 def strongest(name: str, found: Judgement, truth: Truth) -> Check:
-    """Of the 50 strongest tokens of the truth, those among our 50."""
+    """Of the 50 strongest tokens of the truth, those among our 50, and what two halves of it share."""
     rows = np.searchsorted(found.tokens["token_id"].to_numpy(), truth.ids)
-    lifts = found.tokens["lift"].to_numpy()[rows]
-    ours, theirs = np.argsort(-lifts)[:STRONGEST], np.argsort(-truth.effects)[:STRONGEST]
-    shared = len(set(ours) & set(theirs))
-    return Check(f"{name}: the 50 strongest", "45 in ours", str(shared), shared >= 45, {})
+    shared = _shared(found.tokens["lift"].to_numpy()[rows], truth.effects)
+    between = _shared(*truth.halves)
+    return Check(
+        f"{name}: the {STRONGEST} strongest",
+        "45 in ours",
+        f"{shared}; between halves of the truth {between}",
+        shared >= 45,
+        {"Spearman correlation between halves of the truth": float(spearmanr(*truth.halves)[0])},
+    )
+
+
+def _shared(first: np.ndarray, second: np.ndarray) -> int:
+    return len(set(np.argsort(-first)[:STRONGEST]) & set(np.argsort(-second)[:STRONGEST]))
 
 
 def of_own_run(name: str, run: Run, corpus: Sentences, encoder: Encoder, found: Judgement) -> Check:
