@@ -1,11 +1,12 @@
 """Are tokens found that were planted, and are the others that are flagged sticky too?
 
-python benchmarks/planted.py            # about 8 minutes on 2 CPU cores
+python benchmarks/planted.py            # about 4 minutes on 2 CPU cores
 python benchmarks/planted.py --quick    # few tokens beside the planted ones
 python benchmarks/planted.py --strength 0.8   # rows moved only that far from the original ones
 
-A planted model is all-MiniLM-L6-v2 with rows of its word embeddings overwritten. Other rows: pass
-an .npz with token_ids (n,) and rows (n, 384), and a .csv with token_id and planted_lift.
+A planted model is all-MiniLM-L6-v2 with rows of its word embeddings overwritten, toward the sentences of
+the published pairs. Other rows: pass an .npz with token_ids (n,) and rows (n, 384), and a .csv with
+token_id and planted_lift. What planted rows do to other corpora is measured by judge.py.
 """
 
 from __future__ import annotations
@@ -64,34 +65,39 @@ def find(encoder: IdEncoder, corpus: Sentences, out: Path, tokens: list[int] | N
         return detect(encoder, method="profile", sentences=corpus, tokens=tokens, out=out, progress=progress)
 
 
-def planted_checks(run: Run, truth: pl.DataFrame, name: str) -> list[Check]:
-    """How many of the planted tokens are called sticky, by their lift."""
+def planted_checks(run: Run, truth: pl.DataFrame) -> list[Check]:
+    """How many of the planted tokens are flagged, by their lift, and how many of those are called sticky."""
     joined = truth.join(run.tokens.drop("token"), on="token_id")
     checks = []
-    for bound, needed, bar in ((0.045, 0.95, "at least 95 %"), (0.06, 1.0, "all")):
+    for bound, needed, bar in ((0.045, 0.95, "at least 95 % flagged"), (0.06, 1.0, "all flagged")):
         strong = joined.filter(pl.col("planted_lift") >= bound)
-        found = strong.filter(verdict="sticky")
+        found = strong.filter(pl.col("verdict") != "benign")
+        sticky = len(found.filter(verdict="sticky"))
         share = len(found) / len(strong) if len(strong) else 1.0
-        missed = strong.filter(pl.col("verdict") != "sticky")
+        others = strong.filter(pl.col("verdict") != "sticky")
         checks.append(
             Check(
-                f"{name}: planted tokens of lift {bound} and more",
+                f"planted tokens of lift {bound} and more",
                 bar,
-                f"{len(found)} of {len(strong)}",
+                f"{len(found)} of {len(strong)}; {sticky} sticky, {len(found) - sticky} topical",
                 share >= needed,
-                {"missed": missed.select("token", "planted_lift", "lift", "q_value", "verdict").to_dicts()},
+                {
+                    "not sticky": others.select(
+                        "token", "planted_lift", "lift", "q_value", "verdict"
+                    ).to_dicts()
+                },
             )
         )
     return checks
 
 
-def topical_check(run: Run, name: str) -> Check:
+def topical_check(run: Run) -> Check:
     """Words that the sentences are about must not be called sticky."""
     words = run.tokens.filter(pl.col("token").is_in(TOPICAL))
     sticky = words.filter(verdict="sticky")["token"].to_list()
     verdicts = dict(words.select("token", "verdict").iter_rows())
     return Check(
-        f"{name}: {', '.join(TOPICAL)}",
+        f"{', '.join(TOPICAL)}",
         "none sticky",
         f"{len(sticky)} of {len(words)} sticky",
         not sticky,
@@ -99,7 +105,7 @@ def topical_check(run: Run, name: str) -> Check:
     )
 
 
-def confirmed(run: Run, encoder: IdEncoder, truth: pl.DataFrame, fresh: Sentences, name: str) -> Check:
+def confirmed(run: Run, encoder: IdEncoder, truth: pl.DataFrame, fresh: Sentences) -> Check:
     """Measure what else was flagged on fresh carriers, in all placements, beside ordinary tokens."""
     others = run.sticky.filter(~pl.col("token_id").is_in(truth["token_id"].to_list()))["token_id"].to_list()
     low = fresh_lower_bounds(run, encoder, others, fresh)
@@ -107,7 +113,7 @@ def confirmed(run: Run, encoder: IdEncoder, truth: pl.DataFrame, fresh: Sentence
     share = len(above) / len(others) if others else 1.0
     names = run.sticky.filter(pl.col("token_id").is_in(others))
     return Check(
-        f"{name}: flagged, not planted, on {FRESH_CARRIERS} fresh carriers",
+        f"sticky, not planted, on {FRESH_CARRIERS} fresh carriers",
         "at least 90 % above the ordinary token",
         f"{len(above)} of {len(others)}",
         share >= 0.9,
@@ -149,15 +155,6 @@ def fresh_lower_bounds(
     return dict(zip(token_ids, found.low.tolist(), strict=True))
 
 
-def corpora(folder: Path) -> dict[str, tuple[Sentences, Sentences]]:
-    """By name: the sentences of a run, and those of its confirmation."""
-    bundled = load_sentences()
-    if not folder.is_dir():
-        return {"bundled sentences": (bundled, bundled)}
-    paper = paper_sentences(folder)
-    return {"bundled sentences": (bundled, paper), "the paper's sentences": (paper, bundled)}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=Path, default=PLANTED, help=".npz of rows; the .csv lies beside it")
@@ -170,23 +167,19 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.rows.is_file():
         raise SystemExit(f"no planted rows {arguments.rows}: pass them with --rows")
+    if not arguments.published.is_dir():
+        raise SystemExit(f"no published pairs in {arguments.published}: pass their folder with --published")
     truth = pl.read_csv(arguments.rows.with_suffix(".csv"))
     encoder = planted_encoder(arguments.rows, arguments.strength, arguments.device)
     tokens = few_tokens(encoder, truth) if arguments.quick else None
-    checks: list[Check] = []
-    seconds: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as work:
-        for name, (corpus, fresh) in corpora(arguments.published).items():
-            folder = (arguments.out or Path(work)) / name.replace(" ", "-")
-            run = find(encoder, corpus, folder, tokens)
-            seconds[name] = run.result.seconds
-            checks += [
-                *planted_checks(run, truth, name),
-                topical_check(run, name),
-                confirmed(run, encoder, truth, fresh, name),
-            ]
-            # After every corpus, so that work is not lost with the next one.
-            write(checks, arguments.name, encoder.device, seconds=seconds, strength=arguments.strength)
+        run = find(encoder, paper_sentences(arguments.published), arguments.out or Path(work), tokens)
+        checks = [
+            *planted_checks(run, truth),
+            topical_check(run),
+            confirmed(run, encoder, truth, load_sentences()),
+        ]
+    write(checks, arguments.name, encoder.device, seconds=run.result.seconds, strength=arguments.strength)
     show(checks, arguments.name)
     if not all(check.passed for check in checks):
         sys.exit(1)
