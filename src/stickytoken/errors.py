@@ -6,6 +6,9 @@ these errors without a traceback; any other exception is a defect and shows one.
 
 from importlib.util import find_spec
 
+# How the note on an error begins that ended a measurement with finished shards.
+KEPT_NOTE = "finished shards are kept"
+
 
 class StickyTokenError(Exception):
     """Base class of all errors that a user can cause and fix."""

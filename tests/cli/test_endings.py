@@ -80,7 +80,7 @@ stickytoken.encoders.load_encoder = load_encoder
     process = started("detect", bert_folder, "--out", tmp_path / "run", code=code)
     _, stderr = process.communicate()
     assert process.returncode == 130
-    assert planted.lines_of(stderr)[-1].startswith("interrupted: finished shards are kept; run the same")
+    assert planted.lines_of(stderr)[-1] == "interrupted: run the same command again to continue"
     assert "Traceback" not in stderr
 
 
@@ -100,7 +100,7 @@ stickytoken.encoders.load_encoder = load_encoder
     process = started("detect", bert_folder, "--out", tmp_path / "run", code=code)
     _, stderr = process.communicate()
     assert process.returncode == 130
-    assert planted.lines_of(stderr)[-1].startswith("interrupted: finished shards are kept; run the same")
+    assert planted.lines_of(stderr)[-1] == "interrupted: run the same command again to continue"
 
 
 def test_an_interrupt_that_comes_again_at_the_end_changes_nothing(bert_folder, tmp_path):
@@ -116,7 +116,7 @@ stickytoken.encoders.load_encoder = load_encoder
     process = started("detect", bert_folder, "--out", tmp_path / "run", code=code)
     _, stderr = process.communicate()
     assert process.returncode == 130
-    assert planted.lines_of(stderr)[-1].startswith("interrupted: finished shards are kept; run the same")
+    assert planted.lines_of(stderr)[-1] == "interrupted: run the same command again to continue"
     assert "Traceback" not in stderr
     assert "KeyboardInterrupt" not in stderr
 
@@ -132,11 +132,11 @@ print(signal.getsignal(signal.SIGINT).name)
     assert started(code=code).communicate()[0] == "SIG_IGN\n"
 
 
-def test_the_commands_that_keep_something_say_so():
+def test_what_is_said_after_an_interrupt_belongs_to_known_commands():
     from stickytoken.cli.app import app
 
     known = {command.callback.__name__ for command in app.registered_commands}
-    assert set(group._KEPT) <= known
+    assert set(group._AFTER_INTERRUPT) <= known
     assert not interrupts.was_interrupted()
 
 

@@ -175,13 +175,16 @@ def arguments(bert_folder, sentence_file, folder):
     ]
 
 
-def assert_interrupted(status, stdout, stderr):
+def assert_interrupted(status, stdout, stderr, folder):
+    """One line on stderr, which counts the finished shards if there are any."""
     assert status == 130
     assert stdout == ""
     lines = [line for line in stderr.replace("\r", "\n").splitlines() if line]
     told = [line for line in lines if line.startswith("interrupted:")]
     assert told == [lines[-1]]
-    assert "run the same command again to continue" in told[0]
+    shards = len(list((folder / "shards").glob("*.parquet")))
+    kept = f"finished shards are kept: {shards} in {folder}; " if shards else ""
+    assert told == [f"interrupted: {kept}run the same command again to continue"]
     assert "Traceback" not in stderr
     assert "Error" not in stderr
 
@@ -200,7 +203,10 @@ def test_ctrl_c_ends_the_command_with_one_line_and_the_same_command_continues(
         os.kill(process.pid, signal.SIGINT)
         process.join()
         assert_interrupted(
-            process.exitcode, (output / "stdout").read_text("utf-8"), (output / "stderr").read_text("utf-8")
+            process.exitcode,
+            (output / "stdout").read_text("utf-8"),
+            (output / "stderr").read_text("utf-8"),
+            folder,
         )
         assert not list(folder.rglob("*.tmp"))
         for path in (folder / "shards").glob("*.parquet"):
@@ -271,5 +277,5 @@ def test_ctrl_c_ends_a_command_that_was_started_by_a_shell(bert_folder, sentence
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate()
-    assert_interrupted(process.returncode, stdout, stderr)
+    assert_interrupted(process.returncode, stdout, stderr, folder)
     assert not list(folder.rglob("*.tmp"))

@@ -32,10 +32,15 @@ def local_ray(cpus: int = 2) -> Iterator[None]:
             configure_logging=False,
             object_store_memory=100 * 2**20,
         )
+    node = ray._private.worker._global_node
+    started = [each.process for processes in node.all_processes.values() for each in processes]
     try:
         yield
     finally:
         ray.shutdown()
+        # Older versions of Ray kill what does not stop within a second, and do not wait for its end.
+        for process in started:
+            process.wait()
 
 
 class InterruptionError(Exception):

@@ -12,18 +12,15 @@ from typer.core import TyperGroup
 from stickytoken.cli._interrupts import INTERRUPTED, ignore_interrupts, was_interrupted
 from stickytoken.cli._pipes import CLOSED_PIPE, is_full, silence_stdout
 from stickytoken.cli.output.console import print_error
-from stickytoken.errors import StickyTokenError
+from stickytoken.errors import KEPT_NOTE, StickyTokenError
 
 FAILED = 1
 WRONG_USAGE = 2
 
-# What an interrupted command leaves behind.
-_KEPT = {
-    "check": "finished shards of a detection are kept; run the same command again to continue",
-    "detect": "finished shards are kept; run the same command again to continue",
-    "explain": "what was written to its folder is kept; run the same command again to continue",
-    "impact": "finished measurements are kept; run the same command again to continue",
-    "scan": "what was scanned is kept; run the same command again to continue",
+_AFTER_INTERRUPT = {
+    **dict.fromkeys(
+        ("check", "detect", "explain", "impact", "scan"), "run the same command again to continue"
+    ),
     "repair": "nothing was written to the output folder",
     "demo": "the web app has stopped",
 }
@@ -71,8 +68,10 @@ def _status(error: BaseException, command: str | None) -> int | None:
     """Print the line for an error and return the exit status; None where the error is a defect."""
     if isinstance(error, KeyboardInterrupt) or was_interrupted():
         ignore_interrupts()
-        kept = _KEPT.get(command or "")
-        print_error(f"interrupted: {kept}" if kept else "interrupted")
+        said = [note for note in getattr(error, "__notes__", []) if note.startswith(KEPT_NOTE)]
+        if command in _AFTER_INTERRUPT:
+            said.append(_AFTER_INTERRUPT[command])
+        print_error(f"interrupted: {'; '.join(said)}" if said else "interrupted")
         return INTERRUPTED
     if isinstance(error, StickyTokenError):
         print_error(f"error: {error}")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from stickytoken.errors import RunError
+from stickytoken.errors import KEPT_NOTE, RunError
 from stickytoken.measurement.identity import differences
 from stickytoken.measurement.records import MeasurementRecord
 from stickytoken.measurement.store import IDENTITY_FILE, ResultFolder
@@ -84,6 +84,8 @@ class Resumed(Generic[R]):
 def resumed(folder: ResultFolder, kind: Kind[R], record: R) -> Iterator[Resumed[R]]:
     """Lock a folder and find out what is left to do for a measurement.
 
+    An error that ends the measurement gets a note that counts the finished shards.
+
     Args:
         folder: a folder that is new, empty, or holds the same measurement.
         kind: kind of the measurement.
@@ -103,7 +105,12 @@ def resumed(folder: ResultFolder, kind: Kind[R], record: R) -> Iterator[Resumed[
             if claim is not None:
                 _require_same(folder, kind, claim, record)
         finished = earlier is not None and kind.finished(earlier, folder)
-        yield Resumed(folder, earlier or record, finished, kind)
+        try:
+            yield Resumed(folder, earlier or record, finished, kind)
+        except BaseException as error:
+            if shards := folder.shard_count():
+                error.add_note(f"{KEPT_NOTE}: {shards:,} in {folder.path}")
+            raise
 
 
 def require_vacant(folder: ResultFolder, kind: Kind[Any]) -> None:

@@ -217,6 +217,10 @@ class ResultFolder:
             sequences=sum(int(cost.get("sequences", 0)) for cost in costs),
         )
 
+    def shard_count(self) -> int:
+        """Count the files of committed shards, without reading them."""
+        return sum(1 for _ in (self.path / _SHARDS).glob("*.parquet"))
+
     def remove_shards(self) -> None:
         """Delete all shards, once what was made of them is committed."""
         shutil.rmtree(self.path / _SHARDS, ignore_errors=True)

@@ -34,8 +34,10 @@ class Speed(NamedTuple):
 
 def fitted_speed(samples: Sequence[Sample]) -> Speed:
     """Fit both by least squares; neither is negative."""
-    from scipy.optimize import nnls
+    from scipy.optimize import lsq_linear
 
     sizes = np.array([[1.0, sample.tokens] for sample in samples])
-    (request, token), _ = nnls(sizes, np.array([sample.seconds for sample in samples]))
+    seconds = np.array([sample.seconds for sample in samples])
+    # scipy's nnls returns worse fits in some versions; bounded-variable least squares is exact in all.
+    request, token = lsq_linear(sizes, seconds, bounds=(0.0, np.inf), method="bvls").x
     return Speed(float(request), float(token))
