@@ -48,7 +48,7 @@ class Check:
         model: the model as the run names it.
         run: the run folder that the check rests on.
         fail_on: the least sticky token that counts.
-        max_tokens: number of tokens that count and are tolerated.
+        max_tokens: number of counted tokens to tolerate.
         counted: number of tokens that count.
         sticky: number of all sticky tokens of the run.
         baseline: the run folder that it was compared with; None without one.

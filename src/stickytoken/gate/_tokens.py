@@ -60,7 +60,7 @@ def judge_tokens(
     Args:
         run: a finished run.
         fail_on: the least sticky token that counts.
-        max_tokens: number of tokens that count and are tolerated.
+        max_tokens: number of counted tokens to tolerate.
         baseline: what is known; None counts every token.
         place: where the findings are shown.
 

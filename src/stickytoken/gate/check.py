@@ -42,7 +42,7 @@ def check(
         source: a run, or a model: anything that `load_encoder` takes. Of a model, the newest run over the
             whole vocabulary is used that is proven to be of this very model; without one, a detection is run.
         fail_on: the least sticky token that counts: ``sticky``, ``serious`` or ``severe``.
-        max_tokens: number of tokens that count and are tolerated.
+        max_tokens: number of counted tokens to tolerate.
         baseline: a run of the model as it was, or of another one; only tokens that are new or worse count,
             and only where the intervals of the two runs do not overlap.
         documents: anything that `stickytoken.scan` takes; a document with copies of a flagged token closes

@@ -36,7 +36,7 @@ def check(
         typer.Argument(
             metavar="[MODEL|RUN]",
             help="Model as for detect, or run folder. Default: model in the table tool.stickytoken of "
-            "pyproject.toml, as for the options from --revision to --max.",
+            "pyproject.toml, which can also set the options from --revision to --max.",
         ),
     ] = None,
     *,
@@ -57,7 +57,7 @@ def check(
             parser=_grade,
             autocompletion=lambda: list(_GRADES),
             metavar="sticky|serious|severe",
-            help="Least sticky token that counts. Default: sticky.",
+            help="Lowest grade that counts; sticky counts every sticky token. Default: sticky.",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -66,7 +66,7 @@ def check(
         typer.Option(
             "--max",
             min=0,
-            help="Number of tokens that count and are tolerated. Default: 0.",
+            help="Number of counted tokens to tolerate. Default: 0.",
             rich_help_panel=METHOD,
         ),
     ] = None,

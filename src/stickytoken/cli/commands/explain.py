@@ -77,7 +77,7 @@ def explain(
     output_format: OutputFormat = Format.TABLE,
     verbosity: VerbosityOptions,
 ) -> None:
-    """Show what copies of a token do inside a model, beside matched benign tokens.
+    """Show what copies of a token do inside a model, compared with matched benign tokens.
 
     Example: stickytoken explain all-MiniLM-L6-v2 '[CLS]' --text "A man repairs a bicycle"
     """

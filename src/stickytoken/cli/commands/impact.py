@@ -36,7 +36,7 @@ def impact(
     out: Annotated[
         Path | None,
         output_option(
-            help="Folder. Default: impact-<identity> in the run folder, where report finds it; "
+            help="Output folder. Default: impact-<identity> in the run folder, where report finds it; "
             "runs/<model>-impact-<identity> for a model."
         ),
     ] = None,

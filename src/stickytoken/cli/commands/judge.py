@@ -40,12 +40,12 @@ def judge(
     ],
     column: Column = None,
     anchors: Annotated[
-        int, texts_option(min=2, help="Random texts of the corpus to compare with, at most.")
+        int, texts_option(min=2, help="Maximum number of texts to compare with, drawn at random.")
     ] = 2000,
     model: RunsModel = None,
     loading: LoadingOptions,
     prompting: PromptingOptions,
-    limit: Annotated[int, output_option(min=1, help="Most tokens to list in a table.")] = 50,
+    limit: Annotated[int, output_option(min=1, help="Maximum number of tokens to list in a table.")] = 50,
     output_format: Annotated[
         JudgementFormat,
         output_option(
@@ -56,7 +56,7 @@ def judge(
     ] = JudgementFormat.TABLE,
     verbosity: VerbosityOptions,
 ) -> None:
-    """Judge your own texts by a finished run: which tokens are sticky there, in seconds.
+    """Find the tokens that are sticky on your own texts, from a finished run, in seconds.
 
     Example: stickytoken judge runs/all-MiniLM-L6-v2-profile-0123456789ab --sentences documents.parquet
     """

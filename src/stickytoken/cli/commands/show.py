@@ -40,7 +40,9 @@ def show(
         str | None,
         output_option(help="Column to sort by, largest first. Default: the one that the method ranks by."),
     ] = None,
-    limit: Annotated[int | None, output_option(min=1, help="Most tokens to list. Default: 50.")] = None,
+    limit: Annotated[
+        int | None, output_option(min=1, help="Maximum number of tokens to list. Default: 50.")
+    ] = None,
     output_format: OutputFormat = Format.TABLE,
     *,
     verbosity: VerbosityOptions,

@@ -27,7 +27,7 @@ _MEANING = {
 def tokens(
     model: Model,
     category: InCategory = None,
-    limit: Annotated[int, output_option(min=1, help="Most tokens to list.")] = 50,
+    limit: Annotated[int, output_option(min=1, help="Maximum number of tokens to list.")] = 50,
     *,
     revision: Revision = None,
     trust_remote_code: TrustRemoteCode = False,

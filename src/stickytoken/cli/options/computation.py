@@ -35,8 +35,8 @@ class EngineOptions:
     ray_address: Annotated[
         str | None,
         computation_option(
-            help="With --engine ray: host:port of the head node, or auto. Default: RAY_ADDRESS, else a Ray "
-            "here."
+            help="With --engine ray: host:port of the head node, or auto. Default: RAY_ADDRESS, else Ray is "
+            "started on this machine."
         ),
     ] = None
     workers: Annotated[

@@ -31,8 +31,8 @@ class MeasuredOptions:
     intrusion: Annotated[
         str | None,
         texts_option(
-            help="Also push random documents into search results: a BEIR folder, a file of documents, or "
-            "bundled."
+            help="Also measure how far copies push random documents into search results: a BEIR folder, a "
+            "file of documents, or bundled."
         ),
     ] = None
     tokens: ImpactTokens = None
@@ -51,7 +51,9 @@ class MeasuringOptions:
         Insertion,
         method_option(help="ids: the model sees exactly n copies. text: copies are inserted as words."),
     ] = Insertion.IDS
-    sticky: Annotated[int, method_option(min=1, help="Most sticky tokens of the run to use.")] = 5
+    sticky: Annotated[
+        int, method_option(min=1, help="Maximum number of sticky tokens of the run to use.")
+    ] = 5
     benign: Annotated[int, method_option(min=1, help="Matched benign tokens per sticky token.")] = 8
     seeds: Annotated[int, method_option("--repetitions", min=1, help="Number of random repetitions.")] = 1
     resamples: Annotated[int, method_option(min=100, help="Number of bootstrap samples.")] = 1000

@@ -12,4 +12,4 @@ CopiesInText: TypeAlias = Annotated[
 IntervalConfidence: TypeAlias = Annotated[
     float, method_option("--confidence", help="Coverage of the intervals.")
 ]
-AnySeed: TypeAlias = Annotated[int, method_option("--seed", min=0, help="Seed of everything random.")]
+AnySeed: TypeAlias = Annotated[int, method_option("--seed", min=0, help="Seed of all random sampling.")]

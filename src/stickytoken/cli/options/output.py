@@ -30,7 +30,7 @@ WriteReport: TypeAlias = Annotated[
     bool,
     output_option(
         "--report/--no-report",
-        help="Write report.html into the run folder, with the curves, pairs and map that it shows.",
+        help="Write report.html into the run folder, with curves, pairs and a map.",
     ),
 ]
 

@@ -61,7 +61,7 @@ InCategory: TypeAlias = Annotated[
     ),
 ]
 Sample: TypeAlias = Annotated[
-    int | None, texts_option(min=1, help="Detect in a random sample of this many tokens.")
+    int | None, texts_option(min=1, help="Measure only this many tokens, drawn at random.")
 ]
 
 
