@@ -65,6 +65,7 @@ def assert_same(folder, whole):
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_explanations_that_are_killed_again_and_again_end_with_the_same_bytes(bert_folder, whole, tmp_path):
     folder = tmp_path / "explain"
     seen = killed_again_and_again(
@@ -123,6 +124,7 @@ def test_progress_of_attribution_counts_parts_of_texts(encoder):
     assert all(event.done == event.computed for event in steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["identity.json", "heads.parquet", "explanation.json"])
 def test_a_kill_while_a_file_is_written_leaves_a_folder_that_the_same_call_takes(
     bert_folder, whole, tmp_path, moment

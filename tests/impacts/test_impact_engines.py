@@ -30,6 +30,7 @@ def options(encoder, tmp_path_factory):
     return {"tasks": tasks, "tokens": tokens, "intrusion": tasks[-1], "settings": files.FEW}
 
 
+@pytest.mark.slow
 def test_ray_gives_the_bytes_of_one_process_and_continues_what_that_began(encoder, on_ray, options, tmp_path):
     whole = impact(encoder, out=tmp_path / "whole", **options)
     on_workers = impact(encoder, out=tmp_path / "ray", engine=on_ray, **options)

@@ -115,7 +115,7 @@ def test_sticky_tokens_do_not_pass_for_heavy_tails():
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [500, 4000])
 def test_a_normal_vocabulary_is_taken_for_normal_but_for_a_few_in_a_hundred(tokens):
-    draws = 200
+    draws = 100
     fits = [Null.fit(normal_vocabulary(seed, tokens=tokens), 4.0) for seed in range(draws)]
     # Two standard errors on both sides at once, so less often than on one.
     chance = stats.norm.sf(2)
@@ -138,7 +138,7 @@ def test_heavy_tails_give_student_s_t_and_its_width(seed, noise):
 @pytest.mark.parametrize("sides", [(HEAVY, NORMAL), (NORMAL, HEAVY)], ids=["below", "above"])
 def test_a_tail_that_is_heavy_on_one_side_alone_stays_normal(sides, noise, wrong, least):
     """But by chance, and then it is no heavy one. Noise carries some of a side across the median."""
-    fits, draws = [], 40
+    fits, draws = [], 20
     for seed in range(draws):
         generator = np.random.default_rng(seed)
         values = draw_sides(generator, *sides) + noise * generator.normal(size=TOKENS)

@@ -95,7 +95,7 @@ def test_hostile_texts_have_the_ids_of_the_whole_tokenizer(name, texts):
 
 
 @names
-@reproducible
+@settings(reproducible, max_examples=40)  # each of them is dozens of texts
 @given(tokens=token_lists, carriers=carriers)
 def test_copies_in_carriers_have_the_ids_of_the_whole_tokenizer(name, tokens, carriers):
     assert_equal(cache_of(name), backend_of(name), probes(tokens, carriers))
