@@ -55,7 +55,13 @@ def notes(run: StdRun) -> list[str]:
             f"the verdict is an outlier rule, and {result.candidates} candidates are few for it: "
             "look at more tokens before you rely on it"
         )
-    if result.rate_threshold >= 1:
+    rates = run.tokens["validation_rate"].drop_nulls()
+    if len(rates) and rates.quantile(0.25, "linear") == rates.quantile(0.75, "linear"):
+        found.append(
+            "at least half of the candidates have the same validation rate: the outlier rule has no width, "
+            "so a rate that is barely higher is enough"
+        )
+    elif result.rate_threshold >= 1:
         found.append(
             "no rate can exceed the threshold: the candidates' rates are too spread for the outlier rule to "
             "single one out"

@@ -1,0 +1,38 @@
+"""An encoder that no token moves: nothing may be called sticky, and the run says why."""
+
+import numpy as np
+import pytest
+
+import planted
+import tiny
+from stickytoken import ProfileSettings, detect
+from stickytoken.errors import InputError
+
+
+class Constant:
+    """Gives every text the same vector."""
+
+    name = "constant"
+    fingerprint = "constant"
+
+    def __init__(self):
+        self.tokenizer = tiny.wordpiece_tokenizer()
+
+    def encode(self, texts):
+        return np.ones((len(texts), 4), np.float32)
+
+
+def test_candidates_with_equal_rates_are_benign_and_a_note_says_that_the_rule_has_no_width(tmp_path):
+    run = detect(Constant(), sentences=planted.small_corpus(), settings=planted.SMALL, out=tmp_path / "run")
+    assert run.sticky.is_empty()
+    assert set(run.tokens["validation_rate"].drop_nulls()) == {0.0}
+    assert any("have the same validation rate" in note for note in run.method.notes(run))
+
+
+def test_the_profile_method_refuses_a_model_that_nothing_moves(tmp_path):
+    settings = ProfileSettings(insertion="text")
+    with pytest.raises(
+        InputError, match=r"the same similarity \(1\.0000\): there is nothing that a token could move"
+    ):
+        detect(Constant(), settings=settings, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "run.json").exists()
