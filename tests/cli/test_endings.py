@@ -29,6 +29,7 @@ def started(*arguments, code=MAIN, **options):
 # Ctrl-C
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "command"),
     [
@@ -64,6 +65,7 @@ sys.meta_path.insert(0, Interrupting())
     assert line.startswith("interrupted")
 
 
+@pytest.mark.slow
 def test_an_error_that_an_interrupt_caused_is_an_interrupt(bert_folder, tmp_path):
     """As libraries do that are interrupted inside foreign code."""
     code = f"""
@@ -84,6 +86,7 @@ stickytoken.encoders.load_encoder = load_encoder
     assert "Traceback" not in stderr
 
 
+@pytest.mark.slow
 def test_an_interrupt_that_a_library_swallows_ends_the_command_at_its_next_step(bert_folder, tmp_path):
     code = f"""
 import os, signal, stickytoken.encoders
@@ -103,6 +106,7 @@ stickytoken.encoders.load_encoder = load_encoder
     assert planted.lines_of(stderr)[-1] == "interrupted: run the same command again to continue"
 
 
+@pytest.mark.slow
 def test_an_interrupt_that_comes_again_at_the_end_changes_nothing(bert_folder, tmp_path):
     code = f"""
 import atexit, os, signal, stickytoken.encoders
@@ -156,6 +160,7 @@ def test_a_full_disk_behind_stdout_is_one_line(form, small_run):
 # Pipes
 
 
+@pytest.mark.slow
 def test_a_reader_that_closes_early_ends_a_command_quietly(planted_run):
     """More than a pipe holds is written to one that nobody reads."""
     reader, writer = os.pipe()
@@ -173,6 +178,7 @@ def test_a_reader_that_closes_early_ends_a_command_quietly(planted_run):
     os.close(writer)
 
 
+@pytest.mark.slow
 def test_a_run_whose_output_nobody_reads_still_gets_its_report(bert_folder, sentence_file, tmp_path):
     reader, writer = os.pipe()
     os.close(reader)

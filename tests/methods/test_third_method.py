@@ -227,6 +227,7 @@ def commanded(run, planted_folder, sentence_file, tmp_path_factory):
     return dict(zip(asked, json.loads(done.stdout), strict=True))
 
 
+@pytest.mark.slow
 def test_every_command_works_with_it(commanded):
     failing = {"topical", "validated", "wrong sort", "lacking", "its own"}
     for name, (status, _, stderr) in commanded.items():

@@ -36,7 +36,7 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise RunError(_reason(path, error)) from error
     finally:
@@ -64,7 +64,7 @@ def move_folder(folder: Path, target: Path) -> None:
     """
     try:
         folder.replace(target)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except OSError as error:
         raise RunError(_reason(target, error)) from error
 
@@ -94,7 +94,8 @@ def remove_leftovers(folder: Path) -> None:
         leftover.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Flush the entries of a folder to disk, where the operating system can."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)

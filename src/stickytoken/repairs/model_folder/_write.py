@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from stickytoken.errors import RepairError
+from stickytoken.measurement.atomic import sync_folder
 from stickytoken.repairs.model_folder._centre import add_projection
 from stickytoken.repairs.model_folder._places import MODULES_FILE, embedding_places
 from stickytoken.repairs.model_folder._rows import require_rows_fit, write_rows
@@ -151,7 +152,7 @@ def _unfinished(target: Path) -> Iterator[Path]:
         yield copy
         _sync(copy)
         copy.rename(target)
-        _sync_folder(parent)
+        sync_folder(parent)
     except (OSError, shutil.Error) as error:
         raise RepairError(f"{target} cannot be written: {_reason(error)}") from error
     finally:
@@ -206,20 +207,10 @@ def _sync(folder: Path) -> None:
     """Flush everything below a folder to disk."""
     for path in [*folder.rglob("*"), folder]:
         if path.is_dir():
-            _sync_folder(path)
+            sync_folder(path)
         else:
             with path.open("rb") as stream:
                 os.fsync(stream.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _reason(error: OSError) -> str:
