@@ -63,7 +63,7 @@ def published_section(run: Run, tokens: pl.DataFrame, folder: Path) -> str:
         for row in found.sort("percentile", descending=True).iter_rows(named=True)
     )
     told = (
-        "They cannot be told from tokens drawn at random"
+        "They cannot be distinguished from tokens drawn at random"
         if chance > 0.05
         else "Tokens drawn at random would rarely stand like that"
     )
@@ -97,7 +97,7 @@ def behind(run: Run, plan: ProfilePlanRecord) -> list[str]:
     if loading is None or loading.endpoint is None:
         return []
     return [
-        f"The model was asked through an endpoint. Noise floor: the cosine of two texts differs by "
+        f"The model was measured through an endpoint. Noise floor: the cosine of two texts differs by "
         f"{plan.call_noise:.1e} (SD) from one call to the next; no interval is narrower than that. "
         f"{run.record.tokens:,} tokens were examined, drawn at random."
     ]
@@ -112,7 +112,7 @@ def page(run: Run, corpora: list[str], folder: Path, title: str | None) -> str:
     parts = [
         f"# {name}",
         run.method.headline(run).replace(run.model_name, name),
-        f"{run.record.model.vocabulary:,} vocabulary entries, {run.available:,} of them can occur in text; "
+        f"{run.record.model.vocabulary:,} vocabulary entries, {run.available:,} of which can appear in text; "
         f"mean similarity u = {plan.mean_similarity:.5f}. An ordinary token lifts texts by "
         f"{result.ordinary_lift:.4f} (SD {result.ordinary_spread:.4f}); similarities of texts spread by "
         f"{plan.similarity_spread:.4f}. {result.sticky} tokens are sticky, {result.topical} topical; "
@@ -126,7 +126,7 @@ def page(run: Run, corpora: list[str], folder: Path, title: str | None) -> str:
         "## The published tokens",
         published_section(run, tokens, folder),
         "## On other corpora",
-        judged_section(run, corpora) if corpora else "None was judged.",
+        judged_section(run, corpora) if corpora else "No other corpus was judged.",
         "Written by `benchmarks/model_card.py` from a run of the default settings.",
     ]
     return "\n\n".join(parts) + "\n"
