@@ -112,23 +112,27 @@ def ranks(cleaner: Cleaner, data: Path, model: str, free: list[str], documents: 
     queries = [json.loads(line)["text"] for line in (data / "queries.jsonl").open()]
     draw = random.Random(seed)
     chosen = sorted(draw.sample(range(len(texts)), documents))
+    recipes = np.array([sorted(RECIPES)[place % len(RECIPES)] for place in range(documents)])
     planted = []
-    for number in chosen:
+    for number, recipe in zip(chosen, recipes, strict=True):
         copies = [draw.choice(cleaner.rules.words)] * draw.randint(4, 16)
-        planted.append(
-            RECIPES[draw.choice(sorted(RECIPES))](texts[number], copies, draw.sample(free, 20), draw)
-        )
+        planted.append(RECIPES[recipe](texts[number], copies, draw.sample(free, 20), draw))
     cleaned = [cleaner(text) for text in planted]
-    same = sum(text == texts[number] for text, number in zip(cleaned, chosen, strict=True))
+    same = np.array([text == texts[number] for text, number in zip(cleaned, chosen, strict=True)])
     encoder = SentenceTransformer(model, device="cpu")
     index, asked = (encoder.encode(each, normalize_embeddings=True) for each in (texts, queries))
     before = _ranks(index, asked, chosen)
-    print(f"{documents} planted documents, {len(queries)} queries; {same} cleaned to the letter")
+    moved = {}
     for name, changed in (("planted", planted), ("cleaned", cleaned)):
         replaced = index.copy()
         replaced[chosen] = encoder.encode(changed, normalize_embeddings=True)
-        moved = _ranks(replaced, asked, chosen) - before
-        print(f"{name}: mean difference of ranks {moved.mean():+.3f}, absolute {np.abs(moved).mean():.3f}")
+        moved[name] = _ranks(replaced, asked, chosen) - before
+    print(f"{documents} planted documents, {len(queries)} queries")
+    print("recipe | documents | cleaned to the letter | mean difference of ranks, planted | cleaned")
+    for recipe in ("all", *sorted(RECIPES)):
+        own = (recipes == recipe) | (recipe == "all")
+        means = " | ".join(f"{moved[name][:, own].mean():+.3f}" for name in ("planted", "cleaned"))
+        print(f"{recipe} | {own.sum()} | {same[own].sum()} | {means}")
 
 
 def _ranks(index: Vectors, queries: Vectors, chosen: list[int]) -> Vectors:
