@@ -101,6 +101,18 @@ def test_detect_says_first_whether_there_is_a_problem(place, run, options, tmp_p
     assert f"{place / 'ordinary'} has no sticky tokens; the one that lifts texts most, " in ordinary.stdout
 
 
+def test_tokens_that_were_asked_for_are_listed_even_if_none_is_sticky(place, options, tmp_path):
+    result = planted.command(
+        "detect", place / "planted", *options, "--tokens", "!", "--tokens", "a", "--out", tmp_path / "run"
+    )
+    first, title, header, *_ = result.stdout.splitlines()
+    assert "has 1 sticky token" in first
+    assert title.strip() == f"Tokens of {place / 'planted'} that were asked for"
+    assert header.split()[:3] == ["id", "token", "lift"]
+    assert re.search(r"34 +! +.* sticky *$", result.stdout, re.MULTILINE)
+    assert re.search(r"\d+ +a +.* benign *$", result.stdout, re.MULTILINE)
+
+
 def test_progress_goes_to_stderr_round_by_round(place, options, tmp_path):
     result = planted.command(
         "detect", place / "planted", *options, "--sample", "9", "--out", tmp_path / "run"

@@ -307,7 +307,7 @@ def test_numbers_are_no_sentences(write, name, content, column):
 
 def test_a_line_too_long_for_any_model_is_left_out_with_a_warning(write):
     path = write("s.txt", f"a b\n{'x' * 10_000_000}\nc d\n")
-    with pytest.warns(StickyTokenWarning, match="left out 1 sentences longer than 100,000 characters"):
+    with pytest.warns(StickyTokenWarning, match="left out 1 sentence longer than 100,000 characters"):
         found = load_sentences(path)
     assert (found.texts, found.too_long) == (("a b", "c d"), 1)
 

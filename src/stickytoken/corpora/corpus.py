@@ -112,7 +112,8 @@ def collect_sentences(
     if all(map(is_number, first_seen)):
         raise InputError(f"{source} has only numbers, such as {next(iter(first_seen))}: pass sentences")
     if too_long:
-        warnings.warn(f"{source}: left out {too_long} sentences {limit}", StickyTokenWarning, stacklevel=2)
+        counted = "1 sentence" if too_long == 1 else f"{too_long} sentences"
+        warnings.warn(f"{source}: left out {counted} {limit}", StickyTokenWarning, stacklevel=2)
     return Sentences(
         texts=tuple(first_seen),
         source=source,

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _ID, _TOKEN = Column("token_id", "id"), Column("token", "token")
 _CATEGORY, _VERDICT = Column("category", "category"), Column("verdict", "verdict")
 _ORDINARY = "OK"
+# A selection of so many tokens is listed whole.
+_FEW = 20
 
 
 def print_rows(title: str, run: Run, rows: pl.DataFrame) -> None:
@@ -73,7 +75,11 @@ def _print_run(run: Run) -> None:
     """Print what was found, what it rests on, and where the run is."""
     first, *others = run.method.lines(run)
     print_line(first)
-    if not run.sticky.is_empty():
+    if len(run.tokens) <= min(_FEW, run.available - 1):
+        order = [run.method.ranked_by.key, "token_id"]
+        ranked = run.tokens.sort(order, descending=[True, False], nulls_last=True)
+        print_rows(f"Tokens of {run.record.model.name} that were asked for", run, ranked)
+    elif not run.sticky.is_empty():
         print_rows(f"Sticky tokens of {run.record.model.name}", run, run.sticky)
     for line in others:
         print_line(line)

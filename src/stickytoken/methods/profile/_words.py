@@ -12,6 +12,8 @@ from stickytoken.visible_text import visible
 
 ProfileRun = FinishedRun[ProfilePlanRecord, ProfileResultRecord]
 
+# The least that one decimal shows.
+_SHOWN = 0.05
 _GRADES = ("severe", "serious", "mild", "negligible")
 GLOSSARY = {
     "interval": "The values that the lift may have, given that only some texts were tried; at the confidence "
@@ -60,10 +62,12 @@ def _strongest(run: ProfileRun) -> str:
     if known.is_empty():
         return ""
     token = known.row(0, named=True)
+    moved = _moved(run, token["lift"])
+    if moved < _SHOWN:
+        return "; none of them moves unrelated texts together more than an ordinary token does"
     return (
         f"; the one that lifts texts most, {visible(repr(token['token']))}, moves unrelated texts together "
-        f"by {_moved(run, token['lift']):.1f} standard deviations of the model's similarities more than an "
-        "ordinary token does"
+        f"by {moved:.1f} standard deviations of the model's similarities more than an ordinary token does"
     )
 
 
