@@ -57,7 +57,7 @@ def test_several_processes_clean_alike(dataset, cleaner):
 
 
 def test_a_refused_text_is_named_by_its_row(dataset, refusing):
-    with pytest.raises(RefusedTextError, match="column 'text', row 4 of the batch: the text holds"):
+    with pytest.raises(RefusedTextError, match="column 'text', row 4 of the batch: the text contains"):
         dataset.map(ColumnCleaner(refusing), batched=True)
 
 

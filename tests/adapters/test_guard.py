@@ -159,7 +159,7 @@ def test_a_cleaner_that_reports_leaves_texts_alone_and_one_that_refuses_refuses(
     reports = guard(model, reporting, on_found=lambda text, _: found.append(text))
     same(reports.encode(DIRTY), model.encode(DIRTY))
     assert len(found) == 2
-    with pytest.raises(RefusedTextError, match=r"'a bird \[SEP\] near the market': the text holds"):
+    with pytest.raises(RefusedTextError, match=r"'a bird \[SEP\] near the market': the text contains"):
         guard(model, refusing).encode(DIRTY)
 
 

@@ -55,7 +55,7 @@ def test_it_runs_in_chains_and_without_blocking(documents, cleaner_file):
 
 
 def test_a_refused_document_is_named_and_a_reported_one_stays(documents, refusing, reporting):
-    with pytest.raises(RefusedTextError, match="document 3: the text holds the text of a special token"):
+    with pytest.raises(RefusedTextError, match="document 3: the text contains the text of a special token"):
         StickyTokenCleaner(refusing).transform_documents(documents)
     found = StickyTokenCleaner(reporting).transform_documents(documents)
     assert [each.page_content for each in found] == [each.page_content for each in documents]

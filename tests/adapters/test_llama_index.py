@@ -108,7 +108,7 @@ def test_it_is_serialised_with_the_whole_cleaner(nodes, cleaner):
 
 
 def test_a_refused_node_is_named_and_a_reported_one_stays(nodes, refusing, reporting):
-    with pytest.raises(RefusedTextError, match="node '3': the text holds the text of a special token"):
+    with pytest.raises(RefusedTextError, match="node '3': the text contains the text of a special token"):
         StickyTokenCleaner(cleaner=refusing)(nodes)
     found = StickyTokenCleaner(cleaner=reporting)(nodes)
     assert texts(found) == texts(nodes)

@@ -54,7 +54,11 @@ def test_the_difference_and_the_removals_can_be_printed(rules, tmp_path):
         (("{rules}", "--action", "run"), 2, "not of the form KIND=ACTION"),
         (("{rules}", "--action", "run=escape"), 2, "only special tokens can be escaped"),
         (("{rules}", "--diff", "--format", "json"), 2, "use one of --diff and --format json"),
-        (("{rules}", "--action", "special=refuse"), 1, "line 2: the text holds the text of a special token"),
+        (
+            ("{rules}", "--action", "special=refuse"),
+            1,
+            "line 2: the text contains the text of a special token",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(rules, arguments, status, message):

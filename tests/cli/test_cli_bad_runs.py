@@ -41,7 +41,7 @@ def test_a_folder_that_is_no_run_is_refused(small, sentence_file, tmp_path):
     (tmp_path / "notes" / "notes.txt").write_bytes(b"nothing")
     for folder in (sentence_file.parent, tmp_path / "notes"):
         planted.refused("show", folder, saying="is not a run folder: it has no run.json")
-        detect_into(folder, small, "holds files but no run: choose an empty or a new folder")
+        detect_into(folder, small, "contains files but no run: choose an empty or new folder")
     planted.refused("show", tmp_path / "absent", saying="no run folder")
     planted.refused("show", sentence_file, saying="is not a run folder")
     assert sentence_file.read_text("utf-8").startswith(tiny.sentences(1)[0])
@@ -64,7 +64,7 @@ def test_the_folder_of_another_run_is_refused_with_what_differs(small, run_copy)
         (["--dtype", "bfloat16"], "encoder.dtype, encoder.weights"),
         (["--copies", "2", "--sentence-count", "50"], "settings.copies, settings.sentences"),
     ):
-        saying = rf"holds another run .it differs in {names}.: choose another folder"
+        saying = rf"contains a different run .it differs in {names}.: choose another folder"
         detect_into(run_copy, small, saying, *others)
     assert planted.files_of(run_copy) == before
 

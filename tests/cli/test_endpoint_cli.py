@@ -55,7 +55,7 @@ def test_a_detection_finds_what_the_model_itself_finds_and_pays_once(served, mod
     before = server.tokens
     stopped = planted.command("detect", *endpoint, *price, "--yes", "--max-cost", "0.5")
     assert stopped.exit_code == 1
-    assert "stopped at the largest sum of 0.5" in stopped.stderr
+    assert "stopped at the maximum cost of 0.5" in stopped.stderr
     assert 0.25 < (server.tokens - before) * 10 / 1e6 <= 0.5
     done = planted.command("detect", *endpoint)
     assert done.exit_code == 0, done.stderr
@@ -108,8 +108,8 @@ def test_candidates_are_examined_where_the_tokenizer_is_secret(served, corpus_fi
     [
         ("detect MODEL --endpoint http://localhost:1/v1 --endpoint-model m", "both name a model"),
         ("detect --endpoint http://localhost:1/v1", "belong together"),
-        ("detect MODEL --max-cost 1", "--max-cost belong to a model behind an endpoint"),
-        ("detect http://localhost:1/v1#m", "tells no vocabulary: pass its tokenizer"),
+        ("detect MODEL --max-cost 1", "--max-cost apply only to models behind an endpoint"),
+        ("detect http://localhost:1/v1#m", "hides its vocabulary: pass its tokenizer"),
         ("detect http://localhost:1/v1#m --tokenizer MODEL --max-cost 1", "without a price"),
         ("detect http://localhost:1/v1#m --tokenizer MODEL --device cpu", "device cannot be set"),
         ("detect http://127.0.0.1:9/v1#m --tokenizer MODEL", "cannot be reached"),

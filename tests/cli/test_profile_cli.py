@@ -96,7 +96,7 @@ def test_detect_says_first_whether_there_is_a_problem(place, run, options, tmp_p
     assert re.search(r"34 +! +( +[\d.]+){4} +severe +sticky", shown.stdout)
     assert f"method profile, all {profiled.AVAILABLE} of {profiled.AVAILABLE} available" in shown.stdout
     assert f"{found.result.texts_per_token:g} texts per token" in shown.stdout
-    assert "its tokens too alike, to tell what is ordinary" in shown.stderr
+    assert "its tokens too similar, to tell what is ordinary" in shown.stderr
     ordinary = planted.command("detect", place / "ordinary", *options, "--out", tmp_path / "run")
     assert f"{place / 'ordinary'} has no sticky tokens; the one that lifts texts most, " in ordinary.stdout
 
@@ -162,7 +162,7 @@ def test_a_small_vocabulary_is_noted(place, tmp_path):
     assert result.exit_code == 0, result.stderr
     (note,) = [line for line in planted.lines_of(result.stderr) if line.startswith("note:")]
     assert (
-        "the vocabulary is too small, or its tokens too alike, to tell what is ordinary: verdicts rest"
+        "the vocabulary is too small, or its tokens too similar, to tell what is ordinary: verdicts rest"
         in note
     )
     found = planted.document(planted.command("show", tmp_path / "run", "--limit", "999", "-f", "json"))
@@ -322,11 +322,11 @@ def test_show_lists_what_its_filters_choose(topical_run, arguments):
             "--sort sticky_score",
             "of the method profile, which cannot be sorted by 'sticky_score': sort by lift, lift_low",
         ),
-        ("--validated", "is of the method profile, which judges every token: leave --validated out"),
+        ("--validated", "used the method profile, which judges every token: leave --validated out"),
         ("--sort token", "cannot be sorted by 'token': sort by lift, lift_low"),
         ("--sort severity", "cannot be sorted by 'severity': sort by lift, lift_low"),
         ("--verdict odd", "has no verdict 'odd': list by sticky or topical or benign"),
-        ("--validated --sort lift", "is of the method profile, which judges every token: leave --validated"),
+        ("--validated --sort lift", "used the method profile, which judges every token: leave --validated"),
     ],
 )
 def test_show_refuses_what_a_profile_run_does_not_have(run, arguments, saying):
@@ -335,7 +335,7 @@ def test_show_refuses_what_a_profile_run_does_not_have(run, arguments, saying):
 
 
 def test_show_refuses_topical_tokens_of_the_method_std(planted_run):
-    saying = "is of the method std, which has no verdict 'topical': list by sticky or benign"
+    saying = "used the method std, which has no verdict 'topical': list by sticky or benign"
     planted.refused("show", planted_run, "--verdict", "topical", saying=saying)
 
 

@@ -38,7 +38,7 @@ def test_a_split_may_be_named(local_hub):
 def test_a_data_set_of_parquet_files_is_read_with_a_named_column(local_hub):
     pl.DataFrame({"text": ["no"], "body": ["yes"], "n": [1]}).write_parquet(local_hub / "test.parquet")
     assert load_sentences(f"hub:{local_hub}", "body").texts == ("yes",)
-    with pytest.raises(InputError, match=r"column 'n' of .* holds Int64, not text"):
+    with pytest.raises(InputError, match=r"column 'n' of .* contains Int64, not text"):
         load_sentences(f"hub:{local_hub}", "n")
     with pytest.raises(InputError, match=r"has no column 'title': it has text, body, n"):
         load_sentences(f"hub:{local_hub}", "title")

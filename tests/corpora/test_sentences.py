@@ -173,9 +173,9 @@ def test_a_csv_cell_may_hold_quotes_commas_and_line_ends(write):
         ("s.json", '["a b"]', "has the ending '.json'"),
         ("s.csv", "first,second\na,b\n", "which column of .* It has first, second: name one"),
         ("s.csv", "id,score\n1,2\n", "which column of .* It has id, score: name one"),
-        ("s.jsonl", '{"text": 5}\n', "column 'text' of .* holds Int64, not text"),
+        ("s.jsonl", '{"text": 5}\n', "column 'text' of .* contains Int64, not text"),
         ("s.jsonl", '{"text": ["a"]}\n', "column 'text' of .* not text"),
-        ("s.parquet", table("parquet", {"text": [1, 2]}), "column 'text' of .* holds Int64, not text"),
+        ("s.parquet", table("parquet", {"text": [1, 2]}), "column 'text' of .* contains Int64, not text"),
         ("s.parquet", table("parquet", {"sentence": [b"a"]}), "column 'sentence' of .* not text"),
         ("s.parquet", table("parquet", {"n": [1], "m": [2]}), "which column of .* It has n, m"),
         ("s.parquet", table("parquet", {}), "which column of .* It has none"),
@@ -224,7 +224,7 @@ def test_a_missing_column_is_named_with_those_that_there_are(write, ending):
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 def test_a_named_column_of_numbers_is_refused(write, ending):
     path = write(f"s.{ending}", table(ending, {"text": ["a"], "n": [1.5]}))
-    with pytest.raises(InputError, match=r"column 'n' of .* holds Float64, not text"):
+    with pytest.raises(InputError, match=r"column 'n' of .* contains Float64, not text"):
         load_sentences(path, "n")
 
 

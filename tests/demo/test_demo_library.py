@@ -39,9 +39,9 @@ def test_runs_are_listed_named_ones_first_and_unreadable_ones_are_named(planted_
     assert "\n" not in library.left_out[0]
     assert library.content("half (not finished)").run is None
     assert library.content("run") is library.content("run")
-    with pytest.raises(RunError, match="no run of that name"):
+    with pytest.raises(RunError, match="no run with that name"):
         library.content("another")
-    with pytest.raises(RunError, match="no run of that name"):
+    with pytest.raises(RunError, match="no run with that name"):
         library.content(["run"])
 
 

@@ -252,16 +252,16 @@ FILTERS = ("input", "Run", "Search", "Verdict", "Entry", "Script")
 @pytest.mark.parametrize(
     ("event", "values", "reason"),
     [
-        (EVIDENCE, (["second"], 5), "no run of that name"),
-        (EVIDENCE, (None, 5), "no run of that name"),
+        (EVIDENCE, (["second"], 5), "no run with that name"),
+        (EVIDENCE, (None, 5), "no run with that name"),
         (EVIDENCE, ("second", "x"), "no token with that id"),
         (EVIDENCE, ("second", 10**20), "no token with that id"),
         (EVIDENCE, ("second", 10**8), "token id 100000000"),
-        (("input", "Run"), ({},), "no run of that name"),
+        (("input", "Run"), ({},), "no run with that name"),
         (FILTERS, ("second", "", "sticky", [], []), "verdict is not a list"),
         (FILTERS, ("second", "", [], [3], []), "entry is not a list"),
         (("input", "Run", "Compared with"), ("second", "second"), "choose two"),
-        (("input", "Run", "Compared with"), ("second", 5), "no run of that name"),
+        (("input", "Run", "Compared with"), ("second", 5), "no run with that name"),
     ],
 )
 def test_a_run_or_token_that_no_list_offers_is_one_line(app, event, values, reason, caplog, capfd):

@@ -23,7 +23,7 @@ def test_the_model_of_these_tests_cannot_be_loaded(tmp_path):
 
 def test_a_folder_with_other_files_is_refused_before_the_model_is_loaded(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RunError, match="holds files but no run"):
+    with pytest.raises(RunError, match="contains files but no run"):
         detect(NO_MODEL, settings=planted.SMALL, out=tmp_path)
 
 
@@ -89,8 +89,8 @@ def test_a_read_only_folder_is_refused_before_the_model_is_loaded(tmp_path):
 
 def test_the_command_refuses_the_folder_before_it_loads_the_model(small_run, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    planted.refused("detect", NO_MODEL, "--out", tmp_path, saying="holds files but no run")
-    planted.refused("detect", NO_MODEL, "--out", small_run.path, saying="holds another run")
+    planted.refused("detect", NO_MODEL, "--out", tmp_path, saying="contains files but no run")
+    planted.refused("detect", NO_MODEL, "--out", small_run.path, saying="contains a different run")
 
 
 def test_a_folder_in_the_way_of_an_explanation_or_impact_is_refused_first(small_run, tmp_path):
@@ -109,7 +109,7 @@ def test_a_folder_in_the_way_of_an_explanation_or_impact_is_refused_first(small_
             function(out)
     planted.refused("explain", NO_MODEL, "river", "--out", small_run.path, saying=wrong[1])
     planted.refused(
-        "impact", NO_MODEL, "--tokens", "river", "--out", tmp_path, saying="holds files but no impact"
+        "impact", NO_MODEL, "--tokens", "river", "--out", tmp_path, saying="contains files but no impact"
     )
 
 

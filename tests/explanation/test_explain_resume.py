@@ -169,7 +169,7 @@ def test_an_explanation_of_one_token_is_that_among_others(encoder, tmp_path):
 def test_a_folder_of_another_explanation_is_refused(encoder, tmp_path, options, part):
     again(encoder, tmp_path / "out", ["river"])
     before = planted.files_of(tmp_path)
-    with pytest.raises(RunError, match=f"holds another explanation \\(it differs in .*{part}"):
+    with pytest.raises(RunError, match=f"contains a different explanation \\(it differs in .*{part}"):
         again(encoder, tmp_path / "out", ["river"], **options)
     assert planted.files_of(tmp_path) == before
 

@@ -102,7 +102,7 @@ def test_a_token_inside_all_benign_intervals_is_not_called_equal_to_benign_token
     assert findings(rows) == []
     said = verdict("river", 7, rows, [], 8)
     inside = (
-        f"'river' (7): none of {1 + len(lift)} measures lies outside the interval of 8 matched benign tokens"
+        f"'river' (7): none of {1 + len(lift)} measures is outside the interval of 8 matched benign tokens"
     )
     assert said.startswith(f"{inside}; over 20 texts, the rise" if lift else f"{inside}.")
 

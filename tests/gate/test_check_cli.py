@@ -51,7 +51,7 @@ def test_a_run_of_a_part_is_inconclusive(finished_run):
     result = checked(finished_run.path, "--max", 99)
     assert result.exit_code == 1
     assert result.stdout.startswith("inconclusive: ")
-    assert "looked at 30 of" in result.stderr
+    assert "covered 30 of" in result.stderr
 
 
 def test_the_table_begins_with_the_answer(run):

@@ -124,7 +124,7 @@ def test_a_run_over_a_part_of_the_vocabulary_never_passes(runs, tmp_path):
     sample = profiled.detect_profile(encoder, tmp_path / "run", sample=40)
     found = check(sample)
     assert found.outcome is Outcome.INCONCLUSIVE
-    assert "looked at 40 of" in found.incomplete[0]
+    assert "covered 40 of" in found.incomplete[0]
 
 
 @pytest.mark.slow
@@ -172,7 +172,7 @@ def test_an_unreadable_corpus_never_passes(altered):
 
 
 def test_settings_that_are_not_the_defaults_are_said(runs):
-    (note,) = (note for note in check(runs(0)).notes if "settings of its own" in note)
+    (note,) = (note for note in check(runs(0)).notes if "non-default settings" in note)
     assert "anchors 80" in note
     assert "seed" not in note
 
@@ -253,7 +253,7 @@ def test_a_baseline_that_measured_something_else_is_refused(runs, altered, small
     other_texts = profiled.detect_profile(encoder, tmp_path / "run", sentences=profiled.corpus(150))
     settings = json.loads((runs(2).path / "run.json").read_text("utf-8"))["settings"]
     for baseline, reason in (
-        (small_run, "is of the method std"),
+        (small_run, "used the method std"),
         (other_texts, "on other texts"),
         (altered(settings=settings | {"smallest_effect": 0.9}), "other settings than .*smallest_effect"),
     ):

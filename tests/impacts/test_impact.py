@@ -195,7 +195,7 @@ def test_a_finished_measurement_is_opened_and_not_computed_again(whole, planted_
 def test_a_folder_of_another_measurement_is_refused(whole, planted_encoder, sticky, tasks, changes, part):
     ids = [sticky, files.token_id(planted_encoder, "?")]
     before = planted.files_of(whole.path)
-    with pytest.raises(RunError, match=f"holds another impact \\(it differs in .*{part}"):
+    with pytest.raises(RunError, match=f"contains a different impact \\(it differs in .*{part}"):
         impact(planted_encoder, tasks, tokens=ids, settings=replace(files.FEW, **changes), out=whole.path)
     with pytest.raises(RunError, match=r"it differs in tasks\.groups"):
         impact(planted_encoder, [tasks[0], tasks[2]], tokens=ids, settings=files.FEW, out=whole.path)
@@ -205,7 +205,7 @@ def test_a_folder_of_another_measurement_is_refused(whole, planted_encoder, stic
 def test_a_folder_with_something_else_in_it_is_refused(planted_encoder, sticky, tasks, tmp_path, planted_run):
     (tmp_path / "notes.txt").write_text("mine")
     for folder in (tmp_path, planted_run):
-        with pytest.raises(RunError, match="holds files but no impact"):
+        with pytest.raises(RunError, match="contains files but no impact"):
             impact(planted_encoder, tasks[:1], tokens=[sticky], settings=files.FEW, out=folder)
 
 

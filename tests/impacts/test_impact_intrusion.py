@@ -145,7 +145,7 @@ def test_few_documents_are_refused(tmp_path):
     with pytest.raises(InputError, match="more than 20 documents"):
         load_search_corpus(path, 0)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match=r"does not hold corpus\.jsonl and queries\.jsonl"):
+    with pytest.raises(InputError, match=r"does not contain corpus\.jsonl and queries\.jsonl"):
         load_search_corpus(tmp_path / "folder", 0)
 
 

@@ -126,6 +126,6 @@ def test_a_path_below_a_file_is_an_error(encoder, tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises(RunError, match=r"run cannot be written: .*file is a file"):
         planted.detect_thirty(encoder, tmp_path / "file" / "run")
-    with pytest.raises(RunError, match="choose an empty or a new folder"):
+    with pytest.raises(RunError, match="choose an empty or new folder"):
         planted.detect_thirty(encoder, tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == b"x"

@@ -52,7 +52,7 @@ def test_a_run_whose_record_is_lost_is_not_continued_as_another_one(encoder, tmp
     planted.detect_thirty(encoder, folder)
     (folder / "run.json").unlink()
     before = planted.files_of(folder)
-    with pytest.raises(RunError, match=r"holds another run \(it differs in settings\.copies\)"):
+    with pytest.raises(RunError, match=r"contains a different run \(it differs in settings\.copies\)"):
         planted.detect_thirty(encoder, folder, copies=2)
     assert planted.files_of(folder) == before
 
@@ -132,7 +132,7 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(encoder, tmp_pat
     (folder / name).write_bytes(b"mine")
     (folder / ".mine.tmp").write_bytes(b"mine too")
     before = sorted(folder.rglob("*")), planted.files_of(folder)
-    with pytest.raises(RunError, match="holds files but no run: choose an empty or a new folder"):
+    with pytest.raises(RunError, match="contains files but no run: choose an empty or new folder"):
         planted.detect_thirty(encoder, folder)
     assert (sorted(folder.rglob("*")), planted.files_of(folder)) == before
 
@@ -142,7 +142,7 @@ def test_a_shards_folder_of_somebody_else_is_refused_and_left_as_it_is(encoder, 
     shards.mkdir(parents=True)
     pl.DataFrame({"mine": [1]}).write_parquet(shards / "train-00000.parquet")
     before = planted.files_of(tmp_path)
-    with pytest.raises(RunError, match="holds files but no run"):
+    with pytest.raises(RunError, match="contains files but no run"):
         planted.detect_thirty(encoder, tmp_path / "run")
     assert planted.files_of(tmp_path) == before
 
@@ -154,7 +154,9 @@ def test_an_empty_folder_is_taken(encoder, tmp_path):
 
 def test_the_folder_of_another_run_is_refused_with_what_differs_and_left_as_it_is(encoder, run_copy):
     before = planted.files_of(run_copy)
-    with pytest.raises(RunError, match=r"holds another run \(it differs in settings\.seed\): choose another"):
+    with pytest.raises(
+        RunError, match=r"contains a different run \(it differs in settings\.seed\): choose another"
+    ):
         planted.detect_thirty(encoder, run_copy, seed=1)
     with pytest.raises(RunError, match=r"\(it differs in settings\.copies, settings\.validation_pairs\)"):
         planted.detect_thirty(encoder, run_copy, validation_pairs=5, copies=2)
@@ -366,7 +368,7 @@ def test_a_run_of_schema_version_3_still_reads(tmp_path):
     assert len(run.plan.carriers) == 7
     assert run.sticky["token"].to_list() == ["!"]
     for kind, found in ((StdPlanRecord, run.plan_of), (StdResultRecord, run.result_of)):
-        with pytest.raises(RunError, match="holds a run of the method profile"):
+        with pytest.raises(RunError, match="contains a run of the method profile"):
             found(kind)
 
 

@@ -197,7 +197,7 @@ def refused(model, target, edit=None, match=""):
 def test_a_folder_that_holds_something_is_left_alone(model, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
-    refused(model, tmp_path / "out", match="already holds something: pass a new folder")
+    refused(model, tmp_path / "out", match="is not empty: pass a new folder")
     (tmp_path / "file").write_text("mine")
     refused(model, tmp_path / "file", match="is a file: pass a folder")
     refused(model, model / "repaired", match="lies in the model folder")
@@ -264,7 +264,7 @@ def test_a_model_of_several_sets_of_embeddings_is_refused(model, tmp_path):
 
 def test_a_direction_that_is_none_is_refused(model, tmp_path):
     zero = ModelEdit(centre=np.zeros(32, dtype=np.float32))
-    refused(model, tmp_path / "out", zero, "cannot be taken out")
+    refused(model, tmp_path / "out", zero, "cannot be removed")
 
 
 def test_an_impossible_edit_of_the_tokenizer_writes_nothing(model, tmp_path):

@@ -100,7 +100,7 @@ def test_the_same_call_opens_the_repair_and_another_one_is_refused(run, mended, 
     again = repair(run.path, out=mended.path, sentences=repaired.unused_corpus(), task=task)
     assert again.record == mended.record
     assert planted.files_of(mended.path) == before
-    with pytest.raises(RunError, match=r"holds another repair \(it differs in settings.seed"):
+    with pytest.raises(RunError, match=r"contains a different repair \(it differs in settings.seed"):
         repair(run, out=mended.path, sentences=repaired.unused_corpus(), task=task, seed=5)
     with pytest.raises(RunError, match="differs in tokens"):
         repair(run, [repaired.WORD], out=mended.path, sentences=repaired.unused_corpus(), task=task)
@@ -317,5 +317,5 @@ def test_bad_input_is_refused_in_one_line(run, tmp_path):
     planted.refused("repair", run.path, "--out", out, "--tokens", "no such", saying="no token 'no such'")
     planted.refused("repair", run.path, "--out", out, "--column", "text", saying="without --affected")
     planted.refused("repair", run.path, "--out", out, "--affected", tmp_path / "no.csv", saying="no file")
-    planted.refused("repair", run.path, "--out", run.path, saying="holds files but no repaired model")
+    planted.refused("repair", run.path, "--out", run.path, saying="contains files but no repaired model")
     assert not out.exists()

@@ -112,7 +112,7 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     require_place(tmp_path / "new")
     require_place(tmp_path)  # empty
     (tmp_path / "file.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(RunError, match="holds files but no repaired model"):
+    with pytest.raises(RunError, match="contains files but no repaired model"):
         require_place(tmp_path)
     with pytest.raises(RunError, match="it is a file"):
         require_place(tmp_path / "file.txt")

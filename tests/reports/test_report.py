@@ -157,9 +157,9 @@ def test_markdown_has_the_same_parts(run):
 
 def test_a_run_without_sticky_tokens_shows_the_highest_for_scale(clean_run):
     page = Page(stickytoken.report(clean_run))
-    assert "has no sticky tokens among those looked at" in page.text
+    assert "has no sticky tokens among those measured" in page.text
     assert "No token is sticky" in page.text
-    assert "only 10 of 335 available tokens were looked at" in page.text
+    assert "only 10 of 335 available tokens were examined" in page.text
     highest = clean_run.tokens.sort("lift", descending=True)["token"].head(3).to_list()
     assert page.tokens[:9:3] == highest
 

@@ -226,11 +226,11 @@ def _only(folder, place):
 
 
 def test_explanations_that_cannot_be_shown_are_refused(explained_run, tmp_path):
-    with pytest.raises(InputError, match="holds no explanation: pass the folder"):
+    with pytest.raises(InputError, match="contains no explanation: pass the folder"):
         make_report(explained_run, explanations=tmp_path)
     with pytest.raises(InputError, match="explanations belong to one run, but 2 runs are compared"):
         make_report(explained_run, explained_run, explanations=explained_run / "explain")
-    planted.refused("report", explained_run, "--explanations", tmp_path, saying="holds no explanation")
+    planted.refused("report", explained_run, "--explanations", tmp_path, saying="contains no explanation")
 
 
 def test_an_unfinished_run_is_reported_without_them(run_copy):

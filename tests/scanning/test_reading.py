@@ -142,7 +142,7 @@ def test_columns_are_named_or_found(write):
     refused(write("b.csv", "x,y\na,b\n"), "which column", "x, y")
     refused(path, "has no column 'nope'", "key, body, place", text="nope")
     refused(write("c.jsonl", '{"a": "x"}\n'), "has no column 'nope'", text="nope")
-    refused(write("d.parquet", pl.DataFrame({"text": [1]})), "holds Int64", text="text")
+    refused(write("d.parquet", pl.DataFrame({"text": [1]})), "contains Int64", text="text")
     refused(write("e.txt", "a"), "without columns", text="a")
 
 
@@ -177,7 +177,7 @@ def test_standard_input_is_lines_or_json(monkeypatch):
 def test_what_cannot_be_read_is_refused(tmp_path, write):
     refused(tmp_path / "nothing", "no file or folder")
     (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", "holds no files")
+    refused(tmp_path / "empty", "contains no files")
     refused(write("a.pdf", "x"), "the ending '.pdf'")
     refused(write("a.csv", ""), "is empty")
     refused(write("b.txt", "text".encode("utf-16")), "UTF-16")

@@ -133,7 +133,9 @@ def test_bad_input_ends_with_one_line(scanned_run, place, tmp_path):
     )
     planted.refused("scan", scanned_run, own, "--out", "x.txt", saying="names no format")
     planted.refused("scan", scanned_run, own, "--workers", 0, status=2)
-    planted.refused("scan", scanned_run, own, "--scan-folder", scanned_run, saying="holds files but no scan")
+    planted.refused(
+        "scan", scanned_run, own, "--scan-folder", scanned_run, saying="contains files but no scan"
+    )
     (tmp_path / "empty.txt").write_text("\n\n")
     planted.refused("scan", scanned_run, tmp_path / "empty.txt", *folder, saying="is empty: pass documents")
 

@@ -56,7 +56,7 @@ def test_other_processes_find_the_same(scanned_run):
 def test_a_worker_that_dies_is_an_error_of_one_line(monkeypatch):
     batches = [(place, ["text"] * 8) for place in range(6)]
     monkeypatch.setattr(_workers._Worker, "ask", _killed(_workers._Worker.ask))
-    with pytest.raises(RunError, match="a process that scans documents has ended"):
+    with pytest.raises(RunError, match="a process that scanned documents ended"):
         list(_workers.examined(batches, scanned.RULES, 2))
 
 
@@ -106,7 +106,7 @@ def test_only_batches_that_changed_are_searched_again(scanned_run, tmp_path):
 def test_another_run_is_refused_in_the_same_folder(scanned_run, tmp_path):
     scan(scanned_run, ["a text"], out=tmp_path / "scan")
     (tmp_path / "docs.txt").write_text("a text\n")
-    with pytest.raises(RunError, match="holds another scan"):
+    with pytest.raises(RunError, match="contains a different scan"):
         scan(scanned_run, tmp_path / "docs.txt", out=tmp_path / "scan")
 
 

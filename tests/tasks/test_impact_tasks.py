@@ -340,5 +340,7 @@ def test_several_qrels_without_a_test_one_are_refused(tmp_path):
     (folder / "qrels" / "test.tsv").rename(folder / "qrels" / "a.tsv")
     assert load_task(folder)[0].units == 20
     (folder / "qrels" / "b.tsv").write_text("")
-    with pytest.raises(InputError, match=r"must hold test\.tsv, or a single \.tsv file: it holds a\.tsv, b"):
+    with pytest.raises(
+        InputError, match=r"must contain test\.tsv, or a single \.tsv file: it contains a\.tsv, b"
+    ):
         load_task(folder)

@@ -20,13 +20,13 @@ class Action(StrEnum):
     REMOVE = "remove"
     """Take it out; of a run, keep the first copy."""
     REPLACE = "replace"
-    """Put the replacement in its place; of a run, in place of what follows the first copy."""
+    """Replace it with the replacement; in a run, replace what follows the first copy."""
     ESCAPE = "escape"
-    """Put a space behind its first character, so that no tokenizer reads a special token. For those only."""
+    """Put a space after its first character, so that no tokenizer reads it. Special tokens only."""
     REPORT = "report"
     """Leave it and say that it is there."""
     REFUSE = "refuse"
-    """Raise an error in place of returning a text."""
+    """Raise an error instead of returning a text."""
 
 
 # Copies of a word without a flag that are no run are a guess, and no text is taken out on a guess.

@@ -86,7 +86,7 @@ class Cleaner:
         if not isinstance(rules, CleaningRules):
             raise InputError(f"rules is {shown(rules)}: pass CleaningRules, or use Cleaner.from_run")
         if any(each.isalnum() for each in replacement):
-            raise InputError(f"replacement is {shown(replacement)}: it must hold no letters and digits")
+            raise InputError(f"replacement is {shown(replacement)}: it must not contain letters or digits")
         self.actions = actions_of(actions)
         writes = replacement != _ELLIPSIS or Action.REPLACE in self.actions.values()
         if writes and finder_of(rules).find(" ".join([replacement] * _MANY)):
@@ -209,7 +209,7 @@ class Cleaner:
         for start, kind, what in sorted(found):
             if self.actions[kind] is Action.REFUSE:
                 raise RefusedTextError(
-                    f"the text holds {kind.phrase} ({what[:_SHOWN]!r}) at character {start:,}: it is refused"
+                    f"the text contains {kind.phrase} ({what[:_SHOWN]!r}) at character {start:,}: refused"
                 )
 
     def _plan(

@@ -167,7 +167,7 @@ class _Forecast:
         if abs(total - self._total) > _NOTED * self._total:
             self._total = total
             with bars_hidden():
-                inform(f"estimate of what is left: {_described(estimate)}")
+                inform(f"estimate for the rest: {_described(estimate)}")
 
     def _estimate(self) -> CostEstimate | None:
         from stickytoken.encoders.endpoint.rehearsal import estimate_cost

@@ -40,7 +40,7 @@ def load(model: str, loading: LoadingOptions, prompting: PromptingOptions) -> En
         return load_endpoint(model, loading, prompting, {**options, "dtype": loading.dtype})
     if loading.given:
         raise InputError(
-            f"{', '.join(loading.given)} belong to a model behind an endpoint, and {model} is none: leave "
+            f"{', '.join(loading.given)} apply only to models behind an endpoint, and {model} is not: leave "
             "them out"
         )
     with status(f"loading {model}"), collector_paused():

@@ -55,7 +55,7 @@ def load_sentences(
         raise InputError(f"column is {column!r}: pass the name of a column")
     if not isinstance(source, (str, Path)):
         if column is not None:
-            raise InputError("there are no columns to choose from: leave the column out")
+            raise InputError("there are no columns to choose from: omit the column")
         if source is None or isinstance(source, Sentences):
             return bundled_sentences() if source is None else source
         return given_sentences(source)

@@ -70,5 +70,5 @@ def _numbers(values: pl.Series, path: Path) -> list[float | None]:
     if values.dtype == pl.String:
         values = values.str.strip_chars()
     elif not values.dtype.is_numeric() and values.dtype != pl.Null:
-        raise InputError(f"column 'similarity' of {path} holds {values.dtype}, not numbers")
+        raise InputError(f"column 'similarity' of {path} contains {values.dtype}, not numbers")
     return values.cast(pl.Float64, strict=False).to_list()

@@ -53,7 +53,7 @@ def text_columns(frame: pl.DataFrame, path: str) -> tuple[str, ...]:
     if len(strings) == 1:
         return (strings[0],)
     raise InputError(
-        f"which column of {path} holds the sentences? It has {', '.join(frame.columns) or 'none'}: "
+        f"which column of {path} contains the sentences? It has {', '.join(frame.columns) or 'none'}: "
         "name one with the column option"
     )
 

@@ -113,5 +113,5 @@ def text_column(frame: pl.DataFrame, column: str, path: str) -> list[str | None]
         raise InputError(f"{path} has no column {column!r}: it has {', '.join(frame.columns) or 'none'}")
     values = frame[column]
     if values.dtype != pl.String:
-        raise InputError(f"column {column!r} of {path} holds {values.dtype}, not text")
+        raise InputError(f"column {column!r} of {path} contains {values.dtype}, not text")
     return values.to_list()

@@ -46,7 +46,7 @@ def deviation_figure(measures: pl.DataFrame, token: str) -> ReportFigure:
             else ""
         ),
         "Each measure at the layer where it differs most. One measure just outside the interval means "
-        "little; several far outside, together with a rise of the similarities, mean much.",
+        "little; several far outside, together with rising similarities, mean a lot.",
         measures_table(measures),
         # The names of the measures leave little room.
         {"xaxis.title.text": "SD of the<br>benign tokens", "xaxis.nticks": 4, "xaxis.tickangle": 0},

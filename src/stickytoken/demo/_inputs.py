@@ -12,7 +12,7 @@ EXPLAIN_CARRIERS = 20
 EXPLAIN_BENIGN = 16
 TABLE_ROWS = 500
 WAITING = 32
-"""Requests that may wait for the model; more are turned away."""
+"""Requests that may wait for the model; more are refused."""
 
 
 _MOST_IDS = 10**9

@@ -191,7 +191,7 @@ def _require_room(
     if question.copies not in room:
         raise InputError(
             f"sentence B has {len(carrier.ids) + question.copies} tokens with {question.copies} copies, "
-            f"more than {encoder.name} reads ({longest} with its special tokens): shorten it or use fewer "
+            f"more than {encoder.name} reads ({longest} including special tokens): shorten it or use fewer "
             "copies"
         )
 

@@ -109,7 +109,7 @@ def pair_heatmap(answer: Answer, token: str, benign: str | None) -> ReportFigure
         plot,
         _describe_pairs(panels),
         "Rows are sentences with the copies, columns are sentences without. Copies of a sticky token make "
-        "all rows alike: unrelated pairs become brighter, and a sentence becomes less similar to its own "
+        "all rows similar: unrelated pairs become brighter, and a sentence becomes less similar to its own "
         "original (the diagonal).",
         DataTable(
             ("sentence", "text", *(title for title, _ in _plain_titles(panels, copies, token, benign))),

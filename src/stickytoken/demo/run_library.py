@@ -63,7 +63,7 @@ class RunLibrary:
             RunError: no run has that label, or it cannot be read.
         """
         if not isinstance(label, str) or label not in self._listed:
-            raise RunError("there is no run of that name: choose one from the list")
+            raise RunError("there is no run with that name: choose one from the list")
         with self._lock:
             if label not in self._read:
                 self._read[label] = read_content(self._listed[label].path)

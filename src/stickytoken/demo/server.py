@@ -100,7 +100,7 @@ def serve(app: App, port: int, share: bool) -> Served:
             **app.style,
         )
     except OSError as error:
-        raise InputError(f"port {free} has just been taken: choose another one with --port") from error
+        raise InputError(f"port {free} was just taken: choose another one with --port") from error
     if share and not public:
         app.blocks.close(verbose=False)
         raise InputError(

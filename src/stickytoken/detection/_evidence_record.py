@@ -11,7 +11,7 @@ from stickytoken.measurement.records import Record
 class EvidenceRecord(Record):
     """How evidence.parquet and map.parquet were made."""
 
-    carriers: list[str] = Field(description="texts with the copies behind their last word")
+    carriers: list[str] = Field(description="texts with the copies after their last word")
     anchors: int = Field(description="number of texts that they were compared with")
     placement: Placement = Placement.SUFFIX
     pair_copies: int = Field(description="number of copies in the pairs")

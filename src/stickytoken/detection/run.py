@@ -145,7 +145,7 @@ class Run:
 
     def _of(self, record: object, kind: type[Kind]) -> Kind:
         if not isinstance(record, kind):
-            raise RunError(f"{self.path} holds a run of the method {self.record.method}")
+            raise RunError(f"{self.path} contains a run of the method {self.record.method}")
         return record
 
     def token(self, token: int | str) -> pl.DataFrame:

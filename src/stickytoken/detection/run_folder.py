@@ -70,8 +70,8 @@ def require_usable(path: Path, method: str, settings: MethodSettings) -> None:
     """
     folder = RunFolder(path)
     if folder.holds_other_files():
-        what = "is a file" if path.is_file() else "holds files but no run"
-        raise RunError(f"{path} {what}: choose an empty or a new folder")
+        what = "is a file" if path.is_file() else "contains files but no run"
+        raise RunError(f"{path} {what}: choose an empty or new folder")
     require_writable(path)
     if not folder.exists():
         return
@@ -82,7 +82,7 @@ def require_usable(path: Path, method: str, settings: MethodSettings) -> None:
     earlier = {} if claim is None else {name: claim.identity_parts.get(name) for name in ours}
     if claim is not None and (different := differences(ours, earlier)):
         raise RunError(
-            f"{path} holds another run (it differs in {', '.join(different)}): choose another folder"
+            f"{path} contains a different run (it differs in {', '.join(different)}): choose another folder"
         )
 
 

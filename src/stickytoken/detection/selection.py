@@ -163,7 +163,7 @@ def _require_agreement(
 
 def _numbers(values: pl.Series, path: Path) -> list[int]:
     if not values.dtype.is_numeric() and values.dtype != pl.String:
-        raise InputError(f"column 'token_id' of {path} holds {values.dtype}, not whole numbers")
+        raise InputError(f"column 'token_id' of {path} contains {values.dtype}, not whole numbers")
     ids = values.cast(pl.Int64, strict=False)
     if values.dtype.is_float():
         ids = ids.set(values != ids, None)
@@ -175,7 +175,7 @@ def _numbers(values: pl.Series, path: Path) -> list[int]:
 
 def _names(values: pl.Series, path: Path) -> list[str]:
     if values.dtype != pl.String:
-        raise InputError(f"column 'token' of {path} holds {values.dtype}, not text")
+        raise InputError(f"column 'token' of {path} contains {values.dtype}, not text")
     return [
         _present(name, f"{path}: the token of row {row} is missing")
         for row, name in enumerate(values.to_list(), start=1)

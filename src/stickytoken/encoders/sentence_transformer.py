@@ -80,7 +80,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         try:
             self._tokenizer = HuggingFaceTokenizer(self._model.tokenizer)
         except ModelError as error:
-            raise ModelError(f"{self.name!r} holds no tokenizer that can be used: {error}") from error
+            raise ModelError(f"{self.name!r} has no usable tokenizer: {error}") from error
         self._template = read_template(self._model, self._tokenizer, self.prompt, self.name)
         self._max_length = maximum_length(self._model)
         self._rows = _embedding_rows(self._model)

@@ -139,7 +139,7 @@ def verdict(
         known = [row for row in rows if row["measure"] == _LIFT and row["outside"] is not None]
         parts[:0] = [_inconclusive(row) for row in known]
     if not found:
-        parts.insert(0, f"{who}: none of {measures} measures lies outside the interval of {against}")
+        parts.insert(0, f"{who}: none of {measures} measures is outside the interval of {against}")
         return "; ".join(parts) + "."
     return f"{who} differs from {against} in {len(found)} of {measures} measures: {'; '.join(parts)}."
 

@@ -56,12 +56,12 @@ def require_comparable(run: Run, baseline: Run) -> None:
     """
     if run.record.method != baseline.record.method:
         raise InputError(
-            f"the baseline {baseline.path} is of the method {baseline.record.method}, the run in {run.path} "
-            f"of {run.record.method}: detect both with the same method"
+            f"the baseline {baseline.path} used the method {baseline.record.method}, the run in {run.path} "
+            f"used {run.record.method}: detect both with the same method"
         )
     if "lift_low" not in run.method.columns:
         raise InputError(
-            f"the baseline {baseline.path} is of the method {baseline.record.method}, which measures no "
+            f"the baseline {baseline.path} used the method {baseline.record.method}, which measures no "
             "intervals to compare: detect with --method profile"
         )
     if run.record.identity_parts.get("corpus") != baseline.record.identity_parts.get("corpus"):

@@ -23,7 +23,7 @@ def gaps(run: Run, whose: str = "the run") -> list[str]:
     tokens, record = run.tokens, run.record
     if record.identity_parts.get("tokens") is not None or record.tokens < run.available:
         found.append(
-            f"{whose} in {run.path} looked at {record.tokens:,} of {run.available:,} available tokens: "
+            f"{whose} in {run.path} covered {record.tokens:,} of {run.available:,} available tokens: "
             "detect without --sample and --tokens"
         )
     if len(tokens) != record.tokens or tokens["token_id"].n_unique() != len(tokens):
@@ -69,7 +69,7 @@ def remarks(run: Run) -> list[str]:
     }
     if changed:
         listed = ", ".join(f"{name} {value}" for name, value in changed.items())
-        found.append(f"the run was made with settings of its own: {listed}")
+        found.append(f"the run used non-default settings: {listed}")
     return found
 
 

@@ -60,6 +60,6 @@ def scan_for_check(
     closing = sum(finding.level is Level.ERROR for finding in findings)
     gaps = incomplete(scan)
     if not scan.result.documents:
-        gaps.append(f"there are no documents in {scan.record.documents}: pass what is to be indexed")
+        gaps.append(f"there are no documents in {scan.record.documents}: pass the documents to be indexed")
     checked = CheckedDocuments(scan.record.documents, scan.result.documents, closing)
     return ScannedDocuments(RULES, findings, gaps, checked)

@@ -75,8 +75,8 @@ def run_of_model(model: AnyModel, runs: Path, revision: str | None, progress: Pr
             return FoundRun(open_run(candidate.path), notes)
     if RunFolder(runs).holds_run():
         raise RunError(
-            f"the run in {runs} is of another model than {encoder.name!r}, or not a whole one of the default "
-            "method: pass the folder that holds your runs, or check the run itself"
+            f"the run in {runs} is of a different model than {encoder.name!r}, or not a whole run of the "
+            "default method: pass the folder of your runs, or check the run itself"
         )
     run = detect(encoder, out=_folder_of(encoder, runs), progress=progress)
     record_model(run.path, run.record, files)

@@ -19,8 +19,8 @@ STICKY_TOKEN = Rule(
     "sticky-token",
     "No token of the model is sticky",
     "Copies of a sticky token in a text raise its similarity to unrelated texts, so that a document can be "
-    "pushed into search results. Explain the token with `stickytoken explain`, repair the model, or accept "
-    "what a known model has with a baseline.",
+    "pushed into search results. Explain the token with `stickytoken explain`, repair the model, or use a "
+    "baseline to accept the known tokens of a model.",
     Level.ERROR,
 )
 _COUNTED = {

@@ -36,7 +36,7 @@ def check(
     place: tuple[str, int] | None = None,
     progress: ProgressCallback = ignore_progress,
 ) -> Check:
-    """Check whether a model may ship.
+    """Check whether a model can ship.
 
     Args:
         source: a run, or a model: anything that `load_encoder` takes. Of a model, the newest run over the

@@ -73,7 +73,7 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
     if path.is_dir():
         if not (path / CORPUS).is_file() or not (path / QUERIES).is_file():
             raise InputError(
-                f"the folder {path} does not hold {CORPUS} and {QUERIES}: pass a BEIR folder or a file"
+                f"the folder {path} does not contain {CORPUS} and {QUERIES}: pass a BEIR folder or a file"
             )
         texts = tuple(text for text in read_documents(path / CORPUS).values() if text)
         return _large_enough(

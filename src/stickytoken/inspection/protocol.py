@@ -171,7 +171,7 @@ def memory_told(encoder: IdEncoder, what: str) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise EncodingError(
-            f"{encoder.name}: {encoder.device} has not enough memory to {what} one text: "
+            f"{encoder.name}: {encoder.device} does not have enough memory to {what} one text: "
             "use shorter texts, a lower precision or another device"
         ) from error
 

@@ -120,7 +120,7 @@ def require_vacant(folder: ResultFolder, kind: Kind[Any]) -> None:
         RunError: it does, or it cannot be read.
     """
     if folder.holds_other_files(kind.file) or _claimed(folder, kind) not in (None, kind.name):
-        raise RunError(f"{folder.path} holds files but no {kind.name}: choose an empty or a new folder")
+        raise RunError(f"{folder.path} contains files but no {kind.name}: choose an empty or new folder")
 
 
 def _claimed(folder: ResultFolder, kind: Kind[R]) -> str | None:
@@ -137,4 +137,6 @@ def _require_same(
     if earlier.identity == ours.identity:
         return
     parts = ", ".join(differences(ours.identity_parts, earlier.identity_parts)) or "its identity"
-    raise RunError(f"{folder.path} holds another {kind.name} (it differs in {parts}): choose another folder")
+    raise RunError(
+        f"{folder.path} contains a different {kind.name} (it differs in {parts}): choose another folder"
+    )

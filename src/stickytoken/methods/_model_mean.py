@@ -81,4 +81,4 @@ def _write(path: Path, found: MeanSimilarity) -> None:
         make_folder(path.parent)
         write_atomically(path, write)
     except RunError as error:
-        _LOG.info("u is not kept: %s", error)
+        _LOG.info("u is not cached: %s", error)

@@ -103,14 +103,14 @@ def _headline(record: RepairRecord) -> str:
 
 def _what_changed(record: RepairRecord) -> str:
     said = {
-        Strategy.UNREACHABLE: "no longer reached by text, which falls into their pieces; ids are unchanged",
-        Strategy.PLAIN_SPECIALS: "plain text where a user writes them; the model's own stay",
+        Strategy.UNREACHABLE: "no longer produced by text, which is split into pieces; ids are unchanged",
+        Strategy.PLAIN_SPECIALS: "plain text when a user writes them; the model's own are kept",
         Strategy.PIECES: "given the mean row of their pieces",
-        Strategy.RELATIVES: "given a row made from entries that are spelled alike",
-        Strategy.DISTIL: "given a row that acts as their pieces do",
-        Strategy.KEEP_MEANING: "given a row that keeps what one copy means; many act as ordinary ones",
-        Strategy.COLLAPSE: "cut to two by the tokenizer where they are repeated, as every other word",
-        Strategy.CENTRE: "left as they are; the mean direction is taken out of every vector",
+        Strategy.RELATIVES: "given a row made from entries with similar spelling",
+        Strategy.DISTIL: "given a row that acts like their pieces",
+        Strategy.KEEP_MEANING: "given a row that keeps the meaning of one copy; many act like ordinary ones",
+        Strategy.COLLAPSE: "cut to two copies by the tokenizer, like every repeated word",
+        Strategy.CENTRE: "unchanged; the mean direction is removed from every vector",
     }
     lines = []
     for strategy, what in said.items():
@@ -211,8 +211,8 @@ def _what_to_encode(record: RepairRecord) -> str:
     used = {Strategy(token.strategy) for token in record.tokens}
     if Strategy.CENTRE in used:
         return (
-            "Every vector changes. Encode everything again, or take out of each stored vector its "
-            f"part along the direction in `{CENTRE_FILE}`: `v - (v @ d) * d`."
+            "Every vector changes. Encode everything again, or remove from each stored vector its "
+            f"component along the direction in `{CENTRE_FILE}`: `v - (v @ d) * d`."
         )
     which = "texts that contain a repaired token"
     if Strategy.COLLAPSE in used:
@@ -220,5 +220,5 @@ def _what_to_encode(record: RepairRecord) -> str:
     plain = "" if used & set(ROWS) else " No weight was changed."
     return (
         f"Only {which}: `stickytoken repair ... --affected documents.parquet` lists them. "
-        f"All other vectors of an index stay valid to the bit.{plain}"
+        f"All other vectors of an index stay valid, bit for bit.{plain}"
     )

@@ -13,7 +13,7 @@ _REASONS = {
     Strategy.UNREACHABLE: "text falls into its pieces, and nothing else changes",
     Strategy.PLAIN_SPECIALS: "a special token: as text it becomes plain text, and the model's own stays",
     Strategy.COLLAPSE: "asked for: runs of any word are cut to two",
-    Strategy.CENTRE: "asked for: the mean direction is taken out of every vector",
+    Strategy.CENTRE: "asked for: the mean direction is removed from every vector",
 }
 
 
@@ -81,7 +81,7 @@ def _asked(token: TokenFacts, asked: Strategy) -> TokenPlan:
     if asked in ROWS and token.templated:
         raise _unsuited(token, _ALL_TEXTS, asked, "use plain-specials or auto")
     if asked is Strategy.PLAIN_SPECIALS and not token.special:
-        raise _unsuited(token, "it is no special token", asked, "use auto, or leave the token out")
+        raise _unsuited(token, "it is not a special token", asked, "use auto, or leave the token out")
     if asked is Strategy.UNREACHABLE and token.special:
         raise _unsuited(token, "it is a special token", asked, "use plain-specials or auto")
     if asked is Strategy.UNREACHABLE and token.unsplittable is not None:

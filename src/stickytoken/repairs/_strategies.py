@@ -17,7 +17,7 @@ class Strategy(StrEnum):
     PIECES = "pieces"
     """The row becomes the mean of the rows of its pieces."""
     RELATIVES = "relatives"
-    """The row is made from the rows of entries that are spelled alike and of its pieces."""
+    """The row is made from the rows of entries with similar spelling and of its pieces."""
     DISTIL = "distil"
     """The row is trained so that contexts read as they do with the pieces in its place."""
     KEEP_MEANING = "keep-meaning"
@@ -25,7 +25,7 @@ class Strategy(StrEnum):
     COLLAPSE = "collapse"
     """The tokenizer cuts runs of a repeated word to two."""
     CENTRE = "centre"
-    """The mean direction is taken out of all vectors."""
+    """The mean direction is removed from all vectors."""
 
 
 ROWS = (Strategy.PIECES, Strategy.RELATIVES, Strategy.DISTIL, Strategy.KEEP_MEANING)

@@ -109,7 +109,7 @@ def repair(
     loaded = require_ids(encoder_for(encoder, opened, "repair"), "repair", _CLEANER)
     model, source = repairable(loaded)
     if place.resolve() == source.resolve() or source.resolve() in place.resolve().parents:
-        raise RunError(f"{place} lies in the folder of the model: choose another folder")
+        raise RunError(f"{place} is inside the folder of the model: choose another folder")
     vocabulary = categorize(model.tokenizer)
     ids = named_tokens(opened, vocabulary, tokens)
     corpus, notes = verification_corpus(opened, sentences, model)
@@ -125,7 +125,9 @@ def repair(
     if (done := finished_repair(place)) is not None:
         if done.identity != digest(parts):
             found = ", ".join(differences(parts, done.identity_parts)) or "its identity"
-            raise RunError(f"{place} holds another repair (it differs in {found}): choose another folder")
+            raise RunError(
+                f"{place} contains a different repair (it differs in {found}): choose another folder"
+            )
         return Repair(place)
     job = _Job(opened, model, source, vocabulary, settings, corpus, chosen, ids, notes, progress)
     with workshop(place, source, model) as bench:

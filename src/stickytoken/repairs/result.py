@@ -121,7 +121,7 @@ class Repair:
         """
         direction = self.centre
         if direction is None:
-            raise RepairError(f"the repair in {self.path} took out no direction: its strategy is not centre")
+            raise RepairError(f"the repair in {self.path} removed no direction: its strategy is not centre")
         given = np.asarray(vectors, dtype=np.float32)
         if given.ndim != 2 or given.shape[1] != len(direction):
             raise RepairError(
@@ -199,7 +199,7 @@ def require_place(out: Path) -> None:
     except OSError as error:
         raise RunError(f"{out} cannot be read: {error.strerror or error}") from error
     if taken:
-        raise RunError(f"{out} holds files but no repaired model: choose an empty or a new folder")
+        raise RunError(f"{out} contains files but no repaired model: choose an empty or new folder")
 
 
 def finished_repair(folder: Path) -> RepairRecord | None:

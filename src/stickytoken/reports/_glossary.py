@@ -15,7 +15,7 @@ _SHARED = {
     "compare it with those of other tokens.",
     "entry": "Special: a control token. Unused: a placeholder. Byte: a piece of a character. Symbol: neither "
     "letters nor digits. Subword: continues a word. Whole word: a word or its beginning.",
-    "category": "Whether decoding and encoding gives the entry back. OK and OK_SPECIAL can occur in text.",
+    "category": "Whether decoding and encoding gives the entry back. OK and OK_SPECIAL can appear in text.",
 }
 
 

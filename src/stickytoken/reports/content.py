@@ -205,7 +205,7 @@ def _explanations(run: Run, asked: Path | None) -> tuple[list[StoredExplanation]
     place = run.path / EXPLANATIONS_FOLDER if asked is None else asked
     folders = explanation_folders(place)
     if asked is not None and not folders:
-        raise InputError(f"{asked} holds no explanation: pass the folder that explain --out wrote to")
+        raise InputError(f"{asked} contains no explanation: pass the folder that explain --out wrote to")
     names = dict(run.tokens.select("token_id", "token").iter_rows())
     found: list[StoredExplanation] = []
     unread: list[str] = []

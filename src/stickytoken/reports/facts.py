@@ -45,7 +45,7 @@ def key_facts(content: RunContent) -> list[Fact]:
             for stage, count in content.measured.items()
         ]
     looked_at = Fact(
-        f"{len(content.tokens):,}", f"tokens looked at, of {record.model.available:,} that can occur in text"
+        f"{len(content.tokens):,}", f"tokens examined, of {record.model.available:,} that can appear in text"
     )
     sticky = Fact(f"{len(content.sticky):,}", "sticky")
     u = Fact(f"{content.run.plan.mean_similarity:.3f}", "mean similarity u of the model")
@@ -60,7 +60,7 @@ def notes(content: RunContent) -> list[str]:
     if len(content.tokens) < content.record.model.available:
         found = [
             f"only {len(content.tokens):,} of {content.record.model.available:,} available tokens were "
-            "looked at: the others may be sticky too",
+            "examined: the others may be sticky too",
             *found,
         ]
     unread = (*content.unread_impacts, *content.unread_scans, *content.unread_repairs)

@@ -117,7 +117,7 @@ def _composition(content: RunContent) -> ReportFigure:
         "What the sticky tokens are",
         plot,
         describe_composition(parts),
-        "Grey: all tokens that the run looked at. Orange: the sticky ones. Where the orange bar is higher, "
+        "Grey: all tokens that the run examined. Orange: the sticky ones. Where the orange bar is higher, "
         "the group is over-represented among sticky tokens. Position is the rank of the token id: many "
         "tokenizers put special and unused entries first or last, and frequent words before rare ones.",
         composition_table(parts),

@@ -129,8 +129,8 @@ class _Worker:
                 answer = answers.readline()
         if not answer:
             raise RunError(
-                f"a process that scans documents has ended (exit status {self._process.wait()}), perhaps for "
-                "want of memory: what was scanned is kept; run the same command again, with --workers 1"
+                f"a process that scanned documents ended (exit status {self._process.wait()}), perhaps out "
+                "of memory: finished batches are kept; run the same command again, with --workers 1"
             )
         found: list[Finding] = json.loads(answer)
         return found

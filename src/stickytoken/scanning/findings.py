@@ -16,7 +16,7 @@ RULES = (
     Rule(
         _COPIES,
         "No document repeats a sticky token",
-        "Copies of a sticky token change what a document is similar to, whatever it says. Take them out with "
+        "Copies of a sticky token change what a document is similar to, whatever it says. Remove them with "
         "`stickytoken clean`, or leave the document out of the index.",
         Level.ERROR,
     ),

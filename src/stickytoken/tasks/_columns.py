@@ -18,7 +18,7 @@ def filled_texts(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...
     """
     values = frame[column]
     if values.dtype != pl.String:
-        raise InputError(f"column {column!r} of {path} holds {values.dtype}, not text")
+        raise InputError(f"column {column!r} of {path} contains {values.dtype}, not text")
     for row, text in enumerate(values.to_list(), start=1):
         if not (text or "").strip():
             raise InputError(
@@ -37,7 +37,7 @@ def numbers(frame: pl.DataFrame, column: str, path: Path) -> tuple[float, ...]:
     if values.dtype == pl.String:
         values = values.str.strip_chars()
     elif not values.dtype.is_numeric() and values.dtype != pl.Boolean:
-        raise InputError(f"column {column!r} of {path} holds {values.dtype}, not numbers")
+        raise InputError(f"column {column!r} of {path} contains {values.dtype}, not numbers")
     found = values.cast(pl.Float64, strict=False).to_list()
     for row, number in enumerate(found, start=1):
         if number is None or not math.isfinite(number):
@@ -56,7 +56,7 @@ def labels(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
     """
     values = frame[column]
     if not (values.dtype == pl.String or values.dtype.is_integer() or values.dtype == pl.Boolean):
-        raise InputError(f"column {column!r} of {path} holds {values.dtype}, not labels")
+        raise InputError(f"column {column!r} of {path} contains {values.dtype}, not labels")
     found = values.cast(pl.String).to_list()
     for row, label in enumerate(found, start=1):
         if label is None or not label.strip():
@@ -72,7 +72,7 @@ def text_lists(frame: pl.DataFrame, column: str, path: Path) -> list[tuple[str, 
     """
     values = frame[column]
     if values.dtype != pl.List(pl.String):
-        raise InputError(f"column {column!r} of {path} holds {values.dtype}, not lists of texts")
+        raise InputError(f"column {column!r} of {path} contains {values.dtype}, not lists of texts")
     found = [tuple(texts or ()) for texts in values.to_list()]
     for row, texts in enumerate(found, start=1):
         if not texts or not all((text or "").strip() for text in texts):

@@ -84,7 +84,7 @@ def _qrels_file(folder: Path) -> Path:
     if len(chosen) == 1:
         return chosen[0]
     found = ", ".join(path.name for path in files) or "none"
-    raise InputError(f"{folder} must hold {_PREFERRED}.tsv, or a single .tsv file: it holds {found}")
+    raise InputError(f"{folder} must contain {_PREFERRED}.tsv, or a single .tsv file: it contains {found}")
 
 
 def _read_qrels(path: Path, documents: dict[str, str], queries: dict[str, str]) -> dict[str, dict[str, int]]:

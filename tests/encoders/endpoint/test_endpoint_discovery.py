@@ -82,8 +82,8 @@ def test_a_tokenizer_of_another_model_is_noticed(serve):
         ("http://localhost:1/v1", "names no model"),
         ("http://#mini", "is not the URL of an endpoint"),
         ("http://host:99999/v1#mini", "malformed"),
-        ("http://user:secret@host/v1#mini", "holds a user, a password or parameters"),
-        ("http://host/v1?key=secret#mini", "holds a user, a password or parameters"),
+        ("http://user:secret@host/v1#mini", "has a user, a password or parameters"),
+        ("http://host/v1?key=secret#mini", "has a user, a password or parameters"),
     ],
 )
 def test_a_name_that_cannot_be_used_is_refused(bert_folder, name, said):

@@ -131,7 +131,7 @@ def test_options_that_no_endpoint_has_are_refused(serve):
     served = serve()
     with pytest.raises(InputError, match="device, revision cannot be set"):
         served.encoder(device="cpu", revision="main")
-    with pytest.raises(InputError, match="tells no vocabulary: pass its tokenizer"):
+    with pytest.raises(InputError, match="hides its vocabulary: pass its tokenizer"):
         served.encoder(tokenizer=None)
     with pytest.raises(InputError, match="tokenizer and candidates"):
         served.encoder(tokenizer="x", candidates=["a"])

@@ -151,7 +151,7 @@ def test_the_largest_sum_is_never_exceeded_whatever_the_server_does(serve, bert_
     with proxy.running() as url:
         name, options = f"{url}#mini", EndpointOptions(price_per_million=1e6, max_cost=limit)
         found = load_encoder(name, tokenizer=str(bert_folder), max_length=60, endpoint=options)
-        with pytest.raises(CostLimitError, match=f"stopped at the largest sum of {limit}"):
+        with pytest.raises(CostLimitError, match=f"stopped at the maximum cost of {limit}"):
             found.encode(tiny.sentences(600))
         assert served.server.tokens <= limit
         assert served.server.tokens > limit - 8 * 30 * (2 + len(faults))
@@ -163,7 +163,7 @@ def test_the_largest_sum_is_never_exceeded_whatever_the_server_does(serve, bert_
 
 def test_nothing_is_found_out_for_more_than_the_largest_sum(serve):
     served = serve()
-    with pytest.raises(CostLimitError, match="stopped at the largest sum of 0: 0 requests"):
+    with pytest.raises(CostLimitError, match="stopped at the maximum cost of 0: 0 requests"):
         served.encoder(price_per_million=1.0, max_cost=0)
     assert served.server.seen == 0
 

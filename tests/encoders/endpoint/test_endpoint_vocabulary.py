@@ -110,7 +110,7 @@ def test_a_function_is_an_encoder(bert_folder):
 
 
 def test_a_model_with_weights_takes_no_vocabulary_from_elsewhere(bert_folder):
-    with pytest.raises(InputError, match=r"tokenizer cannot be set on .*no model behind an endpoint"):
+    with pytest.raises(InputError, match=r"tokenizer cannot be set on .*neither a model behind an endpoint"):
         load_encoder(bert_folder, tokenizer=bert_folder)
 
 

@@ -257,7 +257,9 @@ def test_another_seed_is_another_run(encoder, run, tmp_path):
     assert other.plan.reference != run.plan.reference
     assert other.plan.mean_similarity == run.plan.mean_similarity
     assert other.sticky["token"].to_list() == run.sticky["token"].to_list()
-    with pytest.raises(RunError, match=r"holds another run \(it differs in settings\.seed\): choose another"):
+    with pytest.raises(
+        RunError, match=r"contains a different run \(it differs in settings\.seed\): choose another"
+    ):
         detect_profile(encoder, run.path, seed=7)
 
 

@@ -18,7 +18,7 @@ CONFIDENCE = 0.9
 def test_a_model_that_does_not_tell_texts_apart_is_refused(common, rounding):
     generator = np.random.default_rng(6)
     lifts = np.tile(common, (20, 1)) * (1 + rounding * generator.normal(size=(20, 3)))
-    with pytest.raises(InputError, match="every token moves the similarities alike"):
+    with pytest.raises(InputError, match="every token moves the similarities equally"):
         screen(lifts, np.full(20, True), CONFIDENCE)
 
 

@@ -240,7 +240,7 @@ def test_an_entry_without_pieces_is_named(model, strategy):
 
 def test_an_entry_with_neither_pieces_nor_relatives_is_named(model):
     (sign,) = ids_of(model, "?")
-    with pytest.raises(RepairError, match=r"'\?' .* no entry is spelled like it"):
+    with pytest.raises(RepairError, match=r"'\?' .* no entry has a similar spelling"):
         new_rows(RowStrategy.RELATIVES, [sign], context(model))
 
 

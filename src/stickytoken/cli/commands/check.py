@@ -46,7 +46,7 @@ def check(
     folder: Annotated[
         Path | None,
         typer.Option(
-            help="For a model: folder that holds its runs, or a run folder. Default: runs.",
+            help="For a model: the folder of its runs, or a run folder. Default: runs.",
             rich_help_panel=TEXTS,
         ),
     ] = None,
@@ -101,13 +101,13 @@ def check(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="File for the JSON, JUnit or SARIF document; a table is printed beside it.",
+            help="File for the JSON, JUnit or SARIF document; the table is still printed.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
     verbosity: VerbosityOptions,
 ) -> None:
-    """Check whether a model may ship. Exit status: 0 passed, 10 gate closed, 1 failed or inconclusive.
+    """Check whether a model can ship. Exit status: 0 passed, 10 gate closed, 1 failed or inconclusive.
 
     Example: stickytoken check all-MiniLM-L6-v2 --fail-on serious
     """

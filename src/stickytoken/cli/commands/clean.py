@@ -53,7 +53,7 @@ def clean(
     output_format: LineOutput = LineFormat.TEXT,
     verbosity: VerbosityOptions,
 ) -> None:
-    """Clean lines of text: copies of the tokens that a run flags, special tokens, runs.
+    """Remove copies of the tokens that a run flags, special tokens and runs from lines of text.
 
     Every line is written back, and nothing else in it is touched. What was done is said on stderr.
 
@@ -148,6 +148,6 @@ def _tell(totals: LineTotals, file: Path) -> None:
         line, byte = totals.first_undecoded
         name = "standard input" if file == Path("-") else str(file)
         inform(
-            f"{totals.undecoded:,} of {totals.lines:,} lines of {name} not UTF-8, first line {line:,} at "
-            f"byte {byte:,}; passed on as they are"
+            f"{totals.undecoded:,} of {totals.lines:,} lines of {name} are not UTF-8, first line {line:,} at "
+            f"byte {byte:,}; passed through unchanged"
         )

@@ -33,13 +33,15 @@ def demo(
     *,
     model: Annotated[
         str | None,
-        model_option(help="Model to try tokens on. Default: that of the first --run, else all-MiniLM-L6-v2."),
+        model_option(
+            help="Model to try tokens on. Default: the model of the first --run, else all-MiniLM-L6-v2."
+        ),
     ] = None,
     loading: LoadingOptions,
     prompting: PromptingOptions,
     repair: Annotated[
         Path | None,
-        texts_option(help="Folder of a repaired model, to compare with the model that it was made from."),
+        texts_option(help="Folder of a repaired model, to compare with the original model."),
     ] = None,
     port: Annotated[int, output_option(help="Port to serve on; 0 takes any free one.")] = 7860,
     share: Annotated[
@@ -49,7 +51,7 @@ def demo(
     output_format: OutputFormat = Format.TABLE,
     verbosity: VerbosityOptions,
 ) -> None:
-    """Serve a web app on this machine, to try, browse, explain and repair tokens, and compare models.
+    """Serve a local web app to try, browse and explain tokens, and to compare runs and repairs.
 
     Example: stickytoken demo --run runs/all-MiniLM-L6-v2-profile-0123456789ab --open
     """

@@ -23,7 +23,7 @@ def evaluate(
     output_format: OutputFormat = Format.TABLE,
     verbosity: VerbosityOptions,
 ) -> None:
-    """Score a model on a labelled task, with token prepending beside the plain prompt.
+    """Score a model on a labelled task, with token prepending and with the plain prompt.
 
     Example: stickytoken evaluate ./qwen2 --prompt prompteol --token-prepending --task stsb-test.jsonl
     """

@@ -30,8 +30,8 @@ class MeasuringOptions:
 
     copies: CopiesInText = 8
     placement: Annotated[Placement, method_option(help="Where the copies go.")] = Placement.SUFFIX
-    carriers: Annotated[int, method_option(min=1, help="Texts that the copies are put into.")] = 50
-    benign: Annotated[int, method_option(min=3, help="Matched benign tokens to compare with.")] = 16
+    carriers: Annotated[int, method_option(min=1, help="Number of texts to put the copies into.")] = 50
+    benign: Annotated[int, method_option(min=3, help="Number of matched benign tokens to compare with.")] = 16
     confidence: IntervalConfidence = 0.9
     attribution: Annotated[
         bool,
@@ -41,10 +41,10 @@ class MeasuringOptions:
         ),
     ] = True
     pairs: Annotated[
-        int, method_option("--attributed-pairs", min=0, help="Pairs attributed token by token.")
+        int, method_option("--attributed-pairs", min=0, help="Number of pairs to attribute token by token.")
     ] = 1
     steps: Annotated[
-        int, method_option(min=1, help="Points per integral, more where it changes sharply.")
+        int, method_option(min=1, help="Points per integral; more are used where it changes sharply.")
     ] = 32
     seed: AnySeed = 42
 

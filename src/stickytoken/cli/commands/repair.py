@@ -35,7 +35,7 @@ def repair(
     output_format: OutputFormat = Format.TABLE,
     verbosity: VerbosityOptions,
 ) -> None:
-    """Write a copy of a model without its sticky tokens, and verify it. Status 3 if it did not verify.
+    """Write a copy of a model without its sticky tokens, and verify it. Exit status 3: not verified.
 
     Example: stickytoken repair runs/all-MiniLM-L6-v2-profile-0123456789ab --out repaired
     """

@@ -56,7 +56,7 @@ def report(
     *,
     verbosity: VerbosityOptions,
 ) -> None:
-    """Write what a run found as HTML, Markdown or JSON, or compare several runs. Needs no model.
+    """Report a run as HTML, Markdown or JSON, or compare several runs. Needs no model.
 
     Example: stickytoken report runs/all-MiniLM-L6-v2-profile-0123456789ab --open
     """

@@ -89,7 +89,7 @@ def _require_of(run: Run, verdict: str | None, validated: bool, sort: str | None
     Raises:
         InputError: the message names it.
     """
-    method, whose = run.method, f"the run in {run.path} is of the method {run.record.method}"
+    method, whose = run.method, f"the run in {run.path} used the method {run.record.method}"
     columns = dict.fromkeys([*(column.key for column in method.listed), *run.tokens.columns])
     sortable = [name for name in columns if name != "token_id" and run.tokens[name].dtype.is_numeric()]
     if sort is not None and sort not in sortable:

@@ -34,7 +34,7 @@ def tokens(
     output_format: OutputFormat = Format.TABLE,
     verbosity: VerbosityOptions,
 ) -> None:
-    """List the vocabulary entries that can appear in real text. A tokenizer without weights is enough.
+    """List the vocabulary entries that can appear in real text. Needs only the tokenizer.
 
     Example: stickytoken tokens all-MiniLM-L6-v2 --category UNREACHABLE_MULTI_TOKEN
     """

@@ -80,6 +80,6 @@ def _show(model: str, found: Tuning, layers: int) -> None:
     beside = "no defined score" if plain.spearman is None else f"{plain.spearman:.2f}"
     print_line(
         f"best: --token-prepending --start {best.start} --exit {best.exit} --layer {best.layer} "
-        f"scores {best.spearman:.2f}; the plain prompt has {beside} at that layer, and "
+        f"scores {best.spearman:.2f}; the plain prompt scores {beside} at that layer, and "
         f"{found.plain.spearman:.2f} at its best layer, {found.plain.layer}"
     )

@@ -29,17 +29,17 @@ TokenizerSource: TypeAlias = Annotated[
 ]
 Candidates: TypeAlias = Annotated[
     str | None,
-    endpoint_option(help="Where the tokenizer is secret: a txt file with one string to examine per line."),
+    endpoint_option(help="For an unpublished tokenizer: a txt file with one string to examine per line."),
 ]
 Dimensions: TypeAlias = Annotated[
     int | None,
-    endpoint_option(min=1, help="Components to ask for. Default: the model's own."),
+    endpoint_option(min=1, help="Number of vector components to request. Default: the model's own."),
 ]
 KeyVariable: TypeAlias = Annotated[
     str | None,
     endpoint_option(
         "--key-variable",
-        help="Environment variable that holds the key. Default: OPENAI_API_KEY for openai:NAME, else "
+        help="Environment variable with the API key. Default: OPENAI_API_KEY for openai:NAME, else "
         "STICKYTOKEN_API_KEY.",
     ),
 ]
@@ -52,10 +52,12 @@ Price: TypeAlias = Annotated[
 MaxCost: TypeAlias = Annotated[
     float | None,
     endpoint_option(
-        "--max-cost", min=0, help="Stop before this command has spent more. What was answered is kept."
+        "--max-cost", min=0, help="Stop before this command spends more. Answers received so far are kept."
     ),
 ]
-Yes: TypeAlias = Annotated[bool, endpoint_option("--yes", help="Do not ask whether to spend the estimate.")]
+Yes: TypeAlias = Annotated[
+    bool, endpoint_option("--yes", help="Do not ask before spending the estimated cost.")
+]
 
 
 @dataclass(frozen=True, slots=True)

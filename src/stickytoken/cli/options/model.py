@@ -13,13 +13,13 @@ from stickytoken.cli.options.panels import computation_option, language_option, 
 Model: TypeAlias = Annotated[
     str,
     typer.Argument(
-        help="Folder, or name: looked up in the hub cache, then as the packaged model, then on the hub. "
+        help="Folder, or name: looked up in the hub cache, among packaged models, then on the hub. "
         "openai:NAME or URL#NAME: behind an endpoint.",
     ),
 ]
 RunsModel: TypeAlias = Annotated[
     str | None,
-    model_option("--model", help="Model of the run, if it has moved. Default: the one that the run names."),
+    model_option("--model", help="Model of the run, if it has moved. Default: the model that the run names."),
 ]
 Revision: TypeAlias = Annotated[str | None, model_option(help="Branch, tag or commit on the hub.")]
 TrustRemoteCode: TypeAlias = Annotated[

@@ -45,7 +45,7 @@ class VerbosityOptions:
         output_option(
             "--verbose",
             "-v",
-            help="Also print where the model was found, how it computes, and the log of the libraries.",
+            help="Also print where the model was found, how it computes, and the logs of libraries.",
         ),
     ] = False
 

@@ -34,14 +34,14 @@ class RepairOptions:
     strategy: Annotated[
         RepairStrategy,
         method_option(
-            help="auto: special tokens become plain text, other text falls into pieces where it can, and "
-            "otherwise rows are replaced. Any other: the same for all tokens."
+            help="auto: special tokens become plain text, other text is split into pieces if possible, and "
+            "otherwise rows are replaced. Any other strategy applies to all tokens."
         ),
     ] = RepairStrategy.AUTO
     sentences: Annotated[
         str | None,
         texts_option(
-            help="Texts to verify on, as for detect. Default: those of the run's corpus that it did not use."
+            help="Texts to verify on, as for detect. Default: texts of the run's corpus that it did not use."
         ),
     ] = None
     task: Annotated[

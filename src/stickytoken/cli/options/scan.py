@@ -48,7 +48,7 @@ class DocumentColumns:
         str | None,
         texts_option(
             "--source",
-            help="Column that says where a document is from. Default: source.",
+            help="Column with the source of a document. Default: source.",
             show_default=False,
         ),
     ] = None
@@ -69,14 +69,13 @@ class EffectOptions:
         bool,
         method_option(
             "--predict",
-            help="Predict what copies do from the run: encode these documents as they are. Less exact.",
+            help="Predict what copies do from the run: encode the documents only as they are. Less exact.",
         ),
     ] = False
     queries: Annotated[
         str | None,
         method_option(
-            help="Queries of yours to compare with, in a file as for judge. Default: first words of clean "
-            "documents.",
+            help="Your own queries, in a file as for judge. Default: first words of clean documents.",
             show_default=False,
         ),
     ] = None
@@ -116,7 +115,7 @@ class ScanOutput:
     out: Annotated[
         Path | None,
         output_option(
-            help="File for the results in place of stdout: .json, .csv or .sarif.",
+            help="File for the results instead of stdout: .json, .csv or .sarif.",
             show_default=False,
         ),
     ] = None
@@ -130,7 +129,7 @@ class ScanOutput:
             show_default=False,
         ),
     ] = None
-    limit: Annotated[int, output_option(min=1, help="Most documents to list in a table.")] = 20
+    limit: Annotated[int, output_option(min=1, help="Maximum number of documents to list in a table.")] = 20
 
     @property
     def format(self) -> ScanFormat:
@@ -158,7 +157,7 @@ class ProcessOptions:
         int | None,
         computation_option(
             min=1,
-            help="Processes that search documents. Default: one per core.",
+            help="Number of processes that search documents. Default: one per core.",
             show_default=False,
         ),
     ] = None

@@ -82,7 +82,7 @@ class CorpusOptions:
         Path | None,
         texts_option(
             "--pairs",
-            help="File of pairs (sentence1, sentence2, similarity) to use in place of sampled ones.",
+            help="File of pairs (sentence1, sentence2, similarity) to use instead of sampled ones.",
         ),
     ] = None
 

@@ -57,7 +57,7 @@ def _print_token(found: Explanation, token: TokenExplanation) -> None:
     tables = found.of_token(token.token_id)
     rows = {row["measure"]: row for row in furthest(tables["measures"])}
     print_table(
-        f"{token.token!r} ({token.token_id}) beside {len(tables['benign'])} benign tokens, "
+        f"{token.token!r} ({token.token_id}) compared with {len(tables['benign'])} benign tokens, "
         "at the layer where it differs most",
         [column.replace("_", " ") for column in _COLUMNS],
         [_cells(rows[name]) for name in _SHOWN if name in rows],

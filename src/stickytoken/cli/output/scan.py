@@ -99,7 +99,7 @@ def _print(scan: Scan, limit: int) -> None:
         + ("" if scan.path is None else f"; scan: {scan.path}")
     )
     if result.skipped:
-        inform(f"note: {result.skipped:,} records were skipped, because they hold no readable text:")
+        inform(f"note: {result.skipped:,} records were skipped, because they contain no readable text:")
         for each in result.skipped_first[:_SKIPPED_SHOWN]:
             inform(f"  {each.place}: {each.reason}")
 

@@ -77,7 +77,7 @@ def _in_order(items: Sequence[_Item]) -> list[_Item]:
         return list(items)
     known = [place for place in places if place is not None]
     if sorted(known) != list(range(len(items))):
-        raise UnusableAnswerError("vectors whose places are no order of the texts")
+        raise UnusableAnswerError("vectors whose indices do not match the texts")
     return [items[place] for place in np.argsort(known).tolist()]
 
 

@@ -129,9 +129,8 @@ class Answers:
                 yield self._connection
             except (sqlite3.Error, OSError) as error:
                 raise RunError(
-                    f"the answers in {self.folder} cannot be used ({error}): make room or repair its "
-                    "rights; if "
-                    f"{FILE} is damaged, move it away, and what it holds is asked for again"
+                    f"the answers in {self.folder} cannot be used ({error}): free space or fix its "
+                    f"permissions; if {FILE} is damaged, move it away, and its answers are requested again"
                 ) from error
 
     def _opened(self, create: bool) -> sqlite3.Connection:

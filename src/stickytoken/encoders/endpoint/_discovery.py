@@ -180,7 +180,7 @@ def discover(
         raise ModelError(
             f"{conversation.name} gives vectors of {first.vectors.shape[1]} components, not the "
             f"{dimensions} that "
-            "were asked for: the model has no other dimensions, leave them out"
+            "were asked for: the model has no other dimensions, so omit them"
         )
     stability = _stability(conversation, encoding, first)
     batch = _largest_batch(conversation, encoding)

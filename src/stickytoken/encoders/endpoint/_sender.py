@@ -202,7 +202,7 @@ class Sender:
         else:
             why = f"gave no usable answer in {batch.attempts} attempts over {self._patience:,.0f} s"
         return ModelError(
-            f"{self._name} {why} ({last}): check the server; what it answered is kept, and the same command "
+            f"{self._name} {why} ({last}): check the server; its answers are kept, and the same command "
             "continues from there"
         )
 
@@ -252,7 +252,7 @@ class _Work:
         try:
             outcome = self._requester.send(batch.texts, self._encoding)
         except WebPageError:  # of a server in maintenance
-            outcome = TemporaryError("a web page in place of an answer", Failure.REFUSED)
+            outcome = TemporaryError("a web page instead of an answer", Failure.REFUSED)
         except Exception as error:  # noqa: BLE001 - handed to the thread that waits, which raises it
             outcome = error
         self._outcomes.put((batch, outcome))
@@ -264,7 +264,7 @@ def refusal(name: str, refused: RefusedError) -> ModelError:
         return ModelError(f"{name}: the server refuses the key ({refused}): set the right one")
     if refused.status in _NO_CREDIT:
         return ModelError(
-            f"{name}: the account has no credit left ({refused}): add some; what was answered is kept, and "
+            f"{name}: the account has no credit left ({refused}): add some; earlier answers are kept, and "
             "the same command continues from there"
         )
     if refused.status in _NOT_FOUND:
@@ -276,7 +276,7 @@ def refusal(name: str, refused: RefusedError) -> ModelError:
 
 
 def not_an_api(name: str) -> ModelError:
-    """Say what to do about a web page in place of an answer."""
+    """Say what to do about a web page instead of an answer."""
     return ModelError(
         f"{name}: a web page answers there, not an API: check the URL, which usually ends in /v1"
     )

@@ -96,7 +96,7 @@ def _checked(url: str) -> str:
     if parts.username is not None or parts.password is not None or parts.query:
         # Not shown either: URLs are written into run folders, and secrets must not be.
         raise InputError(
-            f"the URL of the endpoint at {parts.hostname} holds a user, a password or parameters: leave them "
+            f"the URL of the endpoint at {parts.hostname} has a user, a password or parameters: leave them "
             f"out, and put the key into the environment variable {OWN_KEY}"
         )
     if parts.scheme.lower() not in ("http", "https") or not parts.hostname:

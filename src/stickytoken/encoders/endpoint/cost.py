@@ -51,8 +51,8 @@ class Spending:
             cost = price(self.tokens + (self.pending + tokens) * self.excess, self.price_per_million)
             if cost is not None and cost > self.limit:
                 raise CostLimitError(
-                    f"stopped at the largest sum of {self.limit:g}: {self.requests:,} requests with "
-                    f"{self.tokens:,} tokens cost {self.cost or 0.0:.4g}; what they answered is kept, and "
+                    f"stopped at the maximum cost of {self.limit:g}: {self.requests:,} requests with "
+                    f"{self.tokens:,} tokens cost {self.cost or 0.0:.4g}; their answers are kept, and "
                     "the same command continues from there"
                 )
         self.pending += tokens

@@ -189,8 +189,8 @@ class EndpointModel:
         least = self.capabilities.drift([found[text] for text in SENTINELS])
         if least is not None:
             raise ModelError(
-                f"{self.name} is not the model that it was: the vectors of fixed texts have a cosine of "
-                f"{least:.4f} to their first ones. What was measured is kept; to measure the new model, move "
+                f"{self.name} has changed: the vectors of fixed texts now have a cosine of "
+                f"{least:.4f} to their earlier ones. Finished measurements are kept; for the new model, move "
                 f"{self.answers.folder} away and choose another run folder"
             )
         self._unchecked = 0

@@ -44,9 +44,8 @@ def load_endpoint(
     vocabulary = vocabulary_of(tokenizer, candidates)
     if vocabulary is None:
         raise InputError(
-            f"{name} is behind an endpoint, which tells no vocabulary: pass its tokenizer (a folder, a hub "
-            "name, "
-            "tiktoken:NAME), or a list of candidates where it is secret"
+            f"{name} is behind an endpoint, which hides its vocabulary: pass its tokenizer (a folder, a hub "
+            "name, tiktoken:NAME), or a list of candidates if it is unpublished"
         )
     model = EndpointModel(address, vocabulary, prompt or "", options, max_length)
     sources = {"tokenizer": tokenizer, "candidates": candidates}

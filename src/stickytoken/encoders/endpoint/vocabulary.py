@@ -41,7 +41,7 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
     """
     if tokenizer is not None and candidates is not None:
         raise InputError(
-            "there are a tokenizer and candidates: pass candidates only where there is no tokenizer"
+            "a tokenizer and candidates were passed: pass candidates only if there is no tokenizer"
         )
     if candidates is not None:
         if isinstance(candidates, (str, Path)):

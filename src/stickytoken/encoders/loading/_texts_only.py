@@ -35,8 +35,8 @@ class Vocabularies:
         said = {"tokenizer": self.tokenizer, "candidates": self.candidates, "endpoint": endpoint}
         if given := [name for name, value in said.items() if value is not None]:
             raise InputError(
-                f"{', '.join(given)} cannot be set on {model}, which is no model behind an endpoint and no "
-                "function: leave it out"
+                f"{', '.join(given)} cannot be set on {model}, which is neither a model behind an endpoint "
+                "nor a function: leave it out"
             )
 
 

@@ -30,7 +30,7 @@ def require_device(device: str) -> None:
     except (RuntimeError, TypeError) as error:
         raise InputError(f"device {device!r} is unknown: {advice}") from error
     if wanted.type == "meta":
-        raise InputError(f"device {device!r} holds no values, only shapes: {advice}")
+        raise InputError(f"device {device!r} has no values, only shapes: {advice}")
     # torch treats cpu:1 as cpu, and cuda as the current CUDA device.
     if wanted.type != "cpu" and f"{wanted.type}:{wanted.index or 0}" not in there:
         raise InputError(f"device {device!r} is not available: {advice}")

@@ -70,7 +70,7 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
             )
         return ModelSource(name, str(path), Origin.FOLDER)
     if is_file:
-        raise ModelError(f"{name!r} is a file: pass the folder that holds the model")
+        raise ModelError(f"{name!r} is a file: pass the folder of the model")
     if name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name:
         raise ModelError(f"no folder {name!r}: pass a folder, or a hub name such as organisation/model")
     for repository in (name,) if "/" in name else (f"{_ORGANISATION}/{name}", name):

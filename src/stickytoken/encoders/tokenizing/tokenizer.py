@@ -43,7 +43,7 @@ class HuggingFaceTokenizer:
         self._backend = _own_backend(tokenizer)
         if self._backend is None and not hasattr(tokenizer, "convert_ids_to_tokens"):
             raise ModelError(
-                f"the vocabulary of a {type(tokenizer).__name__} holds words, not tokens: pass a model "
+                f"the vocabulary of a {type(tokenizer).__name__} contains words, not tokens: pass a model "
                 "with a subword tokenizer"
             )
         if not set(self.entries) - self.special_ids - {getattr(tokenizer, "cls_token_id", None)}:

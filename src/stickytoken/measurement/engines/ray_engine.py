@@ -65,7 +65,7 @@ def ray_engine(
         )
     if spec.endpoint is not None:
         raise InputError(
-            f"{encoder.name} is behind an endpoint, which workers would not make faster: use the engine local"
+            f"{encoder.name} is behind an endpoint, so workers would not speed it up: use the engine local"
         )
     if workers is not None and workers < 1:
         raise InputError(f"the number of workers is {workers}: use at least one")

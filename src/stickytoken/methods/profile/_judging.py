@@ -56,7 +56,7 @@ def require_judging(run: ProfileRun) -> None:
     """
     if not (run.path / EFFECTS_FILE).is_file():
         raise RunError(
-            f"{run.path} has no {EFFECTS_FILE}, by which a corpus is judged: run the detection "
+            f"{run.path} has no {EFFECTS_FILE}, which judging a corpus needs: run the detection "
             "again, into another folder"
         )
 

@@ -52,8 +52,8 @@ def figures(run: ProfileRun) -> list[Figure]:
             _LIFT,
             _CONTRACTION,
             "Lift says how far unrelated texts come together, contraction how much of the difference between "
-            "similarities is gone (0: none, 1: all). Among ordinary tokens the two go against each other: a "
-            "word that is near to many texts lifts and contracts little, noise contracts and does not lift. "
+            "similarities is lost (0: none, 1: all). Among ordinary tokens, one rises as the other falls: a "
+            "word close to many texts lifts and contracts little, and noise contracts but does not lift. "
             "A sticky token lifts far more than others of its contraction.",
         ),
     ]

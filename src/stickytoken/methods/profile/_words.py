@@ -16,25 +16,25 @@ ProfileRun = FinishedRun[ProfilePlanRecord, ProfileResultRecord]
 _SHOWN = 0.05
 _GRADES = ("severe", "serious", "mild", "negligible")
 GLOSSARY = {
-    "interval": "The values that the lift may have, given that only some texts were tried; at the confidence "
-    "that the settings name. The text, not the pair, is the unit of sampling.",
+    "interval": "The plausible range of the lift, given that only some texts were tried, at the confidence "
+    "in the settings. The text, not the pair, is the unit of sampling.",
     "SD": "The lift beyond an ordinary token's, in standard deviations of the similarities between the "
     "model's own vectors of texts, so that models can be compared.",
-    "severity": "Of a flagged token, by SD: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from 0.8 "
-    "severe (Cohen's small, medium and large effects). At 0.8 an unrelated text looks as similar as one that "
-    "beats four in five of the unrelated ones. A topical token is graded on the kind of text that it lifts "
+    "severity": "Grade of a flagged token by SD: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from "
+    "0.8 severe (Cohen's small, medium and large effects). At 0.8 an unrelated text looks as similar as one "
+    "ahead of four in five unrelated texts. A topical token is graded on the kind of text that it lifts "
     "most.",
-    "verdict": "Sticky: a lift that matters, on most kinds of text. Topical: on some kinds of text only, "
-    "which is meaning at work and not a defect. Benign: everything else.",
+    "verdict": "Sticky: a lift that matters, on most kinds of text. Topical: on only some kinds of text, "
+    "which comes from its meaning and is not a defect. Benign: everything else.",
     "universality": "The share of the kinds of text (news, law, code, chat, ...) that the token lifts by at "
     "least half of what matters. Sticky tokens exceed 0.5.",
     "kind": "The kind of text that a topical token lifts most.",
     "lift on single words": "The lift if the carrier is compared with single vocabulary entries instead of "
-    "texts. Nobody embeds those; no verdict rests on it.",
-    "contraction": "How much of the difference between similarities is gone: 0 leaves the meaning, 1 erases "
+    "texts. Nobody embeds single entries, and no verdict rests on it.",
+    "contraction": "How much of the difference between similarities is lost: 0 keeps the meaning, 1 erases "
     "it.",
     "fixed point": "The similarity that all pairs are pulled to.",
-    "q value": "The share of ordinary tokens to expect among those that stand out at least as much.",
+    "q value": "The expected share of ordinary tokens among those that stand out at least as much.",
 }
 
 
@@ -42,7 +42,7 @@ def headline(run: ProfileRun) -> str:
     """Say whether the model has a problem, and how bad it is."""
     name, sticky = run.model_name, run.sticky
     if sticky.is_empty():
-        scope = "" if run.result.looked_at == run.available else " among those looked at"
+        scope = "" if run.result.looked_at == run.available else " among those measured"
         return f"{name} has no sticky tokens{scope}{_strongest(run)}."
     worst = sticky.row(0, named=True)
     counts = sticky["severity"].value_counts()
@@ -81,7 +81,7 @@ def lines(run: ProfileRun) -> list[str]:
     whole = result.looked_at == run.available
     scope = "all" if whole else "a selection of"
     # Random tokens are measured beside a selection; the texts they take are not texts of its tokens.
-    spent = f"{result.texts_per_token:g} texts per token" if whole else "random tokens measured beside them"
+    spent = f"{result.texts_per_token:g} texts per token" if whole else "random tokens measured with them"
     found = [
         headline(run),
         f"method profile, {scope} {result.looked_at:,} of {run.available:,} available tokens; "
@@ -98,8 +98,8 @@ def lines(run: ProfileRun) -> list[str]:
     if result.topical:
         lift = "token lifts" if result.topical == 1 else "tokens lift"
         found.append(
-            f"{result.topical} further {lift} only some kinds of text, by meaning: "
-            "--verdict topical of `stickytoken show` lists them"
+            f"{result.topical} more {lift} only some kinds of text, because of their meaning: "
+            "list them with `stickytoken show --verdict topical`"
         )
     return found
 
@@ -109,7 +109,7 @@ def notes(run: ProfileRun) -> list[str]:
     found = []
     if not run.result.empirical_null:
         found.append(
-            "the vocabulary is too small, or its tokens too alike, to tell what is ordinary: verdicts rest "
+            "the vocabulary is too small, or its tokens too similar, to tell what is ordinary: verdicts rest "
             "on the intervals alone, without control of false discoveries"
         )
     if run.plan.left_out:
@@ -122,7 +122,7 @@ def key_facts(run: ProfileRun) -> list[Fact]:
     result = run.result
     highest = run.tokens.select("lift").max().item()
     whose = "the worst token" if len(run.sticky) else "the token that lifts most"
-    topical = Fact(f"{result.topical:,}", "topical: meaning at work, not a defect")
+    topical = Fact(f"{result.topical:,}", "topical: an effect of meaning, not a defect")
     ordinary = Fact(
         f"{result.ordinary_lift:.4f}", f"lift of an ordinary token (SD {result.ordinary_spread:.4f})"
     )
@@ -141,8 +141,8 @@ def how(settings: StoredSettings) -> str:
         "Copies of every token were put into short texts (carriers), at their beginning, their end and "
         f"between their words, {settings.text('copies')} at a time. Each text was compared with texts of "
         "several kinds (anchors) before and after. A few random tokens went through all carriers first, to "
-        "find the few that stand for all; all tokens then got these, and those that lift most "
-        f"{settings.number('confirming_texts'):g} texts of their own, on which their numbers rest alone. "
+        "find the few that best represent all; all tokens then went through these. Those that lift most got "
+        f"{settings.number('confirming_texts'):g} further texts, and their numbers rest on these alone. "
         "What is ordinary was learned from the vocabulary itself."
     )
 

@@ -154,8 +154,8 @@ def screen(
     noise = max(interaction_variance(centred[reference]), call_noise**2) / lifts.shape[1]
     if noise <= _ROUNDING * float((lifts**2).mean()):
         raise InputError(
-            "every token moves the similarities alike: the model does not tell texts apart, "
-            "or there is only one token to look at"
+            "every token moves the similarities equally: the model does not tell texts apart, "
+            "or there is only one token to measure"
         )
     values = centred.mean(axis=1)
     spread = float(values[reference].var(ddof=1))

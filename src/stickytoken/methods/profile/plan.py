@@ -162,7 +162,7 @@ def _require_anchors(anchors: Anchors, corpus: Sentences, settings: ProfileSetti
     if count < _LEAST_ANCHORS:
         raise InputError(
             f"{corpus.source} leaves {count} sentences to compare with: {carriers_needed(settings)} carriers "
-            f"and at least {_LEAST_ANCHORS} other sentences that the model reads whole are needed; use more "
+            f"and at least {_LEAST_ANCHORS} other sentences that the model reads fully are needed; use more "
             "sentences, or a smaller budget"
         )
 
@@ -191,7 +191,7 @@ def usable_carriers(
         raise InputError(
             f"only {len(usable)} of {len(texts)} carriers from {source} have a similarity below the "
             f"model's mean {mean_similarity_value:.4f} to some anchors, {needed} are needed: "
-            "use sentences on more varied subjects or, if the model finds all texts more alike than single "
+            "use sentences on more varied subjects or, if the model finds all texts more similar than single "
             "words, load it with the prompt and pooling that it was trained with"
         )
     return [texts[k] for k in usable], before[usable]

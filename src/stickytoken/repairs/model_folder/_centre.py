@@ -29,7 +29,7 @@ def add_projection(folder: Path, centre: NDArray[np.float32]) -> None:
     modules = read_modules(folder)
     length = float(np.linalg.norm(centre.astype(np.float64)))
     if centre.ndim != 1 or not np.isfinite(length) or length == 0:
-        raise RepairError(f"a direction of the shape {centre.shape} and length {length} cannot be taken out")
+        raise RepairError(f"a direction of the shape {centre.shape} and length {length} cannot be removed")
     unit = centre.astype(np.float64) / length
     weight = torch.from_numpy((np.eye(len(unit)) - np.outer(unit, unit)).astype(np.float32))
     size = len(unit)

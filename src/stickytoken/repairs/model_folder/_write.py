@@ -117,12 +117,12 @@ def require_free_target(source: Path, target: Path) -> None:
         if not source.is_dir():
             raise RepairError(f"no model folder {str(source)!r}")
         if target.is_dir() and any(target.iterdir()):
-            raise RepairError(f"{target} already holds something: pass a new folder, or delete it")
+            raise RepairError(f"{target} is not empty: pass a new folder, or delete it")
         if target.exists() and not target.is_dir():
             raise RepairError(f"{target} is a file: pass a folder")
         inside, outside = target.resolve(), source.resolve()
         if inside == outside or outside in inside.parents:
-            raise RepairError(f"{target} lies in the model folder {source}: pass a folder outside of it")
+            raise RepairError(f"{target} is inside the model folder {source}: pass a folder outside it")
         place = next(each for each in inside.parents if each.exists())
         if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
             raise RepairError(f"{target} cannot be written: {place} is read-only or no folder")

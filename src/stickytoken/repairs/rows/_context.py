@@ -23,7 +23,7 @@ class RowStrategy(StrEnum):
     """How a new row is made."""
 
     RELATIVES = "relatives"
-    """From the rows of entries that are spelled alike and of the entry's pieces."""
+    """From the rows of entries with similar spelling and of the entry's pieces."""
     DISTIL = "distil"
     """Trained so that contexts read as they do with the pieces in the entry's place."""
     KEEP_MEANING = "keep-meaning"

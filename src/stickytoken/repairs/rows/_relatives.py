@@ -52,7 +52,7 @@ def related_rows(table: EmbeddingTable, seed: int) -> dict[int, NDArray[np.float
     spelled = _spelled(table, asked)
     pool = np.array([token_id for token_id in spelled if token_id not in table.pieces])
     if not len(pool):
-        raise RepairError("no other entry of the vocabulary holds a letter: use pieces or keep-meaning")
+        raise RepairError("no other entry of the vocabulary contains a letter: use pieces or keep-meaning")
     mean = table.rows[pool].mean(axis=0)
     length = float(np.median(np.linalg.norm(table.rows[pool] - mean, axis=1)))
     drawn = np.random.default_rng([seed]).permutation(pool)[:_SAMPLE].tolist()
@@ -67,8 +67,8 @@ def related_rows(table: EmbeddingTable, seed: int) -> dict[int, NDArray[np.float
         size = float(np.linalg.norm(deviation))
         if size == 0:
             raise RepairError(
-                f"{table.shown(token_id)} has no pieces, and no entry is spelled like it: use keep-meaning, "
-                "or leave it out"
+                f"{table.shown(token_id)} has no pieces, and no entry has a similar spelling: use "
+                "keep-meaning, or leave it out"
             )
         # A weighted mean is shorter than a row, and so says less.
         found[token_id] = (mean + deviation * (length / size)).astype(np.float32)

@@ -45,7 +45,7 @@ def with_plain_specials(
         entry = vocabulary[next(iter(renamed))]
         raise RepairError(
             f"{shown_entry(entry, next(iter(renamed)))} cannot become plain text: its vocabulary would "
-            "match it all the same, and spaces reach the vocabulary, so that no other name is safe"
+            "still match it, and spaces reach the vocabulary, so that no other name is safe"
         )
     if model.get("unk_token") in {vocabulary[token_id] for token_id in renamed}:
         unknown = next(token_id for token_id, entry in vocabulary.items() if entry == model["unk_token"])

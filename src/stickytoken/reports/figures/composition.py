@@ -83,7 +83,7 @@ def _breakdown(shown: pl.DataFrame, column: str, title: str, groups: Sequence[st
 def composition(parts: Sequence[Breakdown]) -> go.Figure:
     """Draw shares of all tokens and of the sticky ones, one panel per property."""
     if not parts or not sum(parts[0].tokens):
-        return empty_figure("this run looked at no token")
+        return empty_figure("this run examined no tokens")
     figure = make_subplots(
         rows=2,
         cols=2,
@@ -95,7 +95,7 @@ def composition(parts: Sequence[Breakdown]) -> go.Figure:
     for place, part in enumerate(parts):
         row, column = place // 2 + 1, place % 2 + 1
         for name, counts, color in (
-            ("all tokens looked at", part.tokens, ORDINARY),
+            ("all tokens examined", part.tokens, ORDINARY),
             ("sticky tokens", part.sticky, STICKY),
         ):
             total = sum(counts)
@@ -134,7 +134,7 @@ def composition(parts: Sequence[Breakdown]) -> go.Figure:
 def describe_composition(parts: Sequence[Breakdown]) -> str:
     """Describe what the sticky tokens have in common."""
     if not parts or not sum(parts[0].tokens):
-        return "This run looked at no token."
+        return "This run examined no tokens."
     total, sticky = sum(parts[0].tokens), sum(parts[0].sticky)
     if not sticky:
         most = ", ".join(

@@ -50,7 +50,7 @@ def embedding_place(measures: pl.DataFrame, names: Mapping[str, str], token: str
         showlegend=True,
         cliponaxis=False,
         hovertemplate="%{y}: %{customdata[0]:.4f}, benign %{customdata[1]:.4f}<br>%{x:.1f} % of the "
-        "vocabulary lies below<extra></extra>",
+        "vocabulary is below<extra></extra>",
     )
     figure.update_xaxes(title_text="% of the available tokens below", range=[-2, 102])
     figure.update_yaxes(autorange="reversed", showgrid=False)

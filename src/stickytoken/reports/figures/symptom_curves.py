@@ -52,7 +52,7 @@ def symptom_curves(curves: list[Curve], controls: list[Curve], mean_similarity: 
         mean_similarity: u, drawn as a line.
     """
     if not curves and not controls:
-        return empty_figure("this run holds no symptom curves")
+        return empty_figure("this run has no symptom curves")
     base = new_figure(height=430)
     figure = make_subplots(
         rows=1,

@@ -82,7 +82,7 @@ def _folder(folder: Path, wanted: Wanted) -> Collection:
         else [path for path in sorted(folder.rglob("*")) if _counts(path, folder)]
     )
     if not paths:
-        raise InputError(f"{folder} holds no files: pass a folder of documents")
+        raise InputError(f"{folder} contains no files: pass a folder of documents")
 
     def read(meter: Meter) -> Iterator[Record]:
         meter.total = sum(_size(path) for path in paths)

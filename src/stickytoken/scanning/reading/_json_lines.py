@@ -57,7 +57,7 @@ def _record(
 def _columns(rows: list[Mapping[str, Any]], wanted: Wanted, name: str) -> Columns | None:
     if not rows:
         if wanted.named:
-            raise InputError(f"{name} has no columns: its lines are no JSON objects")
+            raise InputError(f"{name} has no columns: its lines are not JSON objects")
         return None
     present = list(dict.fromkeys(str(key) for row in rows for key in row))
     textual = [key for key in present if any(isinstance(row.get(key), str) for row in rows)]

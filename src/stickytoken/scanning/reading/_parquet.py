@@ -36,7 +36,7 @@ def parquet_documents(path: Path, wanted: Wanted, numbering: Numbering, meter: M
     columns = choose_columns(schema.names(), wanted, name, textual)
     for column in columns.texts:
         if column not in textual:
-            raise InputError(f"column {column!r} of {name} holds {schema[column]}, not text")
+            raise InputError(f"column {column!r} of {name} contains {schema[column]}, not text")
     row = 0
     try:
         for batch in table.select(columns.all).collect_batches(chunk_size=_ROWS):
@@ -46,5 +46,5 @@ def parquet_documents(path: Path, wanted: Wanted, numbering: Numbering, meter: M
             meter.done += round(size * batch.height / max(1, rows))
     except _DAMAGE as error:
         raise InputError(
-            f"{name} is damaged behind row {row}: {' '.join(str(error).split())[:200]}"
+            f"{name} is damaged after row {row}: {' '.join(str(error).split())[:200]}"
         ) from error

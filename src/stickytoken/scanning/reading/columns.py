@@ -83,7 +83,7 @@ def choose_columns(present: Sequence[str], wanted: Wanted, name: str, textual: S
     others = [each for each in textual if each not in (identifier, source, _TITLE)]
     if usual is None and len(others) != 1:
         raise InputError(
-            f"which column of {name} holds the text? It has {listed}: name it with the column option"
+            f"which column of {name} contains the text? It has {listed}: name it with the column option"
         )
     return Columns((usual or others[0],), identifier, source)
 
