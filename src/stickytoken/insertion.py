@@ -52,7 +52,7 @@ class Side(StrEnum):
 
 
 class Joining(StrEnum):
-    """How copies before or behind a text are written."""
+    """How copies before or after a text are written."""
 
     GLUED = "glued"
     """Without a separator, as in the published runs: neighbouring copies may merge."""

@@ -59,7 +59,7 @@ def proportion(name: str, value: Any) -> float:
 
 
 def set_whole_numbers(settings: object, least: Mapping[str, int]) -> None:
-    """Normalise integer fields of frozen settings, so that 8, 8.0 and NumPy's 8 are stored alike.
+    """Normalise integer fields of frozen settings, so that 8, 8.0 and NumPy's 8 are stored the same way.
 
     Args:
         settings: Settings under construction.
@@ -90,7 +90,7 @@ def file_path(name: str, value: object) -> Path:
 
 
 def or_default(name: str, value: object, default: Value) -> Value:
-    """Return the value, or the default in place of None.
+    """Return the value, or the default instead of None.
 
     Raises:
         InputError: The value is of another type than the default.

@@ -115,7 +115,7 @@ def test_what_cannot_be_used_is_refused(view, mended, change, reason):
 
 def test_a_repair_of_another_model_is_refused(mended, bert_folder):
     other = opened(mended[1], web_app.context_of(bert_folder), None)
-    with pytest.raises(InputError, match="of another model than"):
+    with pytest.raises(InputError, match="of a different model than"):
         other.answer(A, B, token_of(mended), "suffix", 4)
 
 

@@ -224,7 +224,7 @@ def test_the_newest_run_over_the_whole_vocabulary_is_taken(own):
 
 
 def test_a_run_of_another_model_is_refused_by_name(own, pristine):
-    with pytest.raises(RunError, match="is of another model than"):
+    with pytest.raises(RunError, match="is of a different model than"):
         check(pristine, folder=own[1] / "run")
 
 

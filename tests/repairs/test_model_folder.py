@@ -200,7 +200,7 @@ def test_a_folder_that_holds_something_is_left_alone(model, tmp_path):
     refused(model, tmp_path / "out", match="is not empty: pass a new folder")
     (tmp_path / "file").write_text("mine")
     refused(model, tmp_path / "file", match="is a file: pass a folder")
-    refused(model, model / "repaired", match="lies in the model folder")
+    refused(model, model / "repaired", match="is inside the model folder")
     refused(tmp_path / "none", tmp_path / "new", match="no model folder")
 
 

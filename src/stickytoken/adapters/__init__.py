@@ -1,4 +1,4 @@
-"""Cleaning inside other libraries: in front of a model, and as a step of their pipelines.
+"""Clean texts inside other libraries: in front of a model, or as a step in their pipelines.
 
 Each module is for one library and needs its extra; nothing is imported here.
 """

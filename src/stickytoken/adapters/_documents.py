@@ -1,4 +1,4 @@
-"""What all adapters do with one text."""
+"""Steps that all adapters share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that cleans what it is given before it encodes it."""
+"""A model that cleans texts before it encodes them."""
 
 from __future__ import annotations
 

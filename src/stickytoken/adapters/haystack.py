@@ -31,12 +31,12 @@ class StickyTokenCleaner:
         self.note = note
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a saved pipeline holds: the whole cleaner, so that it needs no run to load."""
+        """Return the state for a saved pipeline: the whole cleaner, so that loading needs no run."""
         return default_to_dict(self, cleaner=self.cleaner.to_json(), note=self.note)
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, list[Document]]:
-        """Return one document for each, the same object where nothing was found.
+        """Return one document per input, the same object if nothing was found.
 
         Args:
             documents: Any documents; those without text stay as they are.

@@ -27,7 +27,7 @@ class StickyTokenCleaner(BaseDocumentTransformer):
         self.note = note
 
     def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> Sequence[Document]:
-        """Return one document for each, the same object where nothing was found.
+        """Return one document per input, the same object if nothing was found.
 
         Raises:
             RefusedTextError: The cleaner refuses a document; the message says which.

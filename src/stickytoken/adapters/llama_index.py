@@ -45,7 +45,7 @@ class StickyTokenCleaner(TransformComponent):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name that serialised pipelines hold."""
+        """Return the name used in serialised pipelines."""
         return "StickyTokenCleaner"
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:

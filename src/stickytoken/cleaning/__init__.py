@@ -1,4 +1,4 @@
-"""Find copies of sticky tokens, text of special tokens and runs in documents, and take them out.
+"""Find and remove copies of sticky tokens, text of special tokens and runs in documents.
 
 Light on purpose: a cleaner loads without torch, NumPy or Polars, so that an ingestion service can use it.
 """

@@ -1,4 +1,4 @@
-"""Words that stand all over ordinary text, in ever new company: for them copies far apart prove nothing."""
+"""Words found throughout ordinary text, next to ever-changing words: distant copies of them prove nothing."""
 
 from __future__ import annotations
 

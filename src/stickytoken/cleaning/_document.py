@@ -1,4 +1,4 @@
-"""One text, cut into units, with what the rules ask about it."""
+"""One text, cut into units, with the measures that the rules use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SPACE_BEHIND = re.compile(r" \S?|")
 
 
 class Company(NamedTuple):
-    """How alike the company of a word's copies is.
+    """How similar the neighbours of a word's copies are.
 
     Attributes:
         alike: Pairs of copies with the same word before them, and pairs with the same word behind them.
@@ -76,7 +76,7 @@ class Document:
         return Company(alike, chance, different / max(1, neighbours))
 
     def is_listed(self, places: Sequence[int]) -> bool:
-        """Whether most copies stand one on each line, as in a list or table."""
+        """Whether most copies are on a line of their own, as in a list or table."""
         if not self._line_ends:
             return False
         lines = [bisect(self._line_ends, self.units.starts[place]) for place in places]

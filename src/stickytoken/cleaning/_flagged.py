@@ -1,4 +1,4 @@
-"""Find the copies of flagged words that no ordinary text would have."""
+"""Find copies of flagged words that ordinary text would not have."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def is_common(key: str) -> bool:
 
 
 def close_groups(places: Sequence[int], farthest: int, least: int) -> Iterator[tuple[int, int]]:
-    """Yield where at least so many neighbouring places are no farther apart than this."""
+    """Yield groups of enough neighbouring places that are close together."""
     start = 0
     for number in range(1, len(places) + 1):
         if number == len(places) or places[number] - places[number - 1] > farthest:

@@ -1,4 +1,4 @@
-"""Find where a string repeats itself, in time that is linear whatever the string is."""
+"""Find where a string repeats itself, in linear time for any string."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find copies of a word without a flag that stand among other words as if put there."""
+"""Find copies of an unflagged word that look inserted between other words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_BETWEEN = 2
 
 
 def planted_copies(document: Document, words: frozenset[str], runs: Iterable[Stretch]) -> set[int]:
-    """Return the places of copies of words without a flag.
+    """Return the places of copies of unflagged words.
 
     Without a flag more must come together: many copies in ever new company, or copies at regular distances,
     in each case between plain spaces.

@@ -1,4 +1,4 @@
-"""Find the text of special tokens, also where it is written with full-width or invisible characters."""
+"""Find the text of special tokens, even if written with full-width or invisible characters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INVISIBLE_CHARACTER = re.compile(f"[{_INVISIBLE}]")
 
 
 class Found(NamedTuple):
-    """Special tokens that follow each other.
+    """Adjacent special tokens.
 
     Attributes:
         start: Offset of the first character.
@@ -49,7 +49,7 @@ class SpecialFinder:
         self._reach = max(map(len, texts), default=1) - 1
 
     def find(self, text: str) -> Iterator[Found]:
-        """Yield the special tokens in a text, those that follow each other together."""
+        """Yield the special tokens in a text, adjacent ones together."""
         if self._pattern is None:
             return
         plain, places = _plain(text)
@@ -66,7 +66,7 @@ class SpecialFinder:
                 yield places[match.start()], match.group()
 
     def find_nested(self, text: str) -> list[tuple[int, int, str]]:
-        """Find what to take out of a text so that no special token is left or arises.
+        """Find what to remove from a text so that no special token remains or arises.
 
         Each removal joins what stands before and behind it, and only there a new special token can arise; so
         the time is linear in the length of the text, however deep tokens are nested in each other.

@@ -1,4 +1,4 @@
-"""What goes with copies when they are taken out: one space, and the punctuation that joined them."""
+"""What is removed along with copies: one space, and the punctuation that joined them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INVISIBLE = "\u00ad\u034f\u200b\u200c\u200d\u2060\ufeff"
 
 
 def tidied(text: str, edit: Edit) -> Edit:
-    """Widen a removal so that what is left reads as if nothing had been there."""
+    """Widen a removal so that the rest reads as if nothing had been there."""
     start, end, replacement = edit
     joints = set("".join(_JOINING.findall(text[start:end])))
     if len(joints) > 1:

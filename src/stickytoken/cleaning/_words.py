@@ -53,7 +53,7 @@ class WordReader:
         return True
 
     def parts(self, word: str) -> tuple[Part, ...]:
-        """Return the parts of a word in order; invisible characters alone are no part."""
+        """Return the parts of a word in order; invisible characters alone are not a part."""
         if len(word) > _LONGEST_REMEMBERED:
             # A text is read twice, once for its keys and, if they are not plain, once for its offsets.
             last, parts = self._last_long
@@ -115,7 +115,7 @@ def is_plain_ideographs(word: str) -> bool:
 
 
 def key_of(word: str) -> str:
-    """Return what a word is compared by."""
+    """Return the key by which a word is compared."""
     return word.lower() if word.isascii() else "".join(_plain(each) for each in _BREAKS.sub("", word))
 
 

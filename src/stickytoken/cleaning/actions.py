@@ -15,7 +15,7 @@ Kind = TypeVar("Kind", bound=StrEnum)
 
 
 class Action(StrEnum):
-    """What is done with a finding."""
+    """What to do with a finding."""
 
     REMOVE = "remove"
     """Take it out; of a run, keep the first copy."""
@@ -24,7 +24,7 @@ class Action(StrEnum):
     ESCAPE = "escape"
     """Put a space after its first character, so that no tokenizer reads it. Special tokens only."""
     REPORT = "report"
-    """Leave it and say that it is there."""
+    """Leave it and report it."""
     REFUSE = "refuse"
     """Raise an error instead of returning a text."""
 

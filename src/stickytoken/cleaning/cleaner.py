@@ -1,4 +1,4 @@
-"""Take out of documents what does not belong there."""
+"""Remove from documents what does not belong there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A part of a text that was taken out, replaced or escaped.
+    """A part of a text that was removed, replaced or escaped.
 
     Attributes:
         start: Offset of its first character in the text as it was.
@@ -61,7 +61,7 @@ class Cleaned:
 
 
 class Cleaner:
-    """Takes copies of sticky tokens, text of special tokens and runs out of texts, and touches nothing else.
+    """Removes copies of sticky tokens, text of special tokens and runs from texts, and changes nothing else.
 
     Cleaning a cleaned text changes nothing. One cleaner may be used from several threads.
 

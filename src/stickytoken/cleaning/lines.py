@@ -1,4 +1,4 @@
-"""Clean a stream of lines of UTF-8: what a filter needs, without losing a byte of what it does not touch."""
+"""Clean a stream of UTF-8 lines, as a filter does, without changing any other byte."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LineTotals:
 
 
 def clean_lines(lines: Iterable[bytes], cleaner: Cleaner, totals: LineTotals) -> Iterator[CleanedLine]:
-    """Yield every line, cleaned; ends of lines and bytes that are not UTF-8 stay as they are.
+    """Yield every line, cleaned; line endings and bytes that are not UTF-8 stay unchanged.
 
     Args:
         lines: The lines, each with its end.

@@ -1,4 +1,4 @@
-"""A cleaner from whatever a user has: a run, its folder, a file, or JSON values."""
+"""Open a cleaner from a run, its folder, a file, or JSON values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CleanerSource: TypeAlias = "Cleaner | Run | str | Path | Mapping[str, Any]"
 
 
 def open_cleaner(source: CleanerSource) -> Cleaner:
-    """Return the cleaner that a user means.
+    """Return the cleaner for any supported source.
 
     Args:
         source: A cleaner; a run or its folder; a file that `Cleaner.save` wrote; or what `Cleaner.to_json`

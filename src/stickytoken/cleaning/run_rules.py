@@ -1,4 +1,4 @@
-"""What a run says should be looked for."""
+"""Derive cleaning rules from a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHORTEST_SPECIAL = 3
 
 
 def rules_of_run(run: Run) -> CleaningRules:
-    """Look for the tokens that a run flags, and for special tokens of its model and of widespread ones."""
+    """Return rules for the tokens that a run flags, and special tokens of its and other common models."""
     import polars as pl
 
     from stickytoken.detection.flagged import is_flagged
@@ -35,5 +35,5 @@ def rules_of_run(run: Run) -> CleaningRules:
 
 
 def source_of_run(run: Run) -> dict[str, Any]:
-    """Return what tells where rules are from."""
+    """Return the origin of the rules."""
     return {"model": run.record.model.name, "method": run.record.method, "identity": run.record.identity}

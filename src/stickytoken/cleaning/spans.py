@@ -43,7 +43,7 @@ class SpanKind(StrEnum):
 
     @property
     def phrase(self) -> str:
-        """What a sentence calls it."""
+        """The kind as a phrase in a sentence."""
         return _PHRASES[self]
 
 
@@ -78,7 +78,7 @@ class Span:
 
 
 def find_spans(text: str, rules: CleaningRules) -> list[Span]:
-    """Find the spans of a text that the rules are about.
+    """Find the spans of a text that match the rules.
 
     The time is linear in the length of the text, whatever is in it.
 

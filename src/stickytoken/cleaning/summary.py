@@ -1,4 +1,4 @@
-"""What cleaning did, in a few words."""
+"""Summarise what cleaning did."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stickytoken.cleaning.spans import SpanKind
 
 
 def summary(cleaned: Cleaned) -> str:
-    """Count what was taken out of a text and what was left; empty if nothing was found.
+    """Count what was removed from a text and what was left; empty if nothing was found.
 
     No text of what was found is in it, so that it may be stored and shown anywhere.
     """

@@ -1,4 +1,4 @@
-"""Load a model behind an endpoint, tell what its server does, and ask before money is spent."""
+"""Load a model behind an endpoint, report how its server behaves, and ask before spending money."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def load_recorded(model: str, recorded: LoadingRecord, loading: LoadingOptions) 
 
 
 def prepared(encoder: EndpointEncoder) -> Encoder:
-    """Let an encoder tell of long pauses, and tell what is special about its server."""
+    """Report long pauses of an encoder, and anything unusual about its server."""
     encoder.endpoint.waits = lambda reason, seconds: inform(f"waiting {seconds:.0f} s: {reason}")
     found = encoder.capabilities
     facts = [

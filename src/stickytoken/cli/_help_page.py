@@ -20,7 +20,7 @@ _PANELS = (MODEL, TEXTS, METHOD, COMPUTATION, ENDPOINT, LANGUAGE_MODELS, OUTPUT)
 
 
 class PanelledCommand(TyperCommand):
-    """A command whose options stand in panels, in the order that all commands share."""
+    """A command with its options in panels, in the order shared by all commands."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -1,4 +1,4 @@
-"""Sentence pairs that a user gives in place of sampled ones."""
+"""Sentence pairs from the user, used instead of sampled ones."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _PAIR_PARTS = 3
 
 @dataclass(frozen=True)
 class PairCorpus:
-    """Pairs given by the user, in place of sampled ones.
+    """Pairs given by the user, used instead of sampled ones.
 
     Attributes:
         pairs: The pairs, with their similarity under the model.
@@ -43,7 +43,7 @@ class PairCorpus:
 
 
 def corpus_fingerprint(corpus: Sentences | PairCorpus, topics_count: bool) -> str:
-    """Fingerprint everything in a corpus, and in what the package puts beside it, that can change a number.
+    """Fingerprint everything in a corpus, and in the package's own texts, that can change a number.
 
     Args:
         corpus: Sentences or pairs.

@@ -31,7 +31,7 @@ Corpus = TypeVar("Corpus", bound=Sentences | PairCorpus)
 
 @runtime_checkable
 class SpanTokenizer(Protocol):
-    """A tokenizer that has an unknown token and tells which characters became it."""
+    """A tokenizer that has an unknown token and reports which characters became it."""
 
     @property
     def unknown_id(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Tokens that a run flags, which may not serve as ordinary ones."""
+"""Tokens that a run flags, which must not be used as ordinary ones."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def judge(
     anchors: int = ANCHORS,
     progress: ProgressCallback = ignore_progress,
 ) -> Judgement:
-    """Say what the tokens of a finished run do to the texts of a corpus.
+    """Measure what the tokens of a finished run do to the texts of a corpus.
 
     Only texts of the corpus are encoded, a few random tokens in them, and the tokens that may matter there:
     all other lifts are computed from the pulls and contractions that the run measured. A run made on the

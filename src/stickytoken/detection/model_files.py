@@ -76,7 +76,7 @@ class ModelFiles:
 
 
 def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
-    """Look at the files of a model; None if they are not on this machine, or not all in its folder.
+    """Inspect the files of a model; None if they are not on this machine, or not all in its folder.
 
     Raises:
         ModelError: the name is a file or a missing path, or the packaged model is damaged.
@@ -94,7 +94,7 @@ def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
 
 
 def record_model(path: Path, record: RunRecord, files: ModelFiles | None) -> None:
-    """Write down which files the model of a run was loaded from.
+    """Record which files the model of a run was loaded from.
 
     Nothing is written if the files may have changed since they were looked at, or the folder cannot be
     written: the record only saves time.

@@ -165,7 +165,7 @@ class Run:
         return rows
 
     def judge(self, sentences: SentenceSource, **options: Any) -> Judgement:
-        """Say what the tokens do to the texts of a corpus; see `stickytoken.judge`."""
+        """Measure what the tokens do to the texts of a corpus; see `stickytoken.judge`."""
         from stickytoken.detection.judge import judge  # it opens runs
 
         return judge(self, sentences, **options)
@@ -190,7 +190,7 @@ def _cell(value: object) -> str:
 
 
 def is_run(path: str | Path) -> bool:
-    """Check whether a folder holds a run, finished or not.
+    """Check whether a folder contains a run, finished or not.
 
     Raises:
         RunError: The folder cannot be read.

@@ -30,7 +30,7 @@ _SENTINEL_DECIMALS = 4
 
 
 class TextModel(Protocol):
-    """What `load_encoder` takes besides models: a class with this one method.
+    """What `load_encoder` accepts besides models: a class with this one method.
 
     Optional attributes:
 

@@ -22,7 +22,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is looked for.
+    """What a check looks for.
 
     Attributes:
         id: short name in lower case, such as ``sticky-token``.
@@ -63,5 +63,5 @@ class Finding:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the identity, by which a later run finds the finding again."""
+        """Hash of the identity, by which later runs recognise the finding."""
         return digest([self.rule, *(self.identity or (self.message, self.path or ""))])

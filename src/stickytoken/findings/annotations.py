@@ -1,4 +1,4 @@
-"""Findings as GitHub workflow commands, which a workflow shows beside the code.
+"""Findings as GitHub workflow commands, shown next to the code.
 
 GitHub shows at most ten errors, ten warnings and ten notices of a step, so the first lines count most.
 """

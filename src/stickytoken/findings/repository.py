@@ -1,4 +1,4 @@
-"""Where a file stands in its repository."""
+"""The path of a file in its repository."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def relative_uri(path: str) -> str:
 
 
 def message_text(text: str) -> str:
-    """Return text that a reader of SARIF shows as it stands.
+    """Return text that a reader of SARIF shows literally.
 
     Braces would begin a placeholder (3.11.5), and ``[text](address)`` would be a link (3.11.6). Square
     brackets elsewhere are literal, so that ``[CLS]`` stays readable in viewers that know no escapes.

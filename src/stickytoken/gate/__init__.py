@@ -1,4 +1,4 @@
-"""The gate for build servers: may a model, and may a set of documents, ship?"""
+"""The gate for CI: decide whether a model and a set of documents can ship."""
 
 from stickytoken.gate._result import Check, FailOn, Outcome
 from stickytoken.gate.check import check

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def gaps(run: Run, whose: str = "the run") -> list[str]:
-    """List what keeps a run from speaking for the whole vocabulary.
+    """List the reasons why a run does not cover the whole vocabulary.
 
     Args:
         run: a finished run.
@@ -59,7 +59,7 @@ def gaps(run: Run, whose: str = "the run") -> list[str]:
 
 
 def remarks(run: Run) -> list[str]:
-    """List what a reader should know of a run that is enough."""
+    """List what a reader should know about a sufficient run."""
     found = list(run.method.notes(run))
     defaults = run.method.settings()
     changed = {

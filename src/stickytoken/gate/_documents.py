@@ -32,7 +32,7 @@ class ScannedDocuments(NamedTuple):
 
 
 def require_documents(documents: DocumentSource, column: str | None) -> None:
-    """Refuse documents that are not there, before a run is made.
+    """Refuse missing documents before a run is made.
 
     Raises:
         InputError: the documents cannot be read at all.

@@ -19,7 +19,7 @@ class Outcome(StrEnum):
 
 
 class FailOn(StrEnum):
-    """The least sticky token that counts."""
+    """The lowest grade of sticky token that counts."""
 
     STICKY = "sticky"
     SERIOUS = "serious"
@@ -74,7 +74,7 @@ class Check:
 
     @property
     def outcome(self) -> Outcome:
-        """Closed if anything counts too much, inconclusive if something could not be checked, else passed."""
+        """Closed if too much counts, inconclusive if something could not be checked, else passed."""
         if any(finding.level is Level.ERROR for finding in self.findings):
             return Outcome.CLOSED
         return Outcome.INCONCLUSIVE if self.incomplete else Outcome.PASSED

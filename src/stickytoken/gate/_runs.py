@@ -1,4 +1,4 @@
-"""Find the run of a model, proven to be of this very model, or make it."""
+"""Find a run that provably belongs to a model, or make one."""
 
 from __future__ import annotations
 

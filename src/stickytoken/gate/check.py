@@ -1,4 +1,4 @@
-"""Check whether a model may ship: its sticky tokens against a threshold or a baseline."""
+"""Check whether a model can ship: its sticky tokens against a threshold or a baseline."""
 
 from __future__ import annotations
 

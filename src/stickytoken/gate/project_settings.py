@@ -38,7 +38,7 @@ class ProjectSettings(BaseModel):
 
 
 class Project:
-    """The settings of a project and where they stand.
+    """The settings of a project and their location.
 
     Attributes:
         settings: the settings; all None without a table.

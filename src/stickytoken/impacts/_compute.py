@@ -235,6 +235,6 @@ def shard_stage(name: str) -> str:
 
 
 def remove_vectors(folder: Path) -> None:
-    """Delete the vectors of a finished measurement, whose shards hold all its outcomes."""
+    """Delete the vectors of a finished measurement, whose shards contain all its outcomes."""
     for path in folder.glob(f"{_VECTORS}*.npz"):
         path.unlink(missing_ok=True)

@@ -34,7 +34,7 @@ def cost_sentence(effect: Mapping[str, Any], kind: str) -> str:
 
 
 def conclusion(effect: Mapping[str, Any], kind: str) -> str:
-    """Conclude from the test over tokens, or say how many benign tokens it lacks.
+    """Conclude from the test over tokens, or say how many benign tokens are missing.
 
     The test is one-sided: it never shows that tokens cost less.
     """
@@ -64,7 +64,7 @@ def settings_line(settings: Mapping[str, Any]) -> str:
 
 
 def benign_needed(tokens: int) -> int:
-    """Return how many benign tokens each of so many measured ones needs for a p-value of 0.05.
+    """Return how many benign tokens each measured token needs for a p-value of 0.05.
 
     The smallest p-value of the test is (1 / (1 + benign)) ** tokens.
     """

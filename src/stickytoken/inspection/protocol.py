@@ -22,7 +22,7 @@ _HEADS_IF_UNKNOWN = 32
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What one batch may hold.
+    """Limits of one batch.
 
     Attributes:
         weights: number of attention weights in one layer.

@@ -82,7 +82,7 @@ class Resumed(Generic[R]):
 
 @contextmanager
 def resumed(folder: ResultFolder, kind: Kind[R], record: R) -> Iterator[Resumed[R]]:
-    """Lock a folder and find out what is left to do for a measurement.
+    """Lock a folder and find out what remains to be done for a measurement.
 
     An error that ends the measurement gets a note that counts the finished shards.
 
@@ -114,7 +114,7 @@ def resumed(folder: ResultFolder, kind: Kind[R], record: R) -> Iterator[Resumed[
 
 
 def require_vacant(folder: ResultFolder, kind: Kind[Any]) -> None:
-    """Refuse a folder that holds something other than a measurement of this kind.
+    """Refuse a folder that contains anything other than a measurement of this kind.
 
     Raises:
         RunError: it does, or it cannot be read.

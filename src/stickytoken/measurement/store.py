@@ -222,7 +222,7 @@ class ResultFolder:
         return sum(1 for _ in (self.path / _SHARDS).glob("*.parquet"))
 
     def remove_shards(self) -> None:
-        """Delete all shards, once what was made of them is committed."""
+        """Delete all shards, once the results made from them are committed."""
         shutil.rmtree(self.path / _SHARDS, ignore_errors=True)
 
     def committed(self) -> dict[str, int]:

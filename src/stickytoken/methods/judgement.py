@@ -1,4 +1,4 @@
-"""What a finished run says of a corpus that it was not made on."""
+"""The judgement of a finished run on another corpus."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class ProbeGrid:
         ]
 
     def alone(self, token: Token) -> Probe:
-        """Return the token by itself, behind the prompt."""
+        """Return the token by itself, after the prompt."""
         carrier = self.carriers[0]
         return token.text if isinstance(carrier, str) else (*carrier.head, token.id, *carrier.tail)
 

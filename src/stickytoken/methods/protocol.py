@@ -143,7 +143,7 @@ class Method(ABC, Generic[Settings, Plan, Result]):
 
     @abstractmethod
     def make_plan(self, job: Job[Settings], progress: ProgressCallback) -> Plan:
-        """Derive from the model and the corpus what is needed before any token is looked at."""
+        """Derive from the model and the corpus what is needed before any token is measured."""
 
     @abstractmethod
     def compute(
@@ -171,7 +171,7 @@ class Method(ABC, Generic[Settings, Plan, Result]):
 
     @abstractmethod
     def lines(self, run: FinishedRun[Plan, Result]) -> list[str]:
-        """Sum up a run for a terminal: the finding first, then what it rests on."""
+        """Summarise a run for a terminal: the finding first, then its basis."""
 
     @abstractmethod
     def notes(self, run: FinishedRun[Plan, Result]) -> list[str]:
@@ -179,7 +179,7 @@ class Method(ABC, Generic[Settings, Plan, Result]):
 
     @abstractmethod
     def key_facts(self, run: FinishedRun[Plan, Result]) -> list[Fact]:
-        """Give the numbers to read first, beside those that every run has."""
+        """Give the numbers to read first, besides those that every run has."""
 
     @abstractmethod
     def how(self, settings: StoredSettings) -> str:

@@ -8,7 +8,7 @@ from stickytoken.measurement.records import Record
 
 
 class PlanRecord(Record):
-    """What plan.json of every method holds."""
+    """What plan.json of every method contains."""
 
     mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
     mean_similarity_entries: int = Field(description="vocabulary entries that u rests on")
@@ -24,7 +24,7 @@ class PlanRecord(Record):
 
 
 class ResultRecord(Record):
-    """What the result of every method holds."""
+    """What the result of every method contains."""
 
     sticky: int = Field(description="sticky tokens")
     sequences: int = Field(description="texts that shards encoded")

@@ -1,4 +1,4 @@
-"""The detection methods. To add one: a folder beside this module, and its entry in `_BUILT_IN`."""
+"""The detection methods. To add one: a folder next to this module, and its entry in `_BUILT_IN`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings as a run folder holds them, which an older or a newer version may have written."""
+"""Settings as stored in a run folder, possibly written by an older or newer version."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ SYMPTOM_CARRIERS = 12
 
 @dataclass(frozen=True)
 class SymptomStage:
-    """Put each number of copies behind every carrier.
+    """Append each number of copies to every carrier.
 
     Attributes:
         carriers: texts, or tokenized texts for ids insertion.

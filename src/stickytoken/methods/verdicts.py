@@ -1,4 +1,4 @@
-"""What a run may say of a token."""
+"""Possible verdicts on a token."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """What a run says of a token; a method need not know all of them."""
+    """The verdict of a run on a token; a method need not use all of them."""
 
     STICKY = "sticky"
     TOPICAL = "topical"

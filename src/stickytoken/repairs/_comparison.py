@@ -37,7 +37,7 @@ _SHOWN = 60
 
 
 def other_texts(subject: Subject, texts: Sequence[str]) -> CheckRecord:
-    """Check that texts without a repaired token keep their vectors to the bit."""
+    """Check that texts without a repaired token keep bit-identical vectors."""
     repaired = set(subject.ids)
     kept = [
         text

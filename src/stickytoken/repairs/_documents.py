@@ -27,7 +27,7 @@ _SHOWN_IN_CARD = 20
 
 
 def write_documents(folder: Path, record: RepairRecord, centre: NDArray[np.float32] | None) -> None:
-    """Write REPAIR.md and its picture, a block in the model card, the direction taken out, and repair.json.
+    """Write REPAIR.md and its picture, a block in the model card, the removed direction, and repair.json.
 
     Args:
         folder: the repaired model, not yet in its place.

@@ -1,4 +1,4 @@
-"""Load a repaired model as others do: in a process of its own, without this package and its code."""
+"""Load a repaired model as others would: in a separate process, without this package."""
 
 from __future__ import annotations
 

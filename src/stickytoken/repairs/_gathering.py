@@ -1,4 +1,4 @@
-"""Find out what a repair needs to know: the tokens, their neighbours, the texts."""
+"""Gather the inputs of a repair: the tokens, their neighbours, the texts."""
 
 from __future__ import annotations
 

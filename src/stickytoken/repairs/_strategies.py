@@ -1,4 +1,4 @@
-"""The ways in which a token can be repaired."""
+"""Strategies for repairing a token."""
 
 from __future__ import annotations
 

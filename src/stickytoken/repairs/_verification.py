@@ -62,7 +62,7 @@ class Verified:
 
 @dataclass(frozen=True)
 class Verification:
-    """Everything that a verification needs beside the repaired model.
+    """Everything that a verification needs besides the repaired model.
 
     Attributes:
         original: the model before the repair, on texts that the run has not used.

@@ -125,5 +125,5 @@ class RepairRecord(MeasurementRecord):
 
     @property
     def verified(self) -> bool | None:
-        """Whether the repair was verified; None if nobody looked."""
+        """Whether the repair was verified; None if it was not checked."""
         return None if self.verification is None else self.verification.passed

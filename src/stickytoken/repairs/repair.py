@@ -75,7 +75,7 @@ def repair(
     seed: int = 4242,
     progress: ProgressCallback = ignore_progress,
 ) -> Repair:
-    """Write a copy of a run's model in which its sticky tokens are mended, and verify it.
+    """Write a copy of a run's model with its sticky tokens repaired, and verify it.
 
     The model of the run stays as it is. The same call opens a finished repair.
 

@@ -32,7 +32,7 @@ REPAIR = "repair"
 
 
 class Repair:
-    """A repaired model and what was measured of it.
+    """A repaired model and its measurements.
 
     Args:
         path: folder of the model.
@@ -97,7 +97,7 @@ class Repair:
 
     @cached_property
     def centre(self) -> NDArray[np.float32] | None:
-        """The direction that was taken out of all vectors, of length 1; None if there is none.
+        """The direction that was removed from all vectors, of length 1; None if there is none.
 
         Raises:
             RunError: the file with it is damaged.
@@ -111,7 +111,7 @@ class Repair:
             raise RunError(f"{path} is damaged ({error}): repair the model again") from error
 
     def centred(self, vectors: NDArray[Any]) -> NDArray[np.float32]:
-        """Apply the strategy ``centre`` to vectors of the original model, in place of encoding again.
+        """Apply the strategy ``centre`` to vectors of the original model, instead of encoding again.
 
         Args:
             vectors: of the original model, shape (n, d).

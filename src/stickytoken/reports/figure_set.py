@@ -74,7 +74,7 @@ def curves_of(content: RunContent) -> tuple[list[Curve], list[Curve]]:
 
 
 def curve_figures(content: RunContent, run: Run) -> list[ReportFigure]:
-    """Return the figure of the symptom curves; none if the run holds no evidence."""
+    """Return the figure of the symptom curves; none if the run has no evidence."""
     if content.evidence is None:
         return []
     curves, controls = curves_of(content)

@@ -1,4 +1,4 @@
-"""Say what copies do to the documents that have them."""
+"""Measure what copies do to the documents that have them."""
 
 from __future__ import annotations
 

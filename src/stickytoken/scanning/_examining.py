@@ -1,4 +1,4 @@
-"""Look at one document: what was found in it, in JSON values.
+"""Examine one document, and return its findings as JSON values.
 
 Light on purpose, because every worker process loads it.
 """

@@ -1,4 +1,4 @@
-"""Where the findings of batches are kept: in a folder, to continue from, or in memory."""
+"""Store the findings of batches: in a folder, to continue from, or in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Keeper(Protocol):
     """Keeps JSON values of batches, by name."""
 
     def load(self, name: str, index: int, digest: str) -> dict[str, Any] | None:
-        """Return what was kept of a batch with this digest; None if it is another one, or nothing was."""
+        """Return the stored values of a batch with this digest; None if there are none."""
         ...
 
     def save(self, name: str, index: int, digest: str, values: Mapping[str, Any], encoded: int = 0) -> None:

@@ -12,7 +12,7 @@ SCAN_SCHEMA_VERSION = 1
 
 
 class SkippedRecord(Record):
-    """A record that holds no readable text."""
+    """A record without readable text."""
 
     place: str
     reason: str

@@ -1,4 +1,4 @@
-"""What a scan does beside finding copies."""
+"""What a scan does besides finding copies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Effect(StrEnum):
-    """How to tell what copies do to a document."""
+    """How to determine what copies do to a document."""
 
     MEASURED = "measured"
     """Encode each document with the copies and without."""

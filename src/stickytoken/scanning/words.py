@@ -1,4 +1,4 @@
-"""What a scan says in words."""
+"""Describe a scan in words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from stickytoken.scanning.results import Scan
 
 
 def basis(scan: Scan) -> str | None:
-    """Say what effects are and what they rest on; None without effects."""
+    """Explain the effects and their basis; None without effects."""
     effect = scan.result.effect
     if effect is None:
         return None

@@ -1,4 +1,4 @@
-"""Load tasks from files, whose layout tells the kind of task."""
+"""Load tasks from files; the layout determines the kind of task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The task that is part of the package: tell the kind of a text."""
+"""The packaged task: classify texts by kind."""
 
 from __future__ import annotations
 

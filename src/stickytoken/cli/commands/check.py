@@ -1,4 +1,4 @@
-"""stickytoken check: may a model ship?"""
+"""stickytoken check: decide whether a model can ship."""
 
 from __future__ import annotations
 

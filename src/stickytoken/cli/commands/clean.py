@@ -1,4 +1,4 @@
-"""stickytoken clean: a filter that takes copies of sticky tokens, special tokens and runs out of lines."""
+"""stickytoken clean: a filter that removes copies of sticky tokens, special tokens and runs from lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""stickytoken repair: write a model without its sticky tokens, and prove it."""
+"""stickytoken repair: write a model without its sticky tokens, and verify it."""
 
 from __future__ import annotations
 

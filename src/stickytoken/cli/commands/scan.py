@@ -1,4 +1,4 @@
-"""stickytoken scan: which documents have copies of sticky tokens in them, and whether it matters."""
+"""stickytoken scan: find the documents with copies of sticky tokens, and whether they matter."""
 
 from __future__ import annotations
 

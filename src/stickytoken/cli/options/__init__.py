@@ -1,1 +1,1 @@
-"""Arguments and options that commands share, by what they are about."""
+"""Arguments and options that commands share, by subject."""

@@ -22,7 +22,7 @@ class MethodOptions:
     """What the user sets of the method; subclasses have a field for every option."""
 
     def settings(self, pairs_file: Path | None, texts_only: bool = False) -> MethodSettings:
-        """Make the settings of the chosen method; without one, of the first that takes what is given.
+        """Make the settings of the chosen method; without one, of the first that accepts the given options.
 
         Args:
             pairs_file: if there is one.

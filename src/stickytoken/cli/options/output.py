@@ -37,7 +37,7 @@ WriteReport: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class VerbosityOptions:
-    """How much a command says beside its results."""
+    """How much a command prints besides its results."""
 
     quiet: Annotated[bool, output_option("--quiet", "-q", help="Print results and errors only.")] = False
     verbose: Annotated[

@@ -133,7 +133,7 @@ class ScanOutput:
 
     @property
     def format(self) -> ScanFormat:
-        """The format that is asked for.
+        """The requested format.
 
         Raises:
             InputError: A table cannot be written to a file.

@@ -1,4 +1,4 @@
-"""Text that a spreadsheet shows and does not compute."""
+"""Text that a spreadsheet displays but does not evaluate."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ _FORMULAS = ("=", "+", "-", "@")
 
 
 def harmless(text: str) -> str:
-    """Make text visible, and keep a spreadsheet from taking it for a formula."""
+    """Make text visible, and keep a spreadsheet from reading it as a formula."""
     shown = visible(text)
     return f"'{shown}" if shown.startswith(_FORMULAS) else shown

@@ -1,4 +1,4 @@
-"""Print a check in the format that was asked for."""
+"""Print a check in the requested format."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def show_check(check: Check, output_format: CheckFormat, out: Path | None) -> No
 
 
 def show_failure(reason: str, output_format: CheckFormat, out: Path | None) -> None:
-    """Give a check that failed early as a document, so that no reader takes a missing one for a pass."""
+    """Write a document for a check that failed early, so that a missing document is never read as a pass."""
     if output_format is not CheckFormat.TABLE:
         summary = {"outcome": "inconclusive", "incomplete": [reason], "findings": []}
         _give(_document(output_format, (), (), (reason,), summary), out)

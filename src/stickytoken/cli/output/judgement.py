@@ -28,7 +28,7 @@ _COLUMNS = {
 
 
 def print_judgement(model: str, found: Judgement, limit: int) -> None:
-    """Print the finding, the flagged tokens, and what they rest on."""
+    """Print the finding, the flagged tokens, and their basis."""
     import polars as pl
 
     print_line(_headline(model, found))
@@ -62,7 +62,7 @@ def print_judgement(model: str, found: Judgement, limit: int) -> None:
 
 
 def print_csv(tokens: pl.DataFrame) -> None:
-    """Write all tokens as CSV; texts are escaped, so that a spreadsheet computes none of them."""
+    """Write all tokens as CSV; texts are escaped, so that a spreadsheet does not evaluate them."""
     import polars as pl
 
     texts = pl.col("token", "decoded").map_elements(harmless, return_dtype=pl.String)

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class Verbosity(IntEnum):
-    """How much is printed beside results and errors."""
+    """How much is printed besides results and errors."""
 
     QUIET = 0
     NORMAL = 1

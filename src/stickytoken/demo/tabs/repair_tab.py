@@ -78,7 +78,7 @@ class RepairView:
         context = self._startup.context()
         if context.repaired is None:
             raise InputError(
-                f"the repair in {self._repair.path.name} is for a different model than {context.model.name}: "
+                f"the repair in {self._repair.path.name} is of a different model than {context.model.name}: "
                 "start the app with the model of that repair"
             )
         benign = context.model.benign(token.token_id, context.run, _ORDINARY)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 
 class UnusableAnswerError(Exception):
-    """An answer that is not what was asked for; the server may do better when asked again."""
+    """An answer that does not match the request; a retry may succeed."""
 
 
 class _Item(BaseModel):

@@ -1,4 +1,4 @@
-"""Keep every vector that a server answered, so that nothing is paid for twice.
+"""Cache every vector that a server returns, so that nothing is paid for twice.
 
 One SQLite file per model behind an endpoint, outside of run folders. It holds hashes of texts, their vectors
 and what was found out about the server; no text, and no key.
@@ -49,7 +49,7 @@ def answers_folder(address: Address, dimensions: int | None) -> Path:
 
 
 class Answers:
-    """The vectors that a model answered, by text. Several threads and processes may use it.
+    """The vectors that a model returned, by text. Several threads and processes may use it.
 
     Args:
         folder: where the file is, or will be once something is kept.
@@ -61,13 +61,13 @@ class Answers:
         self._connection: sqlite3.Connection | None = None
 
     def find(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the vectors of those texts that were answered before."""
+        """Return the vectors of texts that were answered before."""
         by_key = {_key(text): text for text in texts}
         found = {key: vector for keys in _parts(list(by_key)) for key, vector in self._rows(keys)}
         return {by_key[key]: np.frombuffer(vector, dtype="<f4") for key, vector in found.items()}
 
     def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        """Keep the vectors of texts; one that is there already stays as it is.
+        """Store the vectors of texts; an existing one is not replaced.
 
         Raises:
             RunError: the disk is full or the folder cannot be written.
@@ -77,7 +77,7 @@ class Answers:
             connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
 
     def fact(self, name: str) -> str | None:
-        """Return what was noted about the server under a name."""
+        """Return a stored fact about the server by name."""
         if not self.exists:
             return None
         with self._used() as connection:
@@ -85,7 +85,7 @@ class Answers:
         return None if row is None else str(row[0])
 
     def note(self, name: str, value: str) -> None:
-        """Note something about the server.
+        """Store a fact about the server.
 
         Raises:
             RunError: the disk is full or the folder cannot be written.
@@ -95,7 +95,7 @@ class Answers:
 
     @property
     def exists(self) -> bool:
-        """Whether anything is kept."""
+        """Whether anything is stored."""
         return (self.folder / FILE).is_file()
 
     def __len__(self) -> int:

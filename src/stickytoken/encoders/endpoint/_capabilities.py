@@ -1,4 +1,4 @@
-"""What is known of a server, found out before anything else is sent."""
+"""What is known about a server, determined before anything else is sent."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Empty(StrEnum):
 
 
 class Capabilities(BaseModel):
-    """What a server does, as noted beside its answers."""
+    """How a server behaves, as stored with its answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Find out what a server does, with a few cheap requests, before money is spent."""
+"""Find out how a server behaves, with a few cheap requests, before money is spent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _ROOM = 8
 
 @dataclass
 class Conversation:
-    """Requests one after the other, with what they cost.
+    """Sequential requests and their cost.
 
     Attributes:
         requester: sends one.
@@ -164,7 +164,7 @@ def discover(
     dimensions: int | None = None,
     tokenizer_known: bool = True,
 ) -> Capabilities:
-    """Find out what a server does.
+    """Find out how a server behaves.
 
     Args:
         conversation: sends the requests.

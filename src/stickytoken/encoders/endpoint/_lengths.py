@@ -1,4 +1,4 @@
-"""Search for the longest text that a server reads whole."""
+"""Search for the longest text that a server reads in full."""
 
 from __future__ import annotations
 

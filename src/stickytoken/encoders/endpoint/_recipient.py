@@ -1,4 +1,4 @@
-"""Takes what becomes of requests: counts what they cost, and hands on their vectors."""
+"""Receive the outcomes of requests: count their cost, and pass on their vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Keep = Callable[[Mapping[str, NDArray[np.float32]]], None]
 
 
 class CountingRecipient:
-    """Counts what requests cost, and hands on their vectors; see `Recipient`.
+    """Counts the cost of requests and passes on their vectors; see `Recipient`.
 
     Args:
         spending: counts.
@@ -60,7 +60,7 @@ class CountingRecipient:
         self._spending.failed(reserved, paid)
 
     def refused(self, text: str, reason: str) -> bool:
-        """Take a text that the server refuses."""
+        """Handle a text that the server refuses."""
         if self._without_vector is None:
             return False
         self._without_vector(text, reason)

@@ -1,4 +1,4 @@
-"""Send one request, once: what came back, or why nothing did and whether to ask again."""
+"""Send one request once: return the reply, or why there is none and whether to retry."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Failure(StrEnum):
     LOST = "lost"
     """The connection broke before the answer was whole."""
     UNUSABLE = "unusable"
-    """An answer that is not what was asked for."""
+    """An answer that does not match the request."""
 
 
 class TemporaryError(Exception):
@@ -88,7 +88,7 @@ class RefusedError(Exception):
 
 
 class WebPageError(Exception):
-    """What answered is a web page, not an API."""
+    """The answer is a web page, not one from an API."""
 
 
 @dataclass(frozen=True, slots=True)

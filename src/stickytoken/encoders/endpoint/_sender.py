@@ -40,7 +40,7 @@ Outcome = Reply | Exception
 
 
 class Recipient(Protocol):
-    """Allows requests, and takes what becomes of them; always called in the thread that sends them all."""
+    """Allows requests and receives their outcomes; always called in the thread that sends them all."""
 
     def allow(self, texts: Sequence[str]) -> float:
         """Reserve the tokens of a request, and return them; raise where it must not be sent."""
@@ -51,11 +51,11 @@ class Recipient(Protocol):
         ...
 
     def failed(self, reserved: float, paid: bool) -> None:
-        """Note a request without a usable answer, which the server may count all the same."""
+        """Note a request without a usable answer, which the server may still bill."""
         ...
 
     def refused(self, text: str, reason: str) -> bool:
-        """Take a text that the server refuses; return False where that ends everything."""
+        """Handle a text that the server refuses; return False if that ends everything."""
         ...
 
 

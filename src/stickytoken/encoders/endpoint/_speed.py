@@ -1,4 +1,4 @@
-"""How long requests take: so much for each, and so much for each token. Pure."""
+"""Estimate how long requests take: a time per request plus a time per token. Pure."""
 
 from __future__ import annotations
 

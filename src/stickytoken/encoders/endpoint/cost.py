@@ -8,7 +8,7 @@ from stickytoken.errors import RunError
 
 
 class CostLimitError(RunError):
-    """The next request would exceed the largest sum that the user allows."""
+    """The next request would exceed the user's cost limit."""
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Spending:
 
 
 def price(tokens: float, price_per_million: float | None) -> float | None:
-    """Price of so many tokens; None without a price."""
+    """Price of a number of tokens; None without a price."""
     return None if price_per_million is None else tokens * price_per_million / 1e6
 
 

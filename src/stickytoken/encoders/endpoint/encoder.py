@@ -38,7 +38,7 @@ _CHUNK = 4096
 
 
 class EndpointModel:
-    """Texts to vectors through requests; whatever was answered before is not sent again.
+    """Texts to vectors through requests; texts answered before are not sent again.
 
     Args:
         address: where the model is.

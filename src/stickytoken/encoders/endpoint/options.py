@@ -1,4 +1,4 @@
-"""How to use a model behind an endpoint: what the user says, and what a run records."""
+"""How to use a model behind an endpoint: what the user passes, and what a run records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Count what a measurement would send to an endpoint, by going through it without sending anything."""
+"""Count what a measurement would send to an endpoint, by simulating it without sending anything."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OWN = 0.3
 
 
 class Rehearsal:
-    """An encoder that notes the texts it is asked for, and makes up the vectors that were not answered yet.
+    """An encoder that records the requested texts, and makes up the vectors that are not cached yet.
 
     Such a vector is the mean of one random vector per token and one of the text, so that copies of a token
     move it as they move a real one. Rounds that are planned from the results of earlier ones become exact as
@@ -90,7 +90,7 @@ class Rehearsal:
         return self._encoder.fits(ids)
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
-        """Note the texts and return made-up vectors, shape (n, d)."""
+        """Record the texts and return made-up vectors, shape (n, d)."""
         del allow_zero
         require_list(texts)
         if not texts:
@@ -106,7 +106,7 @@ class Rehearsal:
         return np.stack([known[prompt + text] if text not in made_up else made_up[text] for text in texts])
 
     def estimate(self) -> CostEstimate:
-        """Say what the texts that were noted would cost."""
+        """Estimate the cost of the recorded texts."""
         endpoint = self._encoder.endpoint
         return CostEstimate(
             requests=self._requests,

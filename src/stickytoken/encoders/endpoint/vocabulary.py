@@ -75,7 +75,7 @@ def load_vocabulary(source: str | Path) -> RoundTripTokenizer:
 
 
 class CandidateVocabulary:
-    """Strings to examine where the tokenizer is secret, and ordinary words to compare them with.
+    """Strings to examine if the tokenizer is unpublished, and ordinary words to compare them with.
 
     Tokens of other texts are counted as bytes divided by four.
 
@@ -118,7 +118,7 @@ class CandidateVocabulary:
 
 
 def candidate_vocabulary(candidates: Sequence[str]) -> CandidateVocabulary:
-    """Put ordinary words of the bundled sentences beside candidates.
+    """Add ordinary words from the bundled sentences to candidates.
 
     Raises:
         InputError: there is no candidate.

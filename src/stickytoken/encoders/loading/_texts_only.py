@@ -16,7 +16,7 @@ from stickytoken.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Vocabularies:
-    """Where the vocabulary of a model comes from that does not bring its own.
+    """The source of the vocabulary for a model that does not bring its own.
 
     Attributes:
         tokenizer: an object, or what names a tokenizer.

@@ -33,7 +33,7 @@ def calibrate(
     lifts: Vector,
     noise: float,
 ) -> Calibrated:
-    """Fit the measured lifts of some tokens by a line in the predicted ones, and what is left by features.
+    """Fit the measured lifts of some tokens by a line in the predicted ones, and the residuals by features.
 
     Carriers of one corpus are not those of another: a question takes copies in another way than a statement
     does. What differs depends on the token, in directions that measured tokens show: a ridge regression,

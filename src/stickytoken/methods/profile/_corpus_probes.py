@@ -151,7 +151,7 @@ def calibrated(
 
 
 def features(encoder: Encoder, screened: RoundEffects) -> list[NDArray[np.floating[Any]]]:
-    """List what is known of every token: pull and contraction, and its row of the embedding matrix if any.
+    """List what is known about every token: pull and contraction, and its row of the embedding matrix if any.
 
     The row is free of the noise of measuring.
     """

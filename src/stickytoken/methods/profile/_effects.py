@@ -1,4 +1,4 @@
-"""effects.parquet: what a run keeps of every token's pull and contraction, to judge other corpora by.
+"""effects.parquet: pull and contraction of every token, kept for judging other corpora.
 
 A pull takes two bytes per dimension: 18 MB for the vocabulary of all-MiniLM-L6-v2, 1.2 GB for 150,000 tokens
 of 4,096 dimensions. Above `MOST_BYTES` the file keeps its coordinates on the principal axes of all pulls.
@@ -66,7 +66,7 @@ class Effects(NamedTuple):
 
 
 def kept_effects(rounds: dict[Round, Measurements], most_bytes: int = MOST_BYTES) -> Effects:
-    """Lay out the effects of all rounds; those of a large model on as many axes as `most_bytes` holds.
+    """Lay out the effects of all rounds; those of a large model on as many axes as fit into `most_bytes`.
 
     Tokens of the last round are in both: how the rounds differ tells the error of the first.
     """
@@ -118,7 +118,7 @@ def write_effects(folder: ResultFolder, effects: Effects) -> None:
 
 
 def read_effects(path: Path) -> Effects:
-    """Read what a run keeps.
+    """Read the effects that a run keeps.
 
     Raises:
         RunError: effects.parquet is missing or damaged.

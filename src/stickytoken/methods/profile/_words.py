@@ -1,4 +1,4 @@
-"""What a run of the profile method says in words."""
+"""Describe a run of the profile method in words."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _moved(run: ProfileRun, lift: float) -> float:
 
 
 def lines(run: ProfileRun) -> list[str]:
-    """Sum up a run: the finding first, then what it rests on."""
+    """Summarise a run: the finding first, then its basis."""
     result, plan = run.result, run.plan
     whole = result.looked_at == run.available
     scope = "all" if whole else "a selection of"

@@ -1,4 +1,4 @@
-"""Choose the few carriers that stand best for all of them. Pure."""
+"""Choose the few carriers that represent all of them best. Pure."""
 
 from __future__ import annotations
 

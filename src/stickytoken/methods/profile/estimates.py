@@ -103,7 +103,7 @@ def measurements(rows: pl.DataFrame, carriers: int) -> Measurements:
 
 
 def together(first: Measurements, second: Measurements) -> Measurements:
-    """Put the tokens of two rounds with the same carriers into one; no token is in both."""
+    """Combine two rounds with the same carriers into one; no token is in both."""
     ids = np.concatenate([first.ids, second.ids])
     order = np.argsort(ids)
 

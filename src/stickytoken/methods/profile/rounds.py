@@ -65,7 +65,7 @@ def carriers_needed(settings: ProfileSettings) -> int:
 
 
 def tokens_to_confirm(settings: ProfileSettings, tokens: int) -> int:
-    """Count the tokens of the last round, so that the budget holds on average.
+    """Count the tokens of the last round, so that the budget is met on average.
 
     A small selection of tokens may exceed it, because some always go on.
 

@@ -1,4 +1,4 @@
-"""What a run of the paper's method says in words."""
+"""Describe a run of the paper's method in words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def headline(run: StdRun) -> str:
 
 
 def lines(run: StdRun) -> list[str]:
-    """Sum up a run: the finding first, then what it rests on."""
+    """Summarise a run: the finding first, then its basis."""
     result = run.result
     scope = "all" if result.scored == run.available else "a selection of"
     return [

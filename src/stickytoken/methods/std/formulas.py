@@ -39,7 +39,7 @@ def sticky_score(
 
 
 def falls_on_average(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Check whether the mean distance over 1, ..., n copies lies below the distance without copies.
+    """Check whether the mean distance over 1, ..., n copies is below the distance without copies.
 
     Args:
         distances: shape (..., n + 1), for 0, 1, ..., n copies.

@@ -1,4 +1,4 @@
-"""Take a direction out of every vector, by a module that every release of sentence-transformers knows."""
+"""Remove a direction from every vector, with a module that every release of sentence-transformers knows."""
 
 from __future__ import annotations
 

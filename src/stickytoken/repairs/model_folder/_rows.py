@@ -16,7 +16,7 @@ _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 
 
 def require_rows_fit(rows: Mapping[int, NDArray[np.float32]], places: Sequence[TensorPlace]) -> None:
-    """Refuse rows that the stored embeddings cannot hold.
+    """Refuse rows that do not fit the stored embeddings.
 
     Raises:
         RepairError: A row has the wrong size, is not finite in the type of the weights, or has no place.

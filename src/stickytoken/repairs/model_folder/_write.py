@@ -108,7 +108,7 @@ def embedding_tensor(folder: Path) -> tuple[Path, str]:
 
 
 def require_free_target(source: Path, target: Path) -> None:
-    """Refuse a target that holds something, lies in the source, or cannot be written.
+    """Refuse a target that is not empty, is inside the source, or cannot be written.
 
     Raises:
         RepairError: The target cannot be used.

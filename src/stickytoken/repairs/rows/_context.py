@@ -1,4 +1,4 @@
-"""What a strategy for new rows is given, and the strategies."""
+"""The strategies for new rows, and their inputs."""
 
 from __future__ import annotations
 

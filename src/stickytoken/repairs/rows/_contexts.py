@@ -1,4 +1,4 @@
-"""Contexts that rows are trained in: short texts, and where copies of an entry stand in them."""
+"""Contexts for training rows: short texts with places for copies of an entry."""
 
 from __future__ import annotations
 

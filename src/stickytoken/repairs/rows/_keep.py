@@ -1,4 +1,4 @@
-"""Rows that keep what one copy does now, while many copies act as those of an ordinary token.
+"""Rows that keep the effect of one copy, while many copies act like those of an ordinary token.
 
 For many copies, the target of a carrier is (1 - k) carrier + p; see `stickytoken.methods.pull`. k is
 an ordinary token's. p is the token's own, as one copy shows it, with an ordinary token's share along the

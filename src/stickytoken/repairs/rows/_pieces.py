@@ -1,4 +1,4 @@
-"""The pieces that the text of an entry falls into once text no longer reaches the entry."""
+"""The pieces into which the text of an entry is split once the entry is unreachable."""
 
 from __future__ import annotations
 

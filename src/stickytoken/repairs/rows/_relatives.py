@@ -1,4 +1,4 @@
-"""Rows from entries that are spelled alike: inflections, derivations, other spellings of the same word.
+"""Rows from entries with similar spelling: inflections, derivations, other spellings of the same word.
 
 What an entry means shows in its relatives ("contracts", "contractual" for "contract") more than in its pieces
 ("contra", "##ct"), which text never put next to each other. How much each counts is fitted to ordinary
@@ -39,7 +39,7 @@ class _Guess(NamedTuple):
 
 
 def related_rows(table: EmbeddingTable, seed: int) -> dict[int, NDArray[np.float32]]:
-    """Guess the rows of the entries that are repaired from their relatives and pieces.
+    """Estimate the rows of repaired entries from their relatives and pieces.
 
     Args:
         table: the matrix, with the entries and their pieces.

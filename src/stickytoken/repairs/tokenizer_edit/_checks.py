@@ -22,7 +22,7 @@ _RUN = "one one one one two"
 
 
 class EditCheck:
-    """Compares an edited tokenizer with what was asked for.
+    """Compares an edited tokenizer with the requested edit.
 
     Args:
         pipeline: The tokenizer before.

@@ -1,4 +1,4 @@
-"""Take entries out of a byte pair encoding, and keep all other words as they are.
+"""Remove entries from a byte pair encoding, and keep all other words unchanged.
 
 An entry of several characters is reached through merges alone, so it is unreachable without those that make
 it. But other entries are made from it: in the tokenizer of RoBERTa, "Therefore" is "There" and "fore". Such
@@ -80,7 +80,7 @@ class Merges:
         return Removal(order, tuple(lost))
 
     def can_be_looked_up(self, lost: Collection[str], removed: frozenset[str]) -> bool:
-        """Say whether entries that no merges make are found all the same.
+        """Say whether entries that no merges produce are still found.
 
         They are if they begin words: looked up as whole words, or cut from longer ones.
         """

@@ -14,7 +14,7 @@ from stickytoken.repairs.tokenizer_edit._unreachable import new_name, renamed_mo
 def with_plain_specials(
     document: dict[str, Any], ids: Sequence[int], pad_id: int | None
 ) -> tuple[dict[str, Any], dict[int, str]]:
-    """Take special or added tokens out of what is looked for in text.
+    """Stop looking for special or added tokens in text.
 
     Args:
         document: A pipeline in the form of tokenizer.json.

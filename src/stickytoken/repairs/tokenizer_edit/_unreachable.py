@@ -186,7 +186,7 @@ _NO_NAME = "spaces reach the vocabulary, so that a text could hold any name it i
 
 
 def new_name(token_id: int) -> str:
-    """Name an entry by a string that no text becomes where spaces are kept out."""
+    """Name an entry by a string that no text can produce, given that spaces never reach the vocabulary."""
     return f"[unreachable {token_id}]"
 
 

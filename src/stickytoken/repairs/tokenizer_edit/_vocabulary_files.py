@@ -1,4 +1,4 @@
-"""Older vocabulary files beside tokenizer.json, kept in step with it."""
+"""Older vocabulary files next to tokenizer.json, kept in step with it."""
 
 from __future__ import annotations
 

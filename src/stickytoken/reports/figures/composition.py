@@ -1,4 +1,4 @@
-"""Sticky tokens by kind, script, length and position, beside all tokens that were looked at."""
+"""Sticky tokens by kind, script, length and position, compared with all examined tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures of an explained token that have no layers, each beside its benign interval."""
+"""Measures of an explained token that have no layers, each with its benign interval."""
 
 from __future__ import annotations
 

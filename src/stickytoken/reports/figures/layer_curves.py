@@ -1,4 +1,4 @@
-"""Measures of an explained token by layer, beside the benign interval."""
+"""Measures of an explained token by layer, with the benign interval."""
 
 from __future__ import annotations
 

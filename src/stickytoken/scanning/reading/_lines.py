@@ -1,4 +1,4 @@
-"""Lines of a byte stream, decoded one by one, so that a damaged line costs no other."""
+"""Lines of a byte stream, decoded one by one, so that a damaged line does not affect others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Line(NamedTuple):
 
 
 class UnreadableError(Exception):
-    """Bytes that are no text; the message says which byte."""
+    """Bytes that are not text; the message says which byte."""
 
 
 def lines(stream: BinaryIO, name: str, meter: Meter) -> Iterator[Line]:

@@ -28,7 +28,7 @@ def line_documents(
 def whole_file(
     path: Path, name: str, identifier: str, source: str | None, numbering: Numbering, meter: Meter
 ) -> Iterator[Record]:
-    """Yield a file as one document; a blank one is none.
+    """Yield a file as one document, unless it is blank.
 
     Args:
         path: The file.

@@ -1,4 +1,4 @@
-"""Which columns of a table hold the text, the id and the source of a document."""
+"""Find the columns with the text, the id and the source of a document."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A record that holds no readable text.
+    """A record without readable text.
 
     Attributes:
         place: The file and the line or row.
@@ -101,7 +101,7 @@ class Numbering:
 
 
 def unicode_text(text: str) -> str:
-    """Replace lone surrogates, which no file of UTF-8 holds and no Parquet file takes."""
+    """Replace lone surrogates, which are not valid in UTF-8 or Parquet files."""
     try:
         text.encode()
     except UnicodeEncodeError:

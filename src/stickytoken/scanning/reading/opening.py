@@ -1,4 +1,4 @@
-"""Find out what a user means by documents."""
+"""Open documents from any supported source."""
 
 from __future__ import annotations
 
