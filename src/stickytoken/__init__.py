@@ -21,6 +21,8 @@ from stickytoken.errors import (
 
 if TYPE_CHECKING:
     from stickytoken.adapters.guarding import guard
+    from stickytoken.attribution.result import Why
+    from stickytoken.attribution.why import why
     from stickytoken.cleaning import Cleaner
     from stickytoken.corpora import load_sentences
     from stickytoken.detection import Run, detect, judge, open_run, probe
@@ -55,6 +57,7 @@ __all__ = [
     "StdSettings",
     "StickyTokenError",
     "StickyTokenWarning",
+    "Why",
     "__version__",
     "analyze_vocabulary",
     "check",
@@ -73,6 +76,7 @@ __all__ = [
     "repair",
     "report",
     "scan",
+    "why",
 ]
 
 _HOMES = {
@@ -85,6 +89,7 @@ _HOMES = {
     "Repair": "stickytoken.repairs",
     "Run": "stickytoken.detection",
     "StdSettings": "stickytoken.methods.std.settings",
+    "Why": "stickytoken.attribution.result",
     "analyze_vocabulary": "stickytoken.encoders",
     "check": "stickytoken.gate",
     "detect": "stickytoken.detection",
@@ -102,6 +107,7 @@ _HOMES = {
     "repair": "stickytoken.repairs",
     "report": "stickytoken.reports",
     "scan": "stickytoken.scanning.scan",
+    "why": "stickytoken.attribution.why",
 }
 
 

@@ -24,7 +24,7 @@ LAYERS = [
     {"methods"},
     {"detection"},
     {"cleaning", "tasks"},
-    {"adapters", "explanation", "impacts", "scanning"},
+    {"adapters", "attribution", "explanation", "impacts", "scanning"},
     {"evaluation", "gate", "repairs"},
     {"reports"},
     {"demo"},
@@ -327,6 +327,7 @@ def test_what_is_loaded_is_noticed():
         ("scan",),
         ("check",),
         ("clean",),
+        ("why",),
     ],
 )
 def test_help_loads_no_heavy_library(command):

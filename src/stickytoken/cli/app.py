@@ -24,6 +24,7 @@ from stickytoken.cli.commands.scan import scan
 from stickytoken.cli.commands.show import show
 from stickytoken.cli.commands.tokens import tokens
 from stickytoken.cli.commands.tune import tune
+from stickytoken.cli.commands.why import why
 
 _PANELS = {
     "Commands": (
@@ -34,6 +35,7 @@ _PANELS = {
         probe,
         report,
         explain,
+        why,
         impact,
         repair,
         scan,

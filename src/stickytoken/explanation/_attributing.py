@@ -231,6 +231,8 @@ class _Pair:
 
     def matrix(self, integrator: JacobianIntegrator, token_id: int, steps: int) -> dict[str, Any]:
         """Attribute the similarity with copies of a token, as the JSON values of a `PairMatrix`."""
+        from stickytoken.inspection.similarity_matrix import similarity_matrix
+
         rows = self._carrier.with_copies(token_id)
         left = integrator.contributions(rows, range(len(rows)), steps)
         right = integrator.contributions(self._columns, range(len(self._columns)), steps)
@@ -240,7 +242,7 @@ class _Pair:
             rows=rows,
             row_labels=self._carrier.labels,
             columns=self._columns,
-            values=np.vstack([left.parts, left.reference]) @ np.vstack([right.parts, right.reference]).T,
+            values=similarity_matrix(left, right),
             before=self._before,
             similarity=float(left.vector @ right.vector),
         ).document()

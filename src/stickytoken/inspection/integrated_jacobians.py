@@ -17,9 +17,9 @@ of a text, and the other cells would mainly cancel it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -29,6 +29,8 @@ from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection._embedded_text import EmbeddedText
 from stickytoken.inspection._quadrature import Rule, rule_along, whole_rule
 from stickytoken.inspection.protocol import Inspector
+
+Watch: TypeAlias = Callable[[int, int], None]
 
 # torch does not annotate its functions.
 _forward_mode: Any = torch.autograd.forward_ad
@@ -107,11 +109,19 @@ class JacobianIntegrator:
     Args:
         inspector: inspector of the model.
         most: largest factor by which points may be added to an inexact integral; 1 adds none.
+        watch: called with the derivatives computed for a text, and their number.
     """
 
-    def __init__(self, inspector: Inspector, *, most: int = 4) -> None:
+    def __init__(
+        self,
+        inspector: Inspector,
+        *,
+        most: int = 4,
+        watch: Watch | None = None,
+    ) -> None:
         self.encoder = inspector.encoder
         self._most = most
+        self._watch = watch
         self._inspector = inspector
 
     def contributions(self, content: Sequence[int], labels: Sequence[int], steps: int) -> Contributions:
@@ -167,9 +177,13 @@ class JacobianIntegrator:
             points *= 2
             rule = rule_along(self._travelled(way, _LOOKS * points), points)
             found = self._integrate(way, tried, rule, len(expected))
-        return found if tried is directions else self._integrate(way, directions, rule, len(expected))
+        if tried is directions:
+            return found
+        return self._integrate(way, directions, rule, len(expected), self._watch)
 
-    def _integrate(self, way: _Way, directions: torch.Tensor, rule: Rule, width: int) -> torch.Tensor:
+    def _integrate(
+        self, way: _Way, directions: torch.Tensor, rule: Rule, width: int, watch: Watch | None = None
+    ) -> torch.Tensor:
         """Integrate along the directions, shape (parts, width).
 
         Args:
@@ -177,6 +191,7 @@ class JacobianIntegrator:
             directions: one per part, shape (parts, T, D).
             rule: places and weights.
             width: dimension of the vectors.
+            watch: called after every batch.
         """
         places, weights = rule
         points = [(node, part) for node in range(len(places)) for part in range(len(directions))]
@@ -187,6 +202,8 @@ class JacobianIntegrator:
             slopes = self._slopes(way, places[node], directions[torch.as_tensor(part)])
             weighted = slopes * torch.as_tensor(weights[node], device=device)[:, None]
             total.index_add_(0, torch.as_tensor(part, device=device), weighted)
+            if watch is not None:
+                watch(begin + len(node), len(points))
         return total
 
     def _travelled(self, way: _Way, looks: int) -> NDArray[np.float64]:

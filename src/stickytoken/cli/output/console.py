@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -74,6 +74,16 @@ def print_table(
 def print_line(message: str) -> None:
     """Print one line of results on stdout, without wrapping it."""
     _stdout().print(Text(visible(message)), soft_wrap=True)
+
+
+def print_renderable(shown: RenderableType) -> None:
+    """Print something of Rich's on stdout; whoever made it has escaped its text."""
+    _stdout().print(shown)
+
+
+def width() -> int:
+    """Return the number of columns that results may take."""
+    return _stdout().width
 
 
 def print_error(message: str) -> None:

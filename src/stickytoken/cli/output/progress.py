@@ -49,6 +49,27 @@ def progress_bar(interval: float = _SECONDS_BETWEEN_LINES) -> Iterator[ProgressC
 
 
 @contextmanager
+def late_progress(seconds: float) -> Iterator[ProgressCallback]:
+    """Yield a callback that shows only stages that are going to take longer than this.
+
+    Args:
+        seconds: how long a stage may take unseen.
+    """
+    started: dict[str, float] = {}
+    seen: set[str] = set()
+    with progress_bar() as show:
+
+        def report(step: Progress) -> None:
+            now = time.perf_counter()
+            since = now - started.setdefault(step.stage, now)
+            if step.stage in seen or since * step.total > seconds * max(step.done, 1):
+                seen.add(step.stage)
+                show(step)
+
+        yield report
+
+
+@contextmanager
 def bars_hidden() -> Iterator[None]:
     """Take the bars off the terminal while something else is printed or asked there."""
     hidden = [bars for bars in _BARS if bars.live.is_started]
