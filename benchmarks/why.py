@@ -1,4 +1,4 @@
-"""Attributions of similarities to pairs of tokens: completeness, deletion curves, copies of sticky tokens, time.
+"""Attributions of similarities to pairs of tokens: completeness, deletions, copies of sticky tokens, time.
 
 python benchmarks/why.py MODEL --data shared/data --pairs 50 --name why
 
@@ -64,7 +64,7 @@ def of_pair(
         for _ in range(DRAWS)
     ]
     random = np.array([[fall(encoder, found, each, side) for side in (0, 1)] for each in drawn])
-    result = {
+    result: dict[str, Any] = {
         "similarity": found.similarity,
         "error": found.completeness_error,
         "fall": float(falls.mean()),

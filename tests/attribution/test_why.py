@@ -232,6 +232,7 @@ def test_a_model_behind_an_endpoint_is_refused_before_any_request():
     planted.refused("why", "openai:some-model", FIRST, SECOND, saying="is behind an endpoint")
 
 
+@pytest.mark.slow
 def test_hostile_texts_are_shown_and_never_interpreted(encoder, bert_folder):
     text = " ".join(each.replace("\x00", "") for each in HOSTILE)
     result = planted.command("why", bert_folder, text, "the river")
