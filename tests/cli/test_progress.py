@@ -5,7 +5,7 @@ import re
 import pytest
 
 from stickytoken.cli.output import progress as module
-from stickytoken.cli.output.progress import counted, progress_bar
+from stickytoken.cli.output.progress import counted, late_progress, progress_bar
 from stickytoken.cli.output.verbosity import Verbosity, verbosity
 from stickytoken.measurement.progress import Progress
 
@@ -84,3 +84,15 @@ def test_quiet_shows_none(capsys, clock):
         progress(Progress("score", 1, 2, 1, 1))
         progress(Progress("score", 2, 2, 2, 2))
     assert lines(capsys) == []
+
+
+def test_a_stage_that_ends_soon_is_not_shown_and_a_long_one_is(capsys, clock):
+    with late_progress(3) as progress:
+        for done in (1, 2, 3, 4):
+            clock.now += 0.5
+            progress(Progress("first text", done, 4, done))
+        for done in (1, 2, 3, 4):
+            clock.now += 1
+            progress(Progress("second text", done, 4, done))
+    # It is shown from the first second on, when a quarter is done.
+    assert lines(capsys) == ["second text: 4 of 4 in 3 s, 1.0/s"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -56,15 +57,19 @@ def late_progress(seconds: float) -> Iterator[ProgressCallback]:
         seconds: how long a stage may take unseen.
     """
     started: dict[str, float] = {}
-    seen: set[str] = set()
+    unseen: dict[str, int] = {}
+    last = time.perf_counter()
     with progress_bar() as show:
 
         def report(step: Progress) -> None:
+            nonlocal last
             now = time.perf_counter()
-            since = now - started.setdefault(step.stage, now)
-            if step.stage in seen or since * step.total > seconds * max(step.done, 1):
-                seen.add(step.stage)
-                show(step)
+            since = now - started.setdefault(step.stage, last)
+            last = now
+            if step.stage in unseen or since * step.total > seconds * max(step.done, 1):
+                # The clock of the bar starts now, so its pace does not count what was done before.
+                before = unseen.setdefault(step.stage, step.done)
+                show(replace(step, computed=step.done - before))
 
         yield report
 
