@@ -30,7 +30,8 @@ from stickytoken.corpora import load_sentences, text_kinds
 from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.methods.panel import unit_vectors
-from stickytoken.repairs.rows import RowContext, RowStrategy, new_rows
+from stickytoken.repairs.rows import RowContext, new_rows
+from stickytoken.repairs.strategies import ROWS, Strategy
 
 CARRIERS, CONTEXTS, PANEL, COPIES, LONGEST = 10, 8, 300, 8, 24
 CLOSE = 0.15
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument("original")
     parser.add_argument("--tokens", help="words, separated by commas; PLANTED is then ORIGINAL")
     parser.add_argument("--count", type=int, default=10)
-    parser.add_argument("--strategies", default=",".join(RowStrategy))
+    parser.add_argument("--strategies", default=",".join(ROWS))
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -57,7 +58,7 @@ def main() -> None:
     seconds = {}
     # The texts of the panel are others: those of the kinds.
     texts = list(load_sentences(None).texts)
-    for strategy in map(RowStrategy, given.strategies.split(",")):
+    for strategy in map(Strategy, given.strategies.split(",")):
         begun = time.process_time()
         rows[strategy.value] = new_rows(strategy, ids, RowContext(planted, texts, given.seed))
         seconds[strategy.value] = time.process_time() - begun

@@ -24,8 +24,9 @@ from stickytoken.encoders import load_encoder
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.repairs._gathering import used_texts
 from stickytoken.repairs.model_folder import ModelEdit, write_model
-from stickytoken.repairs.rows import RowContext, RowStrategy, new_rows
+from stickytoken.repairs.rows import RowContext, new_rows
 from stickytoken.repairs.rows._embedding_table import embedding_table
+from stickytoken.repairs.strategies import Strategy
 from stickytoken.repairs.tokenizer_edit import TokenizerEdit, splittable
 
 _SEED = 4242
@@ -79,8 +80,8 @@ def edits(
     context = RowContext(planted.model, texts, _SEED)
     return {
         "unreachable": ModelEdit(tokenizer=TokenizerEdit(unreachable=tuple(able))),
-        "relatives": ModelEdit(rows=new_rows(RowStrategy.RELATIVES, able, context)),
-        "pieces": ModelEdit(rows=new_rows(RowStrategy.PIECES, able, context)),
+        "relatives": ModelEdit(rows=new_rows(Strategy.RELATIVES, able, context)),
+        "pieces": ModelEdit(rows=new_rows(Strategy.PIECES, able, context)),
         "true rows": ModelEdit(rows={token_id: true[token_id] for token_id in ids}),
     }
 
@@ -107,7 +108,7 @@ def main() -> None:
         for which, ids in (("the sticky ones", run.sticky["token_id"].to_list()), ("all", every)):
             for name, edit in edits(planted, true, ids, given.planted, used_texts(run)).items():
                 folder = Path(place) / f"{which} {name}"
-                write_model(given.planted, folder, edit, {})
+                write_model(given.planted, folder, edit)
                 model = load_encoder(folder)
                 score = scores.of(model if isinstance(model, SentenceTransformerEncoder) else None)
                 said = f"{score:.2f} ({score - present:+.2f}; from before planting {score - before:+.2f})"

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from stickytoken.detection.selection import choose_tokens, find_token, token_ids_from_file
+from stickytoken.detection.selection import choose_tokens, find_named, find_token, token_ids_from_file
 from stickytoken.errors import InputError
 from stickytoken.vocabulary.categories import Category, Vocabulary
 
@@ -70,6 +70,20 @@ def test_an_ambiguous_text_is_refused_with_the_ids(vocabulary, text, ids):
 def test_an_unknown_text_is_refused_and_the_way_to_the_list_is_told(vocabulary, text):
     with pytest.raises(InputError, match=r"no token .*: `stickytoken tokens` lists what there is"):
         find_token(vocabulary, text)
+
+
+@pytest.mark.parametrize(("name", "token_id"), [("#13", 13), (" #7 ", 7), ("stone", None), ("Stone", 13)])
+def test_a_name_is_an_id_behind_a_number_sign_or_a_text(vocabulary, name, token_id):
+    if token_id is None:
+        with pytest.raises(InputError, match="no token"):
+            find_named(vocabulary, name)
+    else:
+        assert find_named(vocabulary, name) == token_id
+
+
+def test_a_number_that_is_no_token_is_refused_and_how_ids_are_written_is_told(vocabulary):
+    with pytest.raises(InputError, match=r"no token '13'.*; if you mean the id, write #13"):
+        find_named(vocabulary, "13")
 
 
 def test_without_a_choice_all_available_tokens_are_taken_by_ascending_id(vocabulary):

@@ -40,7 +40,7 @@ def edits(vocabulary):
 @pytest.mark.parametrize("name", ["rows", "unreachable", "all", "nothing"])
 def test_affected_documents_are_those_whose_vectors_change(name, pristine, vocabulary, tmp_path):
     edit = edits(vocabulary)[name]
-    write_model(pristine, tmp_path / "out", edit, {})
+    write_model(pristine, tmp_path / "out", edit)
     before = SentenceTransformer(str(pristine), device="cpu")
     after = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     changed = [

@@ -1,4 +1,4 @@
-"""A process that writes models is killed at any moment: no folder looks finished and is not."""
+"""A process that repairs is killed at any moment: no folder looks finished and is not."""
 
 import random
 import time
@@ -7,15 +7,29 @@ import numpy as np
 import pytest
 
 import planted
-from stickytoken.repairs.model_folder import ModelEdit, write_model
+import repaired
+from stickytoken.encoders import load_encoder
+from stickytoken.repairs._documents import write_documents
+from stickytoken.repairs._workshop import workshop
+from stickytoken.repairs.model_folder import ModelEdit
 
 EDIT = ModelEdit(rows={7: np.ones(32, dtype=np.float32)})
+RECORD = repaired.repair_record("river")
+
+
+def write(source, encoder, out):
+    """Build, document and show a repaired model."""
+    with workshop(out, source, encoder) as bench:
+        folder = bench.build(EDIT)
+        write_documents(folder, RECORD, None)
+        bench.finish(folder, out)
 
 
 def write_many(source, place):
     """Write the same repaired model again and again."""
+    encoder = load_encoder(source)
     for number in range(10_000):
-        write_model(source, place / str(number), EDIT, {"repair.json": "{}"})
+        write(source, encoder, place / str(number))
 
 
 def content_of(folder):
@@ -24,11 +38,12 @@ def content_of(folder):
 
 @pytest.mark.slow
 def test_a_folder_that_is_there_is_complete(pristine, tmp_path):
-    write_model(pristine, tmp_path / "whole", EDIT, {"repair.json": "{}"})
+    encoder = load_encoder(pristine)
+    write(pristine, encoder, tmp_path / "whole")
     whole = content_of(tmp_path / "whole")
     generator = random.Random(0)
     unfinished = 0
-    for attempt in range(5):
+    for attempt in range(3):
         place = tmp_path / str(attempt)
         place.mkdir()
         process = planted.processes().Process(target=write_many, args=(pristine, place))
@@ -40,12 +55,13 @@ def test_a_folder_that_is_there_is_complete(pristine, tmp_path):
         process.join()
         finished = [folder for folder in place.iterdir() if not folder.name.startswith(".")]
         assert len(finished) >= 2
-        assert all(content_of(folder) == whole for folder in finished)
-        left = list(place.glob(".*.unfinished"))
+        for folder in finished:
+            assert content_of(folder) == whole
+        left = list(place.glob(".*.repairing"))
         unfinished += len(left)
         for folder in left:
-            target = place / folder.name.split(".")[1]
-            write_model(pristine, target, EDIT, {"repair.json": "{}"})
+            target = place / folder.name.removeprefix(".").removesuffix(".repairing")
+            write(pristine, encoder, target)
             assert content_of(target) == whole
-        assert not list(place.glob(".*.unfinished"))
+        assert not list(place.glob(".*"))
     assert unfinished

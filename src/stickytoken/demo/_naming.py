@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from stickytoken.demo._inputs import TOKEN_CHARACTERS
-from stickytoken.detection.selection import available_tokens, find_token
+from stickytoken.detection.selection import available_tokens, find_named
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token
 from stickytoken.visible_text import visible
 from stickytoken.vocabulary.categories import Vocabulary
-
-_ID = re.compile(r"\s*#(\d{1,9})\s*", re.ASCII)
-_DIGITS = re.compile(r"\s*\d+\s*", re.ASCII)
 
 
 def named_token(vocabulary: Vocabulary, name: object) -> Token:
@@ -25,14 +20,7 @@ def named_token(vocabulary: Vocabulary, name: object) -> Token:
         raise InputError("the token is empty: write it as in the vocabulary, or # and its id")
     if len(name) > TOKEN_CHARACTERS:
         raise InputError(f"the token has {len(name):,} characters, and the limit is {TOKEN_CHARACTERS}")
-    by_id = _ID.fullmatch(name)
-    try:
-        token_id = int(by_id.group(1)) if by_id else find_token(vocabulary, name)
-    except InputError as error:
-        if _DIGITS.fullmatch(name):
-            raise InputError(f"{error}; if you mean the id, write #{name.strip()}") from error
-        raise
-    return available_tokens(vocabulary, [token_id])[0]
+    return available_tokens(vocabulary, [find_named(vocabulary, name)])[0]
 
 
 def name_of(vocabulary: Vocabulary, token_id: int) -> str:

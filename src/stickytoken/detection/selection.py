@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 from os import PathLike
@@ -20,6 +21,8 @@ from stickytoken.vocabulary.categories import Vocabulary
 TokenSource: TypeAlias = int | str | Path | Iterable[int | str]
 
 Value = TypeVar("Value")
+
+_BY_ID = re.compile(r"\s*#(\d{1,9})\s*", re.ASCII)
 
 
 def choose_tokens(
@@ -113,6 +116,22 @@ def find_token(vocabulary: Vocabulary, text: str) -> int:
             shown = ", ".join(str(token_id) for token_id in wanted[:5])
             raise InputError(f"{text!r} may be any of the token ids {shown}: pass the id instead")
     raise InputError(f"the vocabulary has no token {text!r}: `stickytoken tokens` lists what there is")
+
+
+def find_named(vocabulary: Vocabulary, name: str) -> int:
+    """Find the vocabulary entry that a user names by ``#`` and its id, or as in `find_token`.
+
+    Raises:
+        InputError: No entry matches, or several do.
+    """
+    if (by_id := _BY_ID.fullmatch(name)) is not None:
+        return int(by_id.group(1))
+    try:
+        return find_token(vocabulary, name)
+    except InputError as error:
+        if name.strip().isdecimal():
+            raise InputError(f"{error}; if you mean the id, write #{name.strip()}") from error
+        raise
 
 
 def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:

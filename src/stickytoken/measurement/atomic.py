@@ -57,12 +57,18 @@ def make_folder(folder: Path) -> None:
 
 
 def move_folder(folder: Path, target: Path) -> None:
-    """Rename a folder, all at once; the target does not exist or is an empty folder.
+    """Flush a folder with all its files to disk, then rename it; the target does not exist or is empty.
 
     Raises:
         RunError: the target holds something, or cannot be written.
     """
     try:
+        for path in [*folder.rglob("*"), folder]:
+            if path.is_dir():
+                sync_folder(path)
+            else:
+                with path.open("rb") as stream:
+                    os.fsync(stream.fileno())
         folder.replace(target)
         sync_folder(target.parent)
     except OSError as error:

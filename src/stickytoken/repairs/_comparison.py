@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -14,9 +14,9 @@ from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals
 from stickytoken.insertion import Insertion
 from stickytoken.measurement.progress import Progress, ProgressCallback
 from stickytoken.repairs._fresh_process import load_fresh
-from stickytoken.repairs._strategies import Strategy
 from stickytoken.repairs._subject import Subject
 from stickytoken.repairs.record import CheckRecord, ScoreRecord
+from stickytoken.repairs.strategies import Strategy
 from stickytoken.tasks.mteb import MtebTask, evaluate, load_data
 from stickytoken.tasks.protocol import Outcomes, Task
 from stickytoken.visible_text import visible
@@ -29,8 +29,8 @@ AnyTask: TypeAlias = Task | MtebTask
 # Texts whose vectors and ids are compared.
 _TEXTS = 256
 _ENCODED = 24
-# Largest loss of a score, of 1.
-_TOLERANCE = 0.005
+# Largest loss of a score, of 1, and the largest that is excused because chance alone may explain it.
+_TOLERANCE, _EXCUSED = 0.005, 0.02
 _SAMPLES, _CONFIDENCE = 400, 0.95
 _LEAST_COSINE = 0.999
 _SHOWN = 60
@@ -152,26 +152,34 @@ def scores(
 
 
 def _kept_score(main: ScoreRecord, task: AnyTask, before: _Scored, after: _Scored, seed: int) -> CheckRecord:
-    """Check the main score: it may fall by half a point, or by what chance alone explains."""
+    """Check that the main score did not fall by half a point, or two if chance alone may explain it."""
     change = main.after - main.before
-    said = f"{task.name}, {main.metric}: {100 * main.before:.2f} before, {100 * main.after:.2f} after "
-    noise = ""
-    chance = False
-    if change and not isinstance(task, MtebTask) and before.outcomes is not None:
-        both = np.stack([before.outcomes, cast("Outcomes", after.outcomes)])
-        samples = bootstrap_samples(task.units, _SAMPLES, (seed,))
-        drawn = resampled(lambda sample: task.scores(main.metric, both, sample), samples)
-        (interval,) = contrast_intervals(drawn, np.array([[-1.0, 1.0]]), _CONFIDENCE)
-        if interval.low is not None and interval.high is not None:
-            chance = interval.low <= 0 <= interval.high
-            noise = f"; with other {task.unit}, {100 * interval.low:+.2f} to {100 * interval.high:+.2f}"
-            noise += ": no more than chance" if chance else ""
-    said += f"({100 * change:+.2f} points{noise})" if change else "(no change)"
+    said = f"{task.name}, {main.metric}: {100 * main.before:.2f} before, {100 * main.after:.2f} after"
+    said += f": it {'rose' if change > 0 else 'fell'} by {100 * abs(change):.2f} points" if change else ""
+    interval = _interval(main.metric, task, before, after, seed) if change else None
+    chance = interval is not None and interval[0] <= 0 <= interval[1]
+    if interval is not None:
+        low, high = (f"{100 * value:+.2f}".replace("-", "\N{MINUS SIGN}") for value in interval)
+        said += f" (with other {task.unit}, {low} to {high}"
+        said += "; chance alone may explain it)" if chance else ")"
     return CheckRecord(
         name="scores",
-        passed=chance or change >= -_TOLERANCE,
-        finding=said.replace(" -", " \N{MINUS SIGN}").replace("(-", "(\N{MINUS SIGN}"),
+        passed=change >= -(_EXCUSED if chance else _TOLERANCE),
+        finding=said if change else f"{said} (no change)",
     )
+
+
+def _interval(
+    metric: str, task: AnyTask, before: _Scored, after: _Scored, seed: int
+) -> tuple[float, float] | None:
+    """Return where the change of a score lies with other texts; None where that is unknown."""
+    if isinstance(task, MtebTask) or before.outcomes is None or after.outcomes is None:
+        return None
+    both = np.stack([before.outcomes, after.outcomes])
+    samples = bootstrap_samples(task.units, _SAMPLES, (seed,))
+    drawn = resampled(lambda sample: task.scores(metric, both, sample), samples)
+    (found,) = contrast_intervals(drawn, np.array([[-1.0, 1.0]]), _CONFIDENCE)
+    return None if found.low is None or found.high is None else (found.low, found.high)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.measurement.atomic import write_atomically
-from stickytoken.repairs._strategies import ROWS, Strategy
 from stickytoken.repairs.curves import drawn, mean_curves
 from stickytoken.repairs.record import (
     CENTRE_FILE,
@@ -19,6 +18,7 @@ from stickytoken.repairs.record import (
     MeasuredRecord,
     RepairRecord,
 )
+from stickytoken.repairs.strategies import ROWS, Strategy
 from stickytoken.visible_text import markdown
 
 _CARD = "README.md"
@@ -51,12 +51,7 @@ def write_documents(folder: Path, record: RepairRecord, centre: NDArray[np.float
 
 
 def _write(path: Path, text: str) -> None:
-    content = text.encode("utf-8", "backslashreplace")
-
-    def write(stream: object) -> None:
-        stream.write(content)  # type: ignore[attr-defined]
-
-    write_atomically(path, write)
+    write_atomically(path, text.encode("utf-8", "backslashreplace"))
 
 
 def card_block(record: RepairRecord) -> str:
@@ -197,10 +192,14 @@ def _scores(record: RepairRecord) -> list[str]:
     if record.verification is None or not record.verification.scores:
         return []
     lines = [
-        ("task", "metric", "before", "after"),
-        ("---",) * 4,
+        ("task", "metric", "before", "after", "change"),
+        ("---",) * 5,
         *(
-            (markdown(each.task), each.metric, f"{100 * each.before:.2f}", f"{100 * each.after:.2f}")
+            (
+                markdown(each.task),
+                each.metric,
+                *(_number(100 * value) for value in (each.before, each.after, each.after - each.before)),
+            )
             for each in record.verification.scores
         ),
     ]

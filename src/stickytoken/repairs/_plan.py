@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stickytoken.errors import RepairError
-from stickytoken.repairs._strategies import ROWS, Strategy
+from stickytoken.repairs.strategies import ROWS, Strategy
 
 _ALL_TEXTS = "the model itself puts it into every text, so a new row would change every vector"
 _REASONS = {
@@ -53,28 +53,27 @@ class TokenPlan:
     reason: str
 
 
-def plan_tokens(asked: Strategy, tokens: Sequence[TokenFacts], rows: Sequence[Strategy]) -> list[TokenPlan]:
+def plan_tokens(asked: Strategy, tokens: Sequence[TokenFacts]) -> list[TokenPlan]:
     """Choose what to do about every token.
 
     Args:
         asked: the strategy that the user asked for.
         tokens: the tokens.
-        rows: strategies for rows, the best first.
 
     Raises:
         RepairError: the strategy does not suit a token.
     """
-    return [_automatic(token, rows) if asked is Strategy.AUTO else _asked(token, asked) for token in tokens]
+    return [_automatic(token) if asked is Strategy.AUTO else _asked(token, asked) for token in tokens]
 
 
-def _automatic(token: TokenFacts, rows: Sequence[Strategy]) -> TokenPlan:
+def _automatic(token: TokenFacts) -> TokenPlan:
     if token.special:
         return TokenPlan(token, (Strategy.PLAIN_SPECIALS,), _REASONS[Strategy.PLAIN_SPECIALS])
     if token.unsplittable is None:
         return TokenPlan(token, (Strategy.UNREACHABLE,), _REASONS[Strategy.UNREACHABLE])
     if token.templated:
         raise _unsuited(token, f"{token.unsplittable}; {_ALL_TEXTS}")
-    return TokenPlan(token, tuple(rows), f"a new row, because {token.unsplittable}")
+    return TokenPlan(token, ROWS, f"a new row, because {token.unsplittable}")
 
 
 def _asked(token: TokenFacts, asked: Strategy) -> TokenPlan:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import RepairError
 from stickytoken.repairs._plan import TokenPlan
-from stickytoken.repairs._strategies import Strategy
+from stickytoken.repairs.strategies import Strategy
 
 Row = NDArray[np.float32]
 

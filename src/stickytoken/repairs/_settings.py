@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stickytoken.errors import InputError
-from stickytoken.repairs._strategies import Strategy
+from stickytoken.repairs.strategies import Strategy
 from stickytoken.validation import set_whole_numbers, shown
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.insertion import Token
 from stickytoken.methods.recheck import Tokens
-from stickytoken.repairs._strategies import TOKENIZER, Strategy
+from stickytoken.repairs.strategies import TOKENIZER, Strategy
 from stickytoken.vocabulary.categories import Vocabulary
 
 if TYPE_CHECKING:

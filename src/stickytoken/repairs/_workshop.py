@@ -68,7 +68,7 @@ class Workshop:
         """Write an edited copy; an earlier one of the same name is removed."""
         target = self._place / name
         shutil.rmtree(target, ignore_errors=True)
-        write_model(self._source, target, edit, {})
+        write_model(self._source, target, edit)
         return target
 
     def load(self, folder: Path) -> SentenceTransformerEncoder:

@@ -43,13 +43,13 @@ from stickytoken.repairs._gathering import (
 from stickytoken.repairs._plan import TokenPlan, plan_tokens
 from stickytoken.repairs._rows import RowChoice, choose_rows
 from stickytoken.repairs._settings import RepairSettings
-from stickytoken.repairs._strategies import ROWS, TOKENIZER, Strategy
 from stickytoken.repairs._subject import RepairedToken, Subject
 from stickytoken.repairs._verification import Verification, Verified, verdicts_of
 from stickytoken.repairs._workshop import Workshop, repairable, workshop
 from stickytoken.repairs.record import RepairedTokenRecord, RepairRecord, TriedRecord
 from stickytoken.repairs.result import Repair, edit_of, finished_repair, keep_copy, require_place
-from stickytoken.repairs.rows import ROW_ORDER, RowContext, RowStrategy, new_rows
+from stickytoken.repairs.rows import RowContext, new_rows
+from stickytoken.repairs.strategies import ROWS, TOKENIZER, Strategy
 from stickytoken.validation import file_path, require_callable
 from stickytoken.vocabulary.categories import Vocabulary, categorize
 
@@ -153,7 +153,7 @@ class _Job:
         """Build, verify and document the model, then put it in its place."""
         began, started = time.perf_counter(), now()
         facts = token_facts(self.encoder, self.source, self.vocabulary, self.ids)
-        plans = plan_tokens(self.settings.strategy, facts, [Strategy(each.value) for each in ROW_ORDER])
+        plans = plan_tokens(self.settings.strategy, facts)
         rows = self._rows(plans, bench)
         tokens = tuple(_decided(plan, rows.get(plan.facts.token_id)) for plan in plans)
         edit = edit_of(
@@ -191,7 +191,7 @@ class _Job:
         context = RowContext(self.encoder.model, used_texts(self.run), self.settings.seed, self.progress)
 
         def compute(strategy: Strategy, ids: list[int]) -> Mapping[int, NDArray[np.float32]]:
-            return new_rows(RowStrategy(strategy.value), ids, context)
+            return new_rows(strategy, ids, context)
 
         def trial(rows: Mapping[int, NDArray[np.float32]]) -> dict[int, float]:
             folder = bench.build(edit_of({}, rows, None), "candidate")

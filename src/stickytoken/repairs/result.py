@@ -17,10 +17,10 @@ from stickytoken.errors import RepairError, RunError
 from stickytoken.measurement.atomic import make_folder, require_writable
 from stickytoken.measurement.default_folder import folder_name
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.repairs._strategies import ROWS, Strategy
 from stickytoken.repairs.affected import affected_documents
 from stickytoken.repairs.model_folder import ModelEdit
 from stickytoken.repairs.record import CENTRE_FILE, REPAIR_FILE, REPAIR_SCHEMA_VERSION, RepairRecord
+from stickytoken.repairs.strategies import ROWS, Strategy
 from stickytoken.repairs.tokenizer_edit import TokenizerEdit
 from stickytoken.validation import file_path
 

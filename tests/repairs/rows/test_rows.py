@@ -12,12 +12,14 @@ from stickytoken.encoders import load_encoder
 from stickytoken.errors import RepairError
 from stickytoken.measurement.progress import Progress
 from stickytoken.methods.panel import unit_vectors
-from stickytoken.repairs.rows import ROW_ORDER, RowContext, RowStrategy, RowTarget, new_rows
+from stickytoken.methods.pull import Pull
+from stickytoken.repairs.rows import RowContext, _keep, new_rows
 from stickytoken.repairs.rows._contexts import MANY, contexts_among
 from stickytoken.repairs.rows._network import Network
+from stickytoken.repairs.strategies import ROWS, Strategy
 
 TEXTS = tiny.sentences(80)
-TRAINED = (RowStrategy.DISTIL, RowStrategy.KEEP_MEANING)
+TRAINED = (Strategy.DISTIL, Strategy.KEEP_MEANING)
 KINDS = ("bert", "mpnet", "roberta", "xlm-roberta", "t5", "qwen3", "gemma2")
 
 
@@ -71,7 +73,7 @@ def vectors(encoder, contexts, ids):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("strategy", RowStrategy)
+@pytest.mark.parametrize("strategy", ROWS)
 @pytest.mark.slow
 def test_every_strategy_makes_rows_for_every_architecture(backbones, kind, strategy):
     model = model_of(backbones, kind)
@@ -90,7 +92,7 @@ def test_every_strategy_makes_rows_for_every_architecture(backbones, kind, strat
 
 def test_pieces_are_the_mean_of_their_rows(model):
     (stone,) = ids_of(model, "stone")
-    row = new_rows(RowStrategy.PIECES, [stone], context(model))[stone]
+    row = new_rows(Strategy.PIECES, [stone], context(model))[stone]
     pieces = [model.tokenizer.convert_tokens_to_ids(name) for name in ("s", "##t", "##o", "##n", "##e")]
     np.testing.assert_allclose(row, table_of(model)[pieces].mean(dim=0).detach(), rtol=1e-5)
 
@@ -107,32 +109,41 @@ def test_distilled_rows_read_more_like_the_pieces(model):
     ]
     taught = [vectors(load_encoder(model), contexts, own) for own in pieces]
     found = {}
-    for strategy in (RowStrategy.PIECES, RowStrategy.DISTIL):
+    for strategy in (Strategy.PIECES, Strategy.DISTIL):
         rows = new_rows(strategy, ids, context(model))
         encoder = with_rows(model, rows)
         found[strategy] = [
             float(((vectors(encoder, contexts, [token_id]) - own) ** 2).sum(axis=1).mean())
             for token_id, own in zip(ids, taught, strict=True)
         ]
-    for before, after in zip(found[RowStrategy.PIECES], found[RowStrategy.DISTIL], strict=True):
+    for before, after in zip(found[Strategy.PIECES], found[Strategy.DISTIL], strict=True):
         assert after < 0.8 * before
 
 
-def test_kept_rows_reach_a_target_and_keep_what_one_copy_does(model):
+def test_kept_rows_reach_their_aim_and_keep_what_one_copy_does(model, monkeypatch):
     (stone,) = ids_of(model, "stone")
     encoder = load_encoder(model)
     contexts = contexts_among(encoder, TEXTS, [stone], 1, seed=3)
     before = unit_vectors(encoder.encode_ids([each.text.ids for each in contexts]))
     now = vectors(encoder, contexts, [stone])
     # Many copies shall leave a text what it is.
-    target = RowTarget(0.0, np.zeros(before.shape[1], np.float32))
-    rows = new_rows(RowStrategy.KEEP_MEANING, [stone], context(model), {stone: target})
+    monkeypatch.setattr(_keep, "_aim", lambda now, *_: Pull(*map(np.zeros_like, now)))
+    rows = new_rows(Strategy.KEEP_MEANING, [stone], context(model))
     after = vectors(with_rows(model, rows), contexts, [stone])
     many = [each.copies == MANY for each in contexts]
     moved = ((now - before) ** 2).sum(axis=1)[many].mean()
     left = ((after - before) ** 2).sum(axis=1)[many].mean()
     assert left < 0.8 * moved
     assert ((after - now) ** 2).sum(axis=1)[np.logical_not(many)].mean() < 0.5 * moved
+
+
+def test_many_copies_of_kept_rows_aim_at_what_ordinary_entries_do():
+    common = np.eye(3)[0]
+    now = Pull(np.array([0.9, 0.8]), np.array([[0.7, 0.2, 0.0], [0.5, 0.0, 0.1]]))
+    ordinary = Pull(np.array([0.2, 0.3, 0.4]), np.array([[0.1, 0.5, 0.5], [0.3, 0, 0], [0.2, 0, 1]]))
+    aim = _keep._aim(now, ordinary, common)
+    np.testing.assert_allclose(aim.contraction, [0.3, 0.3])
+    np.testing.assert_allclose(aim.pull, [[0.2, 0.2, 0.0], [0.2, 0.0, 0.1]])
 
 
 def test_relatives_count_where_spelling_tells_the_row():
@@ -145,7 +156,7 @@ def test_relatives_count_where_spelling_tells_the_row():
     mean = table.mean(dim=0)
     true = (table[ids] - mean).clone()
     table[ids] = 7.0
-    rows = new_rows(RowStrategy.RELATIVES, ids, context(model))
+    rows = new_rows(Strategy.RELATIVES, ids, context(model))
     for row, wanted in zip(rows.values(), true, strict=True):
         cosine = torch.nn.functional.cosine_similarity(torch.from_numpy(row) - mean, wanted, dim=0)
         assert cosine > 0.6
@@ -165,7 +176,7 @@ def static_model(words):
     return SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=rows)], device="cpu")
 
 
-@pytest.mark.parametrize("strategy", RowStrategy)
+@pytest.mark.parametrize("strategy", ROWS)
 def test_the_same_seed_gives_the_same_rows(model, strategy):
     ids = ids_of(model, "stone", "garden")
     once, again = (new_rows(strategy, ids, context(model)) for _ in range(2))
@@ -173,7 +184,7 @@ def test_the_same_seed_gives_the_same_rows(model, strategy):
         np.testing.assert_array_equal(once[token_id], again[token_id])
 
 
-@pytest.mark.parametrize("strategy", [RowStrategy.PIECES, RowStrategy.RELATIVES])
+@pytest.mark.parametrize("strategy", [Strategy.PIECES, Strategy.RELATIVES])
 def test_no_entry_that_is_repaired_lends_its_row(model, strategy):
     """Rows of repaired entries may hold anything."""
     ids = ids_of(model, "stone", "garden", "market")
@@ -199,7 +210,7 @@ def test_half_precision_is_computed_in_single_and_left_as_it_is(backbones, strat
 
 def test_progress_is_told(model):
     told: list[Progress] = []
-    new_rows(RowStrategy.DISTIL, ids_of(model, "stone"), context(model, progress=told.append))
+    new_rows(Strategy.DISTIL, ids_of(model, "stone"), context(model, progress=told.append))
     assert [each.done for each in told] == list(range(1, told[-1].total + 1))
 
 
@@ -231,7 +242,7 @@ def test_an_embedding_that_scales_its_rows_is_trained_as_rows(model):
 # What is refused.
 
 
-@pytest.mark.parametrize("strategy", [RowStrategy.PIECES, RowStrategy.DISTIL])
+@pytest.mark.parametrize("strategy", [Strategy.PIECES, Strategy.DISTIL])
 def test_an_entry_without_pieces_is_named(model, strategy):
     (letter,) = ids_of(model, "q")
     with pytest.raises(RepairError, match=rf"'q' \(id {letter}\) has no pieces"):
@@ -241,10 +252,10 @@ def test_an_entry_without_pieces_is_named(model, strategy):
 def test_an_entry_with_neither_pieces_nor_relatives_is_named(model):
     (sign,) = ids_of(model, "?")
     with pytest.raises(RepairError, match=r"'\?' .* no entry has a similar spelling"):
-        new_rows(RowStrategy.RELATIVES, [sign], context(model))
+        new_rows(Strategy.RELATIVES, [sign], context(model))
 
 
-@pytest.mark.parametrize("strategy", RowStrategy)
+@pytest.mark.parametrize("strategy", ROWS)
 def test_what_stands_around_every_text_gets_no_row(model, strategy):
     with pytest.raises(RepairError, match=r"\[CLS\]"):
         new_rows(strategy, [model.tokenizer.cls_token_id], context(model))
@@ -253,7 +264,7 @@ def test_what_stands_around_every_text_gets_no_row(model, strategy):
 @pytest.mark.parametrize("token_id", [-1, 10**6])
 def test_an_id_that_is_not_there_is_named(model, token_id):
     with pytest.raises(RepairError, match=str(token_id)):
-        new_rows(RowStrategy.PIECES, [token_id], context(model))
+        new_rows(Strategy.PIECES, [token_id], context(model))
 
 
 @pytest.mark.parametrize("strategy", TRAINED)
@@ -266,17 +277,13 @@ def test_a_static_model_has_no_contexts(strategy):
 def test_a_tokenizer_written_in_python_is_refused(tmp_path):
     model = architectures.stacked(architectures.byt5(tmp_path / "byt5"))
     with pytest.raises(RepairError, match="fast tokenizer"):
-        new_rows(RowStrategy.PIECES, [50], context(model))
+        new_rows(Strategy.PIECES, [50], context(model))
 
 
 def test_texts_that_do_not_fit_are_refused(model):
     with pytest.raises(RepairError, match="none of the 1 texts"):
-        new_rows(RowStrategy.DISTIL, ids_of(model, "stone"), context(model, texts=["river " * 200]))
+        new_rows(Strategy.DISTIL, ids_of(model, "stone"), context(model, texts=["river " * 200]))
 
 
 def test_nothing_asked_is_nothing_made(model):
-    assert new_rows(RowStrategy.DISTIL, [], context(model)) == {}
-
-
-def test_every_strategy_has_a_rank():
-    assert sorted(ROW_ORDER) == sorted(RowStrategy)
+    assert new_rows(Strategy.DISTIL, [], context(model)) == {}

@@ -1,5 +1,5 @@
 """Write the folder of a repaired model."""
 
-from stickytoken.repairs.model_folder._write import ModelEdit, embedding_tensor, write_model
+from stickytoken.repairs.model_folder._write import ModelEdit, write_model
 
-__all__ = ["ModelEdit", "embedding_tensor", "write_model"]
+__all__ = ["ModelEdit", "write_model"]

@@ -7,7 +7,7 @@ mean of the texts: that share is what drags every text toward the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stickytoken.methods.panel import Vector, unit_vectors
 from stickytoken.methods.pull import Pull, fit_pull
-from stickytoken.repairs.rows._context import RowContext, RowTarget
+from stickytoken.repairs.rows._context import RowContext
 from stickytoken.repairs.rows._contexts import Context, contexts_among
 from stickytoken.repairs.rows._embedding_table import EmbeddingTable
 from stickytoken.repairs.rows._network import Network
@@ -41,16 +41,13 @@ class _Now(NamedTuple):
     pull: Pull
 
 
-def kept_rows(
-    table: EmbeddingTable, network: Network, context: RowContext, targets: Mapping[int, RowTarget]
-) -> np.ndarray:
+def kept_rows(table: EmbeddingTable, network: Network, context: RowContext) -> np.ndarray:
     """Train the rows of the entries that are repaired, shape (T, D), in the order of the table's pieces.
 
     Args:
         table: the matrix, with the entries.
         network: the model.
         context: texts and seed.
-        targets: what many copies should do; an entry without one gets a target from ordinary entries.
 
     Raises:
         RepairError: no text fits the model.
@@ -60,8 +57,8 @@ def kept_rows(
     now = _measure(network, contexts, asked)
     ordinary = _measure(network, contexts, _ordinary(network, asked, context.seed))
     common = _common(network, context, contexts)
-    aims = _aims(now.pull, ordinary.pull, common, [targets.get(token_id) for token_id in asked])
-    many = (1 - aims.contraction)[None, :, None] * now.before[:, None, :] + aims.pull[None, :, :]
+    aim = _aim(now.pull, ordinary.pull, common)
+    many = (1 - aim.contraction)[None, :, None] * now.before[:, None, :] + aim.pull[None, :, :]
     many /= np.linalg.norm(many, axis=-1, keepdims=True)
     wanted = np.stack([now.single, many], axis=1).reshape(len(contexts), len(asked), -1)
     lessons = [
@@ -103,12 +100,8 @@ def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) 
     return _Now(before, after[::2], Pull(contraction, np.stack([p for _, p in fitted])))
 
 
-def _aims(now: Pull, ordinary: Pull, common: Vector, given: Sequence[RowTarget | None]) -> Pull:
-    """Return what many copies should do, from the targets that are given and from ordinary entries."""
-    contraction = np.full(len(given), np.median(ordinary.contraction))
+def _aim(now: Pull, ordinary: Pull, common: Vector) -> Pull:
+    """Return what many copies should do."""
+    contraction = np.full(len(now.contraction), np.median(ordinary.contraction))
     share = float(np.median(ordinary.pull @ common))
-    pull = now.pull + (share - now.pull @ common)[:, None] * common
-    for row, target in enumerate(given):
-        if target is not None:
-            contraction[row], pull[row] = target.contraction, target.pull
-    return Pull(contraction, pull)
+    return Pull(contraction, now.pull + (share - now.pull @ common)[:, None] * common)

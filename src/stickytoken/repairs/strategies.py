@@ -28,7 +28,7 @@ class Strategy(StrEnum):
     """The mean direction is removed from all vectors."""
 
 
-ROWS = (Strategy.PIECES, Strategy.RELATIVES, Strategy.DISTIL, Strategy.KEEP_MEANING)
-"""Strategies that write new rows of the embedding matrix."""
+ROWS = (Strategy.RELATIVES, Strategy.DISTIL, Strategy.PIECES, Strategy.KEEP_MEANING)
+"""Strategies that write new rows, the best first; docs/benchmarks.md compares them."""
 TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS, Strategy.COLLAPSE)
 """Strategies that change how text is tokenized."""
