@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from stickytoken.corpora import Sentences
 
 _NAMED_TOKENS = (
-    "Token, by vocabulary string, text, or # and its id ('#2003'), or a file: txt with one token per line, or "
-    "a table with a column token_id or token. Repeatable."
+    "Token, by vocabulary string, text, or # and its id ('#2003'), or a file: txt with one token per line, "
+    "or a table with a column token_id or token. Repeatable."
 )
 
 
