@@ -77,11 +77,11 @@ def unreachable(subject: Subject, texts: Sequence[str]) -> CheckRecord | None:
         if hit is not None:
             said = f"{visible(text[:_SHOWN])!r} still becomes {visible(ids[hit])!r}"
             return CheckRecord(name="unreachable", passed=False, finding=said)
-    counted = "entry" if len(ids) == 1 else "entries"
+    counted = "the entry" if len(ids) == 1 else f"any of the {len(ids)} entries"
     return CheckRecord(
         name="unreachable",
         passed=True,
-        finding=f"no text of {len(every):,} produces the {len(ids)} {counted}, their own spellings included",
+        finding=f"none of {len(every):,} texts, spellings of the tokens among them, produces {counted}",
     )
 
 

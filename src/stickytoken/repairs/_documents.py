@@ -132,7 +132,10 @@ def _checks(record: RepairRecord) -> list[str]:
 
 
 def _tokens(record: RepairRecord) -> str:
-    columns = ("token", "strategy", "why", "before", "after", "meaning lost before", "after", "read as")
+    columns = (
+        *("token", "strategy", "why", "lift before", "lift after"),
+        *("meaning lost before", "meaning lost after", "read as"),
+    )
     rows = [
         (
             markdown(token.token),
@@ -152,7 +155,7 @@ def _tokens(record: RepairRecord) -> str:
         return table
     ordinary = _number(record.verification.ordinary_contraction)
     return (
-        f"{table}\n\nBefore and after: lift beyond an ordinary token's, in standard deviations (SD) "
+        f"{table}\n\nLift is given beyond an ordinary token's, in standard deviations (SD) "
         "of the model's own similarities. Meaning lost: how much copies shrink a text's differences from "
         f"others (the contraction; an ordinary token's is {ordinary})."
     )
@@ -215,9 +218,9 @@ def _what_to_encode(record: RepairRecord) -> str:
         )
     which = "texts that contain a repaired token"
     if Strategy.COLLAPSE in used:
-        which += ", or any word three times in a row"
+        which += ", or any word three times in a row,"
     plain = "" if used & set(ROWS) else " No weight was changed."
     return (
-        f"Only {which}: `stickytoken repair ... --affected documents.parquet` lists them. "
-        f"All other vectors of an index stay valid, bit for bit.{plain}"
+        f"Only {which} must be encoded again: `stickytoken repair ... --affected documents.parquet` lists "
+        f"them. All other vectors of an index stay valid, bit for bit.{plain}"
     )

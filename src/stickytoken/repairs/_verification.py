@@ -183,7 +183,7 @@ def _mended(subject: Subject, after: dict[int, MeasuredRecord]) -> CheckRecord:
     worst = max(found.deviations for _, found in own)
     counted = "repaired token is" if len(own) == 1 else f"{len(own)} repaired tokens are"
     if not sticky:
-        said = f"the {counted} not sticky any more: at most {worst:.2f} SD beyond an ordinary token"
+        said = f"the {counted} not sticky: at most {worst:.2f} SD beyond an ordinary token"
         return CheckRecord(name="repaired tokens", passed=True, finding=said.replace("-", "\N{MINUS SIGN}"))
     names = ", ".join(f"{token.token!r} ({found.deviations:.2f} SD)" for token, found in sticky[:5])
     said = f"{len(sticky)} of {len(own)} repaired tokens are still sticky: {names}"

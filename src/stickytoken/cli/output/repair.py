@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from stickytoken.repairs import Repair
     from stickytoken.repairs.documents import Affected
 
-_TOKENS = ("id", "token", "strategy", "before (SD)", "after (SD)", "meaning lost", "after", "verdict")
+_TOKENS = (
+    *("id", "token", "strategy", "lift before (SD)", "lift after (SD)"),
+    *("meaning lost before", "meaning lost after", "verdict"),
+)
 
 
 def show_repair(repair: Repair, affected: Affected | None, output_format: Format) -> None:
