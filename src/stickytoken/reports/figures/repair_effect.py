@@ -66,7 +66,7 @@ def repaired_tokens(rows: Sequence[Mapping[str, Any]]) -> go.Figure:
             hovertemplate=f"%{{customdata}}<br>{side}: %{{x:.2f}} SD<extra></extra>",
         )
     figure.update_yaxes(tickvals=places, ticktext=names, range=[-0.7, len(shown) - 0.3], zeroline=False)
-    figure.update_xaxes(title_text="lift beyond an ordinary token's (SD)", zeroline=True)
+    figure.update_xaxes(title_text="lift beyond an ordinary token's (SD)", rangemode="tozero", zeroline=True)
     return figure
 
 
