@@ -22,10 +22,9 @@ from checks import Check, show, write
 from stickytoken.detection import open_run
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-from stickytoken.repairs._gathering import used_texts
+from stickytoken.inspection.module_embedding import input_embeddings
 from stickytoken.repairs.model_folder import ModelEdit, write_model
 from stickytoken.repairs.rows import RowContext, new_rows
-from stickytoken.repairs.rows._embedding_table import embedding_table
 from stickytoken.repairs.strategies import Strategy
 from stickytoken.repairs.tokenizer_edit import TokenizerEdit, splittable
 
@@ -103,10 +102,12 @@ def main() -> None:
         Check("before planting", "-", f"{before:.2f}", True, {"score": before}),
         Check("planted", "-", f"{present:.2f}", True, {"score": present, "texts": len(scores.held)}),
     ]
-    true = embedding_table(original.model, every).rows
+    true = input_embeddings(original.model).weight.detach().float().numpy()
+    used = run.method.texts(run.plan)
+    texts = [*used.carriers, *used.anchors]
     with tempfile.TemporaryDirectory() as place:
         for which, ids in (("the sticky ones", run.sticky["token_id"].to_list()), ("all", every)):
-            for name, edit in edits(planted, true, ids, given.planted, used_texts(run)).items():
+            for name, edit in edits(planted, true, ids, given.planted, texts).items():
                 folder = Path(place) / f"{which} {name}"
                 write_model(given.planted, folder, edit)
                 model = load_encoder(folder)
