@@ -239,7 +239,7 @@ def test_a_model_of_several_sets_of_embeddings_is_refused(model, tmp_path):
 
 def test_a_direction_that_is_none_is_refused(model, tmp_path):
     zero = ModelEdit(centre=np.zeros(32, dtype=np.float32))
-    with pytest.raises(RepairError, match="cannot be taken out"):
+    with pytest.raises(RepairError, match="cannot be removed"):
         write_model(model, tmp_path / "out", zero)
 
 

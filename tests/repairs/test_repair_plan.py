@@ -48,7 +48,7 @@ def test_auto_refuses_what_is_in_every_text_and_cannot_be_split():
 @pytest.mark.parametrize(
     ("asked", "about", "reason"),
     [
-        (Strategy.PLAIN_SPECIALS, {}, "no special token"),
+        (Strategy.PLAIN_SPECIALS, {}, "not a special token"),
         (Strategy.UNREACHABLE, {"special": True}, "use plain-specials"),
         (Strategy.UNREACHABLE, {"unsplittable": "it is a letter"}, "it is a letter; use auto"),
         *((strategy, {"templated": True}, "into every text") for strategy in ROWS),
