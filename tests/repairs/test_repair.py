@@ -231,7 +231,7 @@ def test_a_run_without_sticky_tokens_needs_named_ones(encoder, tmp_path):
         ({"tokens": [10**6]}, InputError, "no token id 1000000"),
         ({"tokens": []}, InputError, "name at least one"),
         ({"strategy": "magic"}, InputError, "strategy is 'magic': use one of auto"),
-        ({"strategy": "plain-specials"}, RepairError, "no special token"),
+        ({"strategy": "plain-specials"}, RepairError, "not a special token"),
         ({"strategy": "unreachable", "tokens": [repaired.LETTER]}, RepairError, "'!'"),
         ({"tokens": [repaired.LETTER]}, RepairError, "'!'|static embedding"),
         ({"task": "no/such.csv"}, InputError, "no task file"),
