@@ -29,7 +29,11 @@ _NOTED = 0.02
 
 
 def load_endpoint(
-    model: str, loading: LoadingOptions, prompting: PromptingOptions, others: dict[str, Any]
+    model: str,
+    loading: LoadingOptions,
+    prompting: PromptingOptions,
+    others: dict[str, Any],
+    tokenizer_needed: bool,
 ) -> Encoder:
     """Load a model behind an endpoint that the options name.
 
@@ -38,19 +42,24 @@ def load_endpoint(
         loading: options of loading.
         prompting: options of prompts.
         others: options of loading that endpoints do not have.
+        tokenizer_needed: whether it is refused without a tokenizer; otherwise tokens are estimated.
 
     Raises:
         ModelError: the server cannot be reached or used.
         InputError: an option that makes no sense for an endpoint.
     """
     from stickytoken.encoders import Prompting, load_encoder
+    from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
 
+    tokenizer: Any = loading.tokenizer
+    if tokenizer is None and loading.candidates is None and not tokenizer_needed:
+        tokenizer = CandidateVocabulary(())
     passed = {name: value for name, value in others.items() if value not in (None, False)}
     with status(f"asking {model}"):
         encoder: Any = load_encoder(
             model,
             prompt=Prompting(**asdict(prompting)),
-            tokenizer=loading.tokenizer,
+            tokenizer=tokenizer,
             candidates=loading.candidates,
             endpoint=loading.options,
             **passed,
@@ -87,7 +96,10 @@ def prepared(encoder: EndpointEncoder) -> Encoder:
 
 @contextmanager
 def announced(
-    encoder: Encoder | None, loading: LoadingOptions, measurement: Callable[[Any, Path], object]
+    encoder: Encoder | None,
+    loading: LoadingOptions,
+    measurement: Callable[[Any, Path], object],
+    uncertain: str | None = None,
 ) -> Iterator[ProgressCallback]:
     """Yield a callback for progress; of an endpoint, show what will be sent before the first request.
 
@@ -98,6 +110,7 @@ def announced(
         encoder: the model; None where there is none to ask.
         loading: with the price.
         measurement: goes through the measurement with the encoder that it is given; writes to the folder.
+        uncertain: see `estimate_cost`.
 
     Raises:
         InputError: nobody can be asked, because the input is not a terminal.
@@ -109,7 +122,7 @@ def announced(
         if not isinstance(encoder, EndpointEncoder):
             yield progress
             return
-        forecast = _Forecast(encoder, loading, measurement, progress)
+        forecast = _Forecast(encoder, loading, progress, measurement, uncertain)
         encoder.endpoint.before_sending = forecast.agree
         yield forecast
         spent = encoder.endpoint.spending
@@ -125,13 +138,15 @@ class _Forecast:
         self,
         encoder: EndpointEncoder,
         loading: LoadingOptions,
-        measurement: Callable[[Any, Path], object],
         progress: ProgressCallback,
+        measurement: Callable[[Any, Path], object],
+        uncertain: str | None,
     ) -> None:
         self._encoder = encoder
         self._loading = loading
-        self._measurement = measurement
         self._progress = progress
+        self._measurement = measurement
+        self._uncertain = uncertain
         self._stages: set[str] = set()
         self._total: int | None = None
 
@@ -163,6 +178,7 @@ class _Forecast:
         estimate = self._estimate()
         if estimate is None or self._total is None or not estimate.requests:
             return
+        estimate = estimate.most or estimate  # what it depends on is known now
         total = spent + estimate.tokens
         if abs(total - self._total) > _NOTED * self._total:
             self._total = total
@@ -175,17 +191,22 @@ class _Forecast:
         with TemporaryDirectory(prefix="stickytoken-") as folder:
             place = Path(folder) / "rehearsal"
             try:
-                return estimate_cost(self._encoder, lambda stand_in: self._measurement(stand_in, place))
+                return estimate_cost(
+                    self._encoder, lambda stand_in: self._measurement(stand_in, place), self._uncertain
+                )
             except StickyTokenError as error:
                 inform(f"what will be sent cannot be estimated ({error})")
                 return None
 
 
 def _described(estimate: CostEstimate) -> str:
+    most = ""
+    if estimate.most is not None:
+        cost = "" if estimate.most.cost is None else f", cost {estimate.most.cost:.4g}"
+        most = f"; at most {estimate.most.tokens:,} tokens{cost}, depending on what is found"
     cost = "price unknown (--price-per-million)" if estimate.cost is None else f"cost {estimate.cost:.4g}"
     before = f"; {estimate.answered:,} texts were answered before" if estimate.answered else ""
     return (
         f"{estimate.requests:,} requests, {estimate.texts:,} texts, {estimate.tokens:,} tokens, "
-        f"{cost}, "
-        f"about {duration(estimate.seconds)}{before}"
+        f"{cost}, about {duration(estimate.seconds)}{most}{before}"
     )

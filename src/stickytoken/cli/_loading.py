@@ -23,8 +23,16 @@ if TYPE_CHECKING:
 _OF_ENDPOINTS = frozenset(field.name for field in fields(EndpointFlags))
 
 
-def load(model: str, loading: LoadingOptions, prompting: PromptingOptions) -> Encoder:
+def load(
+    model: str, loading: LoadingOptions, prompting: PromptingOptions, *, tokenizer_needed: bool = True
+) -> Encoder:
     """Load the model that the options name.
+
+    Args:
+        model: its name, if the options do not say it.
+        loading: options of loading.
+        prompting: options of prompts.
+        tokenizer_needed: whether a model behind an endpoint is refused without its tokenizer.
 
     Raises:
         ModelError: it cannot be found or used.
@@ -37,7 +45,8 @@ def load(model: str, loading: LoadingOptions, prompting: PromptingOptions) -> En
     options = {name: value for name, value in asdict(loading).items() if name not in _OF_ENDPOINTS}
     options["dtype"] = loading.dtype or "float32"
     if names_endpoint(model):
-        return load_endpoint(model, loading, prompting, {**options, "dtype": loading.dtype})
+        others = {**options, "dtype": loading.dtype}
+        return load_endpoint(model, loading, prompting, others, tokenizer_needed)
     if loading.given:
         raise InputError(
             f"{', '.join(loading.given)} apply only to models behind an endpoint, and {model} is not: leave "

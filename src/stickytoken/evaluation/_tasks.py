@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import Encoder, reads_ids
-from stickytoken.errors import InputError
+from stickytoken.encoders.protocol import Encoder, WordEncoder, require_words
+from stickytoken.errors import InputError, ModelError
 from stickytoken.impacts.carriers import prepare
 from stickytoken.insertion import Insertion
 from stickytoken.tasks.files import load_task
@@ -50,13 +50,21 @@ def fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], i
     Returns:
         The texts, and the number of truncated ones.
     """
-    if not reads_ids(encoder):  # such an encoder truncates or refuses long texts itself
+    words = _counting_tokens(encoder)
+    if words is None:  # such an encoder truncates or refuses long texts itself
         return {role: list(texts) for role, texts in task.texts.items()}, 0
-    found = {
-        role: prepare(encoder, texts, 0, Insertion.TEXT, task.name) for role, texts in task.texts.items()
-    }
+    found = {role: prepare(words, texts, 0, Insertion.TEXT, task.name) for role, texts in task.texts.items()}
     cut = sum(each.cut for carriers in found.values() for each in carriers)
     return {role: [each.text for each in carriers] for role, carriers in found.items()}, cut
+
+
+def _counting_tokens(encoder: Encoder) -> WordEncoder | None:
+    """Return an encoder that counts the tokens of texts; None without its tokenizer."""
+    try:
+        words = require_words(encoder, "evaluate")
+        return None if getattr(words.tokenizer, "estimates", False) else words
+    except ModelError:
+        return None
 
 
 def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:

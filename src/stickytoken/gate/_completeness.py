@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stickytoken.corpora.readability import LARGEST_UNKNOWN
+from stickytoken.methods.job import suited
 
 if TYPE_CHECKING:
     from stickytoken.detection import Run
@@ -61,7 +62,8 @@ def gaps(run: Run, whose: str = "the run") -> list[str]:
 def remarks(run: Run) -> list[str]:
     """List what a reader should know about a sufficient run."""
     found = list(run.method.notes(run))
-    defaults = run.method.settings()
+    loading = run.record.model.loading
+    defaults = suited(run.method.settings(), loading is not None and loading.endpoint is not None)
     changed = {
         name: value
         for name, value in run.record.settings.items()

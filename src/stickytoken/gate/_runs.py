@@ -10,11 +10,14 @@ from stickytoken.detection.detect import detect
 from stickytoken.detection.model_files import is_model_of, look_at_model, record_model
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import RunFolder
-from stickytoken.detection.run_model import model_difference
+from stickytoken.detection.run_model import load_recorded_endpoint, model_difference, recorded_loading
 from stickytoken.detection.schema import RunRecord
+from stickytoken.encoders.endpoint.address import names_endpoint
+from stickytoken.encoders.endpoint.encoder import EndpointEncoder
+from stickytoken.encoders.endpoint.options import EndpointOptions
 from stickytoken.encoders.loading.load import AnyModel, load_encoder
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.errors import RunError
+from stickytoken.errors import InputError, RunError
 from stickytoken.hashing import digest
 from stickytoken.measurement.default_folder import default_folder
 from stickytoken.measurement.environment import package_versions
@@ -59,6 +62,8 @@ def run_of_model(model: AnyModel, runs: Path, revision: str | None, progress: Pr
         RunError: the folder cannot be read or written.
     """
     candidates, notes = _candidates(runs)
+    if isinstance(model, str) and names_endpoint(model):
+        return FoundRun(_run_of_endpoint(model, runs, candidates), notes)
     named = isinstance(model, (str, Path))
     files = look_at_model(str(model), revision) if named else None
     if candidates and files is not None and (fingerprint := files.fingerprint()) is not None:
@@ -81,6 +86,19 @@ def run_of_model(model: AnyModel, runs: Path, revision: str | None, progress: Pr
     run = detect(encoder, out=_folder_of(encoder, runs), progress=progress)
     record_model(run.path, run.record, files)
     return FoundRun(run, notes)
+
+
+def _run_of_endpoint(name: str, runs: Path, candidates: list[_Candidate]) -> Run:
+    """Open the newest run of a model behind an endpoint, if the same model still answers there."""
+    for path, record in candidates:
+        if record.model.name == name:
+            encoder = load_recorded_endpoint(name, recorded_loading(record), EndpointOptions())
+            if isinstance(encoder, EndpointEncoder) and model_difference(record, encoder.identity) == []:
+                encoder.endpoint.require_same_model()
+                return open_run(path)
+    raise InputError(
+        f"{runs} has no run of {name} over its whole vocabulary: detect it first, which shows what it costs"
+    )
 
 
 def _loaded(model: AnyModel, revision: str | None) -> Encoder:

@@ -9,6 +9,9 @@ import polars as pl
 
 from stickytoken.methods.verdicts import Verdict
 
+MEASURING = "measure"
+"""Name of the stage of a judgement whose tokens are chosen by results."""
+
 
 @dataclass(frozen=True)
 class Judgement:

@@ -12,6 +12,8 @@ import pytest
 
 import tiny
 from stickytoken.encoders import load_encoder
+from stickytoken.encoders.endpoint._answers import Answers, answers_folder
+from stickytoken.encoders.endpoint.address import parse_address
 from stickytoken.encoders.protocol import Encoder, is_encoder, reads_ids
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError
 
@@ -152,8 +154,10 @@ found.encode(tiny.sentences(300))
     process = subprocess.Popen([sys.executable, "-c", code], env=os.environ.copy(), stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
-    while len(served.server.texts) < 80:
+    answers = Answers(answers_folder(parse_address(served.name), None))
+    while len(answers) < 40:
         time.sleep(0.01)
+    answers.close()
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()

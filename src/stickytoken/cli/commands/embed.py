@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 from stickytoken.cli._command import command
+from stickytoken.cli._endpoints import announced
 from stickytoken.cli._loading import load, tell_layer
 from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.panels import output_option, texts_option
 from stickytoken.cli.output.console import print_json, print_line
-from stickytoken.cli.output.progress import counted
 
 
 @command
@@ -38,13 +38,16 @@ def embed(
     Example: stickytoken embed ./qwen2 --prompt prompteol --input texts.txt --out vectors.parquet
     """
     from stickytoken.evaluation.embedding import embed_file, require_new_file, texts_of_file
+    from stickytoken.measurement.progress import Progress
 
     texts = texts_of_file(source, column)
     require_new_file(out)
-    encoder = load(model, loading, prompting)
+    encoder = load(model, loading, prompting, tokenizer_needed=False)
     tell_layer(encoder)
-    with counted("texts") as progress:
-        dimension = embed_file(encoder, texts, out, progress)
+    with announced(encoder, loading, lambda stand_in, _: stand_in.encode(texts)) as progress:
+        dimension = embed_file(
+            encoder, texts, out, lambda done, total: progress(Progress("texts", done, total, computed=done))
+        )
     if output_format is Format.JSON:
         print_json({"model": model, "texts": len(texts), "dimension": dimension, "output": str(out)})
     else:

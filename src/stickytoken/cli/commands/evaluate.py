@@ -6,11 +6,12 @@ from dataclasses import asdict
 from typing import Annotated
 
 from stickytoken.cli._command import command
+from stickytoken.cli._endpoints import announced
 from stickytoken.cli._loading import load
 from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.panels import texts_option
-from stickytoken.cli.output.console import inform, print_json, print_table, status
+from stickytoken.cli.output.console import inform, print_json, print_table
 
 
 @command
@@ -32,8 +33,9 @@ def evaluate(
     found, notes = find_task(task)
     for note in notes:
         inform(f"note: {note}")
-    encoder = load(model, loading, prompting)
-    with status(f"encoding {found.units:,} {found.unit}"):
+    encoder = load(model, loading, prompting, tokenizer_needed=False)
+    inform(f"encoding {found.units:,} {found.unit}")
+    with announced(encoder, loading, lambda stand_in, _: compare(stand_in, found)):
         comparison = compare(encoder, found)
     if comparison.cut:
         inform(f"note: {comparison.cut:,} texts were truncated to the length that the model reads")

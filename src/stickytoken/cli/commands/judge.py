@@ -63,13 +63,19 @@ def judge(
     from stickytoken.corpora import load_sentences
     from stickytoken.detection import judge as run_judge
     from stickytoken.detection import open_run
+    from stickytoken.methods.judgement import MEASURING
 
     opened = open_run(run)
     opened.method.require_judging(opened)
     corpus = load_sentences(sentences, column)
     encoder = load_for(str(run), opened.record, loading, prompting, model)
     judged = partial(run_judge, opened, corpus, anchors=anchors)
-    with announced(encoder, loading, lambda stand_in, _: judged(encoder=stand_in)) as progress:
+    with announced(
+        encoder,
+        loading,
+        lambda stand_in, _: judged(encoder=stand_in, progress=stand_in.progress),
+        uncertain=MEASURING,
+    ) as progress:
         found = judged(encoder=encoder, progress=progress)
     if output_format is JudgementFormat.JSON:
         print_json(found.summary())

@@ -34,15 +34,16 @@ def tokens(
     output_format: OutputFormat = Format.TABLE,
     verbosity: VerbosityOptions,
 ) -> None:
-    """List the vocabulary entries that can appear in real text. Needs only the tokenizer.
+    """List the vocabulary entries that can appear in real text. Needs only the tokenizer, also tiktoken:NAME.
 
     Example: stickytoken tokens all-MiniLM-L6-v2 --category UNREACHABLE_MULTI_TOKEN
     """
-    from stickytoken.encoders import analyze_vocabulary, load_tokenizer
+    from stickytoken.encoders import analyze_vocabulary
+    from stickytoken.encoders.endpoint.vocabulary import load_vocabulary
 
     silence_transformers()
     with status(f"reading the tokenizer of {model}"):
-        tokenizer = load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)
+        tokenizer = load_vocabulary(model, revision=revision, trust_remote_code=trust_remote_code)
         vocabulary = analyze_vocabulary(tokenizer)
     counts, size, available = vocabulary.counts(), len(vocabulary), len(vocabulary.available)
     entries = vocabulary.frame().filter(category=category).head(limit).to_dicts() if category else []

@@ -97,6 +97,7 @@ class CostEstimate:
         answered: texts that it needs too, and that were answered before.
         cost: price of the tokens; None without a price.
         seconds: at the latency that was measured, one request at a time.
+        most: the same with everything that depends on results, where that is not certain; else None.
     """
 
     requests: int
@@ -105,3 +106,4 @@ class CostEstimate:
     answered: int
     cost: float | None
     seconds: float
+    most: CostEstimate | None = None

@@ -131,7 +131,7 @@ class EndpointModel:
         sender, recipient = self._connected(), self._recipient(keep, without_vector)
         while batches:
             if self._unchecked >= _CHECKED_EVERY:
-                self._require_same_model()
+                self.require_same_model()
             part, batches = batches[:_CHECKED_EVERY], batches[_CHECKED_EVERY:]
             sender.send_all(part, self.capabilities.encoding, recipient)
             self._unchecked += len(part)
@@ -176,7 +176,7 @@ class EndpointModel:
         self._unchecked = 0
         return found
 
-    def _require_same_model(self) -> None:
+    def require_same_model(self) -> None:
         """Compare the sentinel texts with how they were first answered.
 
         Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +16,7 @@ from stickytoken.encoders.endpoint.cost import CostEstimate, price
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.insertion import TokenizedText
+from stickytoken.measurement.progress import Progress
 from stickytoken.vocabulary.categories import RoundTripTokenizer
 
 _ROWS = 4099
@@ -32,10 +34,18 @@ class Rehearsal:
 
     Args:
         encoder: the encoder that it stands for.
+        uncertain: name of the stage whose size depends on results, if there is one.
+
+    Attributes:
+        makes_up_vectors: tells a measurement to make such a stage as large as it can be.
     """
 
-    def __init__(self, encoder: EndpointEncoder) -> None:
+    makes_up_vectors = True
+
+    def __init__(self, encoder: EndpointEncoder, uncertain: str | None = None) -> None:
         self._encoder = encoder
+        self._uncertain = uncertain
+        self._certain: CostEstimate | None = None
         self._asked: dict[str, None] = {}
         self._requests = 0
         self._tokens = 0.0
@@ -105,8 +115,19 @@ class Rehearsal:
         }
         return np.stack([known[prompt + text] if text not in made_up else made_up[text] for text in texts])
 
+    def progress(self, step: Progress) -> None:
+        """Take a progress report: what is noted before the uncertain stage is certain."""
+        if step.stage == self._uncertain and self._certain is None:
+            self._certain = self._noted()
+
     def estimate(self) -> CostEstimate:
         """Estimate the cost of the recorded texts."""
+        noted = self._noted()
+        if self._certain is None or self._certain.requests == noted.requests:
+            return noted
+        return replace(self._certain, most=noted)
+
+    def _noted(self) -> CostEstimate:
         endpoint = self._encoder.endpoint
         return CostEstimate(
             requests=self._requests,
@@ -139,7 +160,9 @@ class Rehearsal:
         return np.asarray(mean + _OWN * self._table[::-1][own], dtype=np.float32)
 
 
-def estimate_cost(encoder: EndpointEncoder, measurement: Callable[[Any], object]) -> CostEstimate:
+def estimate_cost(
+    encoder: EndpointEncoder, measurement: Callable[[Any], object], uncertain: str | None = None
+) -> CostEstimate:
     """Estimate what a measurement would cost, without sending anything.
 
     Example: ``estimate_cost(encoder, lambda stand_in: detect(stand_in, out=folder))``, with a folder that is
@@ -149,7 +172,9 @@ def estimate_cost(encoder: EndpointEncoder, measurement: Callable[[Any], object]
         encoder: the model.
         measurement: called with an encoder that stands for the model; its vectors are made up, and so are the
             results.
+        uncertain: name of the stage whose size depends on results; the measurement must then report to the
+            `progress` of that encoder.
     """
-    rehearsal = Rehearsal(encoder)
+    rehearsal = Rehearsal(encoder, uncertain)
     measurement(rehearsal)
     return rehearsal.estimate()

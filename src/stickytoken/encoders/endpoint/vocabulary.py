@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from stickytoken.corpora import load_sentences
+from stickytoken.encoders.endpoint.address import names_endpoint
 from stickytoken.encoders.loading.tokenizers import load_tokenizer
 from stickytoken.encoders.tokenizing.tokenizer import adapted
 from stickytoken.errors import InputError, ModelError, require_package
@@ -52,15 +53,17 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
     return load_vocabulary(tokenizer) if isinstance(tokenizer, (str, Path)) else adapted(tokenizer)
 
 
-def load_vocabulary(source: str | Path) -> RoundTripTokenizer:
+def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
     """Load the tokenizer of a model behind an endpoint.
 
     Args:
         source: folder or hub name of a tokenizer; ``tiktoken:NAME``; or a ``.tiktoken`` file named for its
             encoding, such as ``cl100k_base.tiktoken``.
+        options: of `load_tokenizer`.
 
     Raises:
         ModelError: there is no such tokenizer, or it cannot be read.
+        InputError: it is a model behind an endpoint.
         MissingExtraError: tiktoken is not installed.
     """
     text = str(source)
@@ -71,7 +74,9 @@ def load_vocabulary(source: str | Path) -> RoundTripTokenizer:
         if not path.is_file():
             raise ModelError(f"no file {text!r}: pass the folder or name of a tokenizer, or tiktoken:NAME")
         return _tiktoken(path.stem, path)
-    return load_tokenizer(source)
+    if names_endpoint(text):
+        raise InputError(f"{text} is behind an endpoint, which tells no vocabulary: name its tokenizer")
+    return load_tokenizer(source, **options)
 
 
 class CandidateVocabulary:

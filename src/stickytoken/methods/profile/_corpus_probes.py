@@ -14,6 +14,7 @@ from stickytoken.errors import InputError, ModelError
 from stickytoken.inspection import inspector_of
 from stickytoken.measurement.progress import Progress, ProgressCallback, ignore_progress
 from stickytoken.methods.job import Job
+from stickytoken.methods.judgement import MEASURING
 from stickytoken.methods.memory_runner import MemoryRunner
 from stickytoken.methods.panel import AnchorPanel, unit_vectors
 from stickytoken.methods.profile._calibration import Calibrated, calibrate
@@ -215,6 +216,6 @@ def _measure(
     tokens = {token.id: token for token in job.vocabulary.available}
     wanted = [tokens[token_id] for token_id in ids.tolist()]
     stage = round_stage(
-        job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, places, "measure"
+        job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, places, MEASURING
     )
     return round_measurements(run(stage, wanted), stage, job.encoder)

@@ -86,7 +86,9 @@ def judge_corpus(
     null = _null(found, unselected)
     gate = null.center + NEGLIGIBLE_SHARE * job.settings.smallest_effect * corpus.spread
     asked = np.isin(screened.ids, tokens["token_id"].to_numpy())
-    may = asked & (found.values + _ERRORS * found.error >= gate)
+    # Where vectors are made up to count the texts, as many tokens are measured as ever may be.
+    counting = getattr(job.encoder, "makes_up_vectors", False)
+    may = asked & (counting | (found.values + _ERRORS * found.error >= gate))
     order = np.lexsort((screened.ids, -found.values))
     chosen = np.sort(screened.ids[order[may[order]][:_MEASURED]])
     common_variance = found.error**2 / len(reference)

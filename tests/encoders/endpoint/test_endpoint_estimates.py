@@ -1,0 +1,90 @@
+"""What is announced is what is sent, as the server counts it."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+import tiny
+from embedding_server import Behaviour, EmbeddingServer
+from stickytoken.encoders import load_encoder, load_tokenizer
+from stickytoken.encoders.endpoint.rehearsal import estimate_cost
+from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.measurement.progress import Progress
+
+SENTENCES = tiny.sentences(200)
+
+
+def trained(model, pre_tokenizer, decoder, trainer):
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizer, decoder
+    tokenizer.train_from_iterator([*SENTENCES, "singing ringing bringing " * 40], trainer)
+    return HuggingFaceTokenizer(tokenizer)
+
+
+def wordpiece():
+    return HuggingFaceTokenizer(tiny.wordpiece_tokenizer())
+
+
+def byte_level_bpe():
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    return trained(
+        models.BPE(),
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+        trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet),
+    )
+
+
+def unigram():
+    trainer = trainers.UnigramTrainer(vocab_size=120, unk_token="<unk>", special_tokens=["<unk>"])
+    return trained(models.Unigram(), pre_tokenizers.Metaspace(), decoders.Metaspace(), trainer)
+
+
+def require_true_estimate(tokenizer):
+    def encode(texts):
+        seeds = (hashlib.sha256(text.encode()).digest()[:8] for text in texts)
+        return np.stack(
+            [np.random.default_rng(int.from_bytes(seed, "little")).standard_normal(16) for seed in seeds]
+        )
+
+    server = EmbeddingServer(
+        encode, tokenizer.encode_many, lambda ids: tokenizer.decode_many([list(ids)])[0], Behaviour()
+    )
+    words = [text.strip() for text in list(tokenizer.entries.values())[-300:] if text.strip()]
+    texts = [*SENTENCES, *words, *(f"{SENTENCES[0]} {' '.join([word] * 8)}" for word in words)]
+    with server.running() as url:
+        encoder = load_encoder(f"{url}#mini", tokenizer=tokenizer, max_length=400)
+        estimate = estimate_cost(encoder, lambda stand_in: stand_in.encode(texts))
+        before = server.seen, server.tokens
+        encoder.encode(texts)
+        assert server.seen - before[0] == estimate.requests
+        assert server.tokens - before[1] == pytest.approx(estimate.tokens, rel=0.05)
+        assert estimate.most is None
+
+
+@pytest.mark.parametrize("kind", [wordpiece, byte_level_bpe, unigram])
+def test_the_estimate_holds_for_every_kind_of_tokenizer(kind):
+    require_true_estimate(kind())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["roberta-base", "t5"])
+def test_the_estimate_holds_for_real_tokenizers(shared, name):
+    require_true_estimate(load_tokenizer(shared / "tokenizers" / name))
+
+
+def test_what_depends_on_results_is_told_apart(serve):
+    found = serve().encoder()
+
+    def measurement(stand_in):
+        stand_in.encode(SENTENCES[:20])
+        stand_in.progress(Progress("chosen by results", 0, 10))
+        stand_in.encode(SENTENCES[:50])
+        stand_in.progress(Progress("chosen by results", 10, 10))
+
+    estimate = estimate_cost(found, measurement, "chosen by results")
+    assert (estimate.texts, estimate.most.texts) == (20, 50)
+    assert estimate.tokens < estimate.most.tokens
+    assert estimate_cost(found, lambda stand_in: stand_in.encode(SENTENCES[:50])) == estimate.most
