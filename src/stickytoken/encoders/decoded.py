@@ -8,17 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.protocol import (
-    Encoder,
-    EncoderIdentity,
-    IdReader,
-    WordEncoder,
-    reads_ids,
-    require_words,
-)
+from stickytoken.encoders._stand_in import StandIn
+from stickytoken.encoders.protocol import Encoder, IdReader, WordEncoder, reads_ids, require_words
 from stickytoken.errors import ModelError
-from stickytoken.insertion import TokenizedText
-from stickytoken.vocabulary.categories import RoundTripTokenizer
 
 
 def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
@@ -41,45 +33,12 @@ def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
     return DecodedEncoder(require_words(encoder, purpose))
 
 
-class DecodedEncoder:
+class DecodedEncoder(StandIn[WordEncoder]):
     """An encoder whose ids are sent as text. The model may cut that text into other tokens, which is rare.
 
     Args:
         encoder: reads texts.
     """
-
-    def __init__(self, encoder: WordEncoder) -> None:
-        self._encoder = encoder
-        self.name = encoder.name
-        self.device = encoder.device
-        self.tokenizer: RoundTripTokenizer = encoder.tokenizer
-
-    @cached_property
-    def identity(self) -> EncoderIdentity:
-        """Identity of the model."""
-        return self._encoder.identity
-
-    @property
-    def max_length(self) -> int | None:
-        """Longest input in tokens."""
-        return self._encoder.max_length
-
-    @property
-    def dimension(self) -> int:
-        """Number of components of a vector."""
-        return self._encoder.dimension
-
-    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Return the content ids of each text by word."""
-        return self._encoder.tokenize(texts)
-
-    def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of the prompt and each text."""
-        return self._encoder.content_ids(texts)
-
-    def fits(self, ids: Sequence[int]) -> bool:
-        """Return whether the model reads these ids in full."""
-        return self._encoder.fits(ids)
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Encode texts; see `Encoder.encode`."""

@@ -23,7 +23,7 @@ class Service(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert self.headers["Authorization"] == "Bearer a key"
         assert len(asked["texts"]) <= 96
-        found = WordBag().encode(asked["texts"]).tolist()
+        found = np.asarray(WordBag().encode(asked["texts"])).tolist()
         content = json.dumps({"embeddings": dict.fromkeys(asked["embedding_types"], found)}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(content)))

@@ -38,13 +38,13 @@ def tokens(
 
     Example: stickytoken tokens all-MiniLM-L6-v2 --category UNREACHABLE_MULTI_TOKEN
     """
-    from stickytoken.encoders import analyze_vocabulary
     from stickytoken.encoders.endpoint.vocabulary import load_vocabulary
+    from stickytoken.vocabulary.categories import categorize
 
     silence_transformers()
     with status(f"reading the tokenizer of {model}"):
         tokenizer = load_vocabulary(model, revision=revision, trust_remote_code=trust_remote_code)
-        vocabulary = analyze_vocabulary(tokenizer)
+        vocabulary = categorize(tokenizer)
     counts, size, available = vocabulary.counts(), len(vocabulary), len(vocabulary.available)
     entries = vocabulary.frame().filter(category=category).head(limit).to_dicts() if category else []
     if output_format is Format.JSON:

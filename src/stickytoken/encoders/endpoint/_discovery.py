@@ -74,8 +74,7 @@ class Conversation:
 
         Raises:
             RefusedError: the server never answers it.
-            ModelError: it refuses the key, the model or the URL, cannot be reached, or gives no usable
-            answer.
+            ModelError: it refuses the key, the model or the URL, is out of reach, or gives no usable answer.
         """
         if not self.one_by_one:
             return self.ask_together(texts, encoding, attempts)
@@ -92,8 +91,7 @@ class Conversation:
 
         Raises:
             RefusedError: the server never answers it.
-            ModelError: it refuses the key, the model or the URL, cannot be reached, or gives no usable
-            answer.
+            ModelError: it refuses the key, the model or the URL, is out of reach, or gives no usable answer.
         """
         started, attempt, unreached = time.monotonic(), 0, 0
         own = sum(self.count(texts))
@@ -179,8 +177,7 @@ def discover(
     if dimensions is not None and first.vectors.shape[1] != dimensions:
         raise ModelError(
             f"{conversation.name} gives vectors of {first.vectors.shape[1]} components, not the "
-            f"{dimensions} that "
-            "were asked for: the model has no other dimensions, so omit them"
+            f"{dimensions} that were asked for: the model has no other dimensions, so omit them"
         )
     stability = _stability(conversation, encoding, first)
     batch = _largest_batch(conversation, encoding)
@@ -300,8 +297,7 @@ def _usage(
         ours, theirs = usage.mismatch
         raise ModelError(
             f"the tokenizer does not belong to {conversation.name}: where the server counts {theirs} "
-            "tokens more, "
-            f"it counts {ours}: pass the tokenizer of the model, or a list of candidate words without any"
+            f"tokens more, it counts {ours}: pass the tokenizer of the model, or candidates without any"
         )
     return usage
 

@@ -17,8 +17,8 @@ _WORD = "the"
 _ENDS = ("river", "stone")
 # Vectors of different texts are further apart than rounding.
 _ROUNDING = 5e-5
-# With noise, texts differ in as many words as they share, and must be this many times further apart than
-# noise.
+# With noise, texts differ in as many words as they share, and must be this many times further
+# apart than noise.
 _ABOVE_NOISE = 3.0
 
 

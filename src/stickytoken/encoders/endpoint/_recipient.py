@@ -13,8 +13,8 @@ from stickytoken.encoders.endpoint.cost import Spending
 Keep = Callable[[Mapping[str, NDArray[np.float32]]], None]
 
 
-class CountingRecipient:
-    """Counts the cost of requests and passes on their vectors; see `Recipient`.
+class Recipient:
+    """Counts the cost of requests and passes on their vectors; called in the thread that sends them all.
 
     Args:
         spending: counts.
@@ -60,7 +60,7 @@ class CountingRecipient:
         self._spending.failed(reserved, paid)
 
     def refused(self, text: str, reason: str) -> bool:
-        """Handle a text that the server refuses."""
+        """Handle a text that the server refuses; return False if that ends everything."""
         if self._without_vector is None:
             return False
         self._without_vector(text, reason)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders.endpoint._answer import UnusableAnswerError, read_answer
+from stickytoken.encoders.endpoint._body import UnusableAnswerError, read_answer
 from stickytoken.encoders.endpoint._secret import Secret
 from stickytoken.encoders.endpoint.address import Address
 from stickytoken.errors import require_package

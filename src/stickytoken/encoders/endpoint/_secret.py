@@ -66,8 +66,8 @@ def key_of(address: Address) -> Secret:
     value = os.environ.get(address.key_variable, "").strip()
     if not value and address.needs_key:
         raise ModelError(
-            f"{address.name} needs a key, and the environment variable {address.key_variable} is empty: "
-            "set it"
+            f"{address.name} needs a key, and the environment variable {address.key_variable} is "
+            "empty: set it"
         )
     if not value.isascii() or not value.isprintable():
         raise ModelError(

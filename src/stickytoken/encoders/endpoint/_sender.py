@@ -11,9 +11,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from stickytoken.encoders.endpoint._rate import Concurrency
+from stickytoken.encoders.endpoint._recipient import Recipient
 from stickytoken.encoders.endpoint._request import (
     Encoding,
     Failure,
@@ -37,26 +38,6 @@ _NO_CREDIT = frozenset({402})
 _FINAL = _WRONG_KEY | _NOT_FOUND | _NO_CREDIT
 
 Outcome = Reply | Exception
-
-
-class Recipient(Protocol):
-    """Allows requests and receives their outcomes; always called in the thread that sends them all."""
-
-    def allow(self, texts: Sequence[str]) -> float:
-        """Reserve the tokens of a request, and return them; raise where it must not be sent."""
-        ...
-
-    def received(self, texts: Sequence[str], reply: Reply, reserved: float) -> None:
-        """Take the answer of a request."""
-        ...
-
-    def failed(self, reserved: float, paid: bool) -> None:
-        """Note a request without a usable answer, which the server may still bill."""
-        ...
-
-    def refused(self, text: str, reason: str) -> bool:
-        """Handle a text that the server refuses; return False if that ends everything."""
-        ...
 
 
 @dataclass(order=True)

@@ -15,7 +15,7 @@ from stickytoken.encoders.endpoint._answers import Answers, answers_folder
 from stickytoken.encoders.endpoint._batches import cut_into_batches, unanswered
 from stickytoken.encoders.endpoint._capabilities import SENTINELS, Capabilities
 from stickytoken.encoders.endpoint._discovery import Conversation, discover
-from stickytoken.encoders.endpoint._recipient import CountingRecipient, Keep
+from stickytoken.encoders.endpoint._recipient import Keep, Recipient
 from stickytoken.encoders.endpoint._request import Requester
 from stickytoken.encoders.endpoint._secret import key_of
 from stickytoken.encoders.endpoint._sender import Sender
@@ -137,13 +137,9 @@ class EndpointModel:
             self._unchecked += len(part)
         return found
 
-    def _recipient(
-        self, keep: Keep, without_vector: Callable[[str, str], None] | None = None
-    ) -> CountingRecipient:
+    def _recipient(self, keep: Keep, without_vector: Callable[[str, str], None] | None = None) -> Recipient:
         known = self.capabilities
-        return CountingRecipient(
-            self.spending, self.counted_by_server, known.counts_tokens, keep, without_vector
-        )
+        return Recipient(self.spending, self.counted_by_server, known.counts_tokens, keep, without_vector)
 
     def _connected(self) -> Sender:
         if self._sender is None:

@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.encoders._stand_in import StandIn
 from stickytoken.encoders.checks import require_list
 from stickytoken.encoders.endpoint.cost import CostEstimate, price
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
-from stickytoken.encoders.protocol import EncoderIdentity
-from stickytoken.insertion import TokenizedText
 from stickytoken.measurement.progress import Progress
-from stickytoken.vocabulary.categories import RoundTripTokenizer
 
 _ROWS = 4099
 _SEED = 5
@@ -25,7 +23,7 @@ _SEED = 5
 _OWN = 0.3
 
 
-class Rehearsal:
+class Rehearsal(StandIn[EndpointEncoder]):
     """An encoder that records the requested texts, and makes up the vectors that are not cached yet.
 
     Such a vector is the mean of one random vector per token and one of the text, so that copies of a token
@@ -43,7 +41,7 @@ class Rehearsal:
     makes_up_vectors = True
 
     def __init__(self, encoder: EndpointEncoder, uncertain: str | None = None) -> None:
-        self._encoder = encoder
+        super().__init__(encoder)
         self._uncertain = uncertain
         self._certain: CostEstimate | None = None
         self._asked: dict[str, None] = {}
@@ -51,53 +49,6 @@ class Rehearsal:
         self._tokens = 0.0
         self._texts = 0
         self._answered = 0
-
-    @property
-    def name(self) -> str:
-        """Name of the model."""
-        return self._encoder.name
-
-    @property
-    def device(self) -> str:
-        """Where it computes."""
-        return self._encoder.device
-
-    @cached_property
-    def identity(self) -> EncoderIdentity:
-        """Identity of the model."""
-        return self._encoder.identity
-
-    @property
-    def max_length(self) -> int | None:
-        """Longest input in tokens."""
-        return self._encoder.max_length
-
-    @property
-    def dimension(self) -> int:
-        """Number of components of a vector."""
-        return self._encoder.dimension
-
-    @property
-    def noise(self) -> float:
-        """Standard deviation of a cosine from one call to the next."""
-        return self._encoder.noise
-
-    @property
-    def tokenizer(self) -> RoundTripTokenizer:
-        """The tokenizer."""
-        return self._encoder.tokenizer
-
-    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
-        """Return the content ids of each text by word."""
-        return self._encoder.tokenize(texts)
-
-    def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of the prompt and each text."""
-        return self._encoder.content_ids(texts)
-
-    def fits(self, ids: Sequence[int]) -> bool:
-        """Return whether the model reads these ids in full."""
-        return self._encoder.fits(ids)
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Record the texts and return made-up vectors, shape (n, d)."""

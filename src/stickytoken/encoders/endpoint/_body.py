@@ -45,9 +45,8 @@ def read_answer(content: bytes, texts: int) -> tuple[NDArray[np.float32], int | 
         texts: number of texts that were sent.
 
     Raises:
-        UnusableAnswerError: it is not JSON, has another number of vectors, places that are no order, vectors
-        of
-            different lengths, empty ones, or ones that are not finite.
+        UnusableAnswerError: it is not JSON, has another number of vectors, places that are no order, or
+            vectors that are empty, of different lengths or not finite.
     """
     try:
         answer = _Answer.model_validate_json(content)
