@@ -52,10 +52,11 @@ def require_true_estimate(tokenizer):
     server = EmbeddingServer(
         encode, tokenizer.encode_many, lambda ids: tokenizer.decode_many([list(ids)])[0], Behaviour()
     )
-    words = [text.strip() for text in list(tokenizer.entries.values())[-300:] if text.strip()]
+    decoded = tokenizer.decode_many([[token_id] for token_id in list(tokenizer.entries)[-300:]])
+    words = [text.strip() for text in decoded if text.strip()]
     texts = [*SENTENCES, *words, *(f"{SENTENCES[0]} {' '.join([word] * 8)}" for word in words)]
     with server.running() as url:
-        encoder = load_encoder(f"{url}#mini", tokenizer=tokenizer, max_length=400)
+        encoder = load_encoder(f"{url}#mini", tokenizer=tokenizer, max_length=2000)
         estimate = estimate_cost(encoder, lambda stand_in: stand_in.encode(texts))
         before = server.seen, server.tokens
         encoder.encode(texts)

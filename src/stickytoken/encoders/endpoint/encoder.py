@@ -111,6 +111,11 @@ class EndpointModel:
         known = self.capabilities
         return sum(self.count(texts)) * known.tokens_per_unit + known.overhead * len(texts)
 
+    def checking(self, requests: int) -> float:
+        """Estimate the tokens of the fixed texts that are sent again among so many requests."""
+        checks = (self._unchecked + requests) // _CHECKED_EVERY if requests else 0
+        return checks * self.counted_by_server(SENTINELS)
+
     @property
     def speed(self) -> Speed:
         """How long requests took."""

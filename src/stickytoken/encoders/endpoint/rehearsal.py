@@ -80,13 +80,14 @@ class Rehearsal(StandIn[EndpointEncoder]):
 
     def _noted(self) -> CostEstimate:
         endpoint = self._encoder.endpoint
+        tokens = self._tokens + endpoint.checking(self._requests)
         return CostEstimate(
             requests=self._requests,
             texts=self._texts,
-            tokens=round(self._tokens),
+            tokens=round(tokens),
             answered=self._answered,
-            cost=price(self._tokens, endpoint.options.price_per_million),
-            seconds=endpoint.speed.seconds(self._requests, round(self._tokens)),
+            cost=price(tokens, endpoint.options.price_per_million),
+            seconds=endpoint.speed.seconds(self._requests, round(tokens)),
         )
 
     def _note(self, texts: Sequence[str], known: Collection[str]) -> None:
