@@ -11,7 +11,6 @@ from embedding_server import Behaviour, EmbeddingServer
 from stickytoken.encoders import load_encoder, load_tokenizer
 from stickytoken.encoders.endpoint.rehearsal import estimate_cost
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
-from stickytoken.measurement.progress import Progress
 
 SENTENCES = tiny.sentences(200)
 
@@ -81,9 +80,9 @@ def test_what_depends_on_results_is_told_apart(serve):
 
     def measurement(stand_in):
         stand_in.encode(SENTENCES[:20])
-        stand_in.progress(Progress("chosen by results", 0, 10))
+        stand_in.reached("chosen by results")
         stand_in.encode(SENTENCES[:50])
-        stand_in.progress(Progress("chosen by results", 10, 10))
+        stand_in.reached("chosen by results")
 
     estimate = estimate_cost(found, measurement, "chosen by results")
     assert (estimate.texts, estimate.most.texts) == (20, 50)

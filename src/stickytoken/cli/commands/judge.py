@@ -73,7 +73,7 @@ def judge(
     with announced(
         encoder,
         loading,
-        lambda stand_in, _: judged(encoder=stand_in, progress=stand_in.progress),
+        lambda stand_in, _: judged(encoder=stand_in, progress=lambda step: stand_in.reached(step.stage)),
         uncertain=MEASURING,
     ) as progress:
         found = judged(encoder=encoder, progress=progress)

@@ -15,7 +15,6 @@ from stickytoken.encoders._stand_in import StandIn
 from stickytoken.encoders.checks import require_list
 from stickytoken.encoders.endpoint.cost import CostEstimate, price
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
-from stickytoken.measurement.progress import Progress
 
 _ROWS = 4099
 _SEED = 5
@@ -66,9 +65,9 @@ class Rehearsal(StandIn[EndpointEncoder]):
         }
         return np.stack([known[prompt + text] if text not in made_up else made_up[text] for text in texts])
 
-    def progress(self, step: Progress) -> None:
-        """Take a progress report: what is noted before the uncertain stage is certain."""
-        if step.stage == self._uncertain and self._certain is None:
+    def reached(self, stage: str) -> None:
+        """Note the stage that was reached: what is recorded before the uncertain one is certain."""
+        if stage == self._uncertain and self._certain is None:
             self._certain = self._noted()
 
     def estimate(self) -> CostEstimate:
@@ -124,8 +123,8 @@ def estimate_cost(
         encoder: the model.
         measurement: called with an encoder that stands for the model; its vectors are made up, and so are the
             results.
-        uncertain: name of the stage whose size depends on results; the measurement must then report to the
-            `progress` of that encoder.
+        uncertain: name of the stage whose size depends on results; the measurement must then tell the
+            stages that it reaches to `reached` of that encoder.
     """
     rehearsal = Rehearsal(encoder, uncertain)
     measurement(rehearsal)
