@@ -117,7 +117,7 @@ def test_vectors_need_no_tokenizer_and_are_announced(place):
 def test_the_vocabulary_of_an_endpoint_is_that_of_its_tokenizer(place):
     refused = planted.command("tokens", f"{place.url}#mini")
     assert refused.exit_code == 1
-    assert "tells no vocabulary: name its tokenizer" in refused.stderr
+    assert "hides its vocabulary: name its tokenizer" in refused.stderr
     missing = planted.command("tokens", "tiktoken:nothing")
     assert "tiktoken has no encoding 'nothing'" in missing.stderr
 

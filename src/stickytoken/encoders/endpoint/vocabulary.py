@@ -75,7 +75,7 @@ def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
             raise ModelError(f"no file {text!r}: pass the folder or name of a tokenizer, or tiktoken:NAME")
         return _tiktoken(path.stem, path)
     if names_endpoint(text):
-        raise InputError(f"{text} is behind an endpoint, which tells no vocabulary: name its tokenizer")
+        raise InputError(f"{text} is behind an endpoint, which hides its vocabulary: name its tokenizer")
     return load_tokenizer(source, **options)
 
 
