@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
 import tiny
-from stickytoken import Cleaner, guard
+from stickytoken import Cleaner, detect, guard, load_encoder, probe
 from stickytoken.cleaning import CleaningRules
 from stickytoken.errors import InputError, RefusedTextError, RunError
 
@@ -190,3 +190,10 @@ def test_what_cannot_be_used_is_refused(model, cleaner, make, error, message):
 def test_texts_without_findings_have_the_same_vectors_to_the_last_bit(model, guarded):
     texts = tiny.sentences(50)
     assert np.array_equal(guarded.encode(texts), model.encode(texts))
+
+
+@pytest.mark.parametrize("use", [load_encoder, detect, lambda model: probe(model, ["able"])])
+def test_what_measures_tokens_refuses_a_guard_that_would_be_bypassed(guarded, use):
+    with pytest.raises(InputError, match=r"is guarded, .*: pass its attribute unguarded$"):
+        use(guarded)
+    assert load_encoder(guarded.unguarded).dimension

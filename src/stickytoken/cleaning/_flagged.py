@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from stickytoken.cleaning._common_words import COMMON_SIGNS, COMMON_WORDS
@@ -37,11 +38,12 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
         if is_common(key):
             if len(places) >= max(_COMMON_COPIES, _COMMON_SHARE * len(document)):
                 found.update(places)
-        elif _is_spread(document, places):
+            continue
+        if _is_spread(document, places):
             found.update(places)
-        else:
-            for first, last in close_groups(places, 1 + _MOST_BETWEEN, FEWEST_COPIES):
-                found.update(places[first:last])
+        for first, last in close_groups(places, 1 + _MOST_BETWEEN, FEWEST_COPIES):
+            found.update(places[first:last])
+            found.update(_repeated_between(document, places[first:last]))
     for stretch in _mixed_runs(document, words):
         found.update(stretch)
     return found
@@ -60,6 +62,21 @@ def close_groups(places: Sequence[int], farthest: int, least: int) -> Iterator[t
             if number - start >= least:
                 yield start, number
             start = number
+
+
+def _repeated_between(document: Document, places: Sequence[int]) -> list[int]:
+    """Return the places of the other words between copies, if each of them is repeated there too."""
+    keys, copies = document.keys, set(places)
+    first, last = places[0], places[-1] + 1
+    words = set(keys[first:last])
+    # One more on either side belongs to the pattern, as the last in "able to able by able to able by".
+    while first > max(0, places[0] - _MOST_BETWEEN) and keys[first - 1] in words:
+        first -= 1
+    while last < min(len(keys), places[-1] + 1 + _MOST_BETWEEN) and keys[last] in words:
+        last += 1
+    others = [place for place in range(first, last) if place not in copies]
+    repeated = Counter(keys[place] for place in others)
+    return others if len(others) >= FEWEST_COPIES and min(repeated.values()) > 1 else []
 
 
 def _is_spread(document: Document, places: Sequence[int]) -> bool:

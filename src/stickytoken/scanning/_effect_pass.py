@@ -89,6 +89,8 @@ class EffectPass:
             if self.effects is not None:
                 removed = [Counter(with_copies[row]) - Counter(without[row]) for row in rows]
                 columns["predicted"][rows] = predicted_shifts(vectors, removed, self.effects, panel)
+                unread = [row for row in rows if with_copies[row] == without[row]]
+                columns["predicted"][unread] = 0.0
             if self.kind is Effect.MEASURED:
                 clean, readable = self._vectors([without[row] for row in rows])
                 encoded += len(rows)

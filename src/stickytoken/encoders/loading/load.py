@@ -346,7 +346,11 @@ def _require_model(folder: Path, name: str) -> None:
 def _require_as_loaded(
     model: SentenceTransformer, name: str, device: str | None, revision: str | None
 ) -> None:
-    """Refuse options that a loaded model would ignore."""
+    """Refuse options that a loaded model would ignore, and a guard, which token ids would bypass."""
+    if hasattr(type(model), "unguarded"):
+        raise InputError(
+            f"{name} is guarded, so that copies of a token would not reach it: pass its attribute unguarded"
+        )
     if device is not None and str(model.device).split(":")[0] != device.split(":")[0]:
         raise InputError(f"the model is on {model.device}, not {device}: move it first with model.to()")
     if model.device.type == "meta":
