@@ -12,7 +12,6 @@ from stickytoken import load_encoder, scan
 from stickytoken.cleaning import find_spans
 from stickytoken.errors import InputError, RunError
 from stickytoken.methods.token_effects import TokenEffects
-from stickytoken.scanning import _effect_pass
 from stickytoken.scanning._examining import examine
 from stickytoken.scanning._measuring import predicted_shifts
 from stickytoken.scanning._panel import Panel
@@ -134,7 +133,7 @@ def test_a_document_of_copies_alone_has_no_effect(scanned_run, encoder, texts):
 
 @pytest.mark.parametrize("effect", ["measured", "predicted"])
 def test_copies_that_the_model_does_not_read_have_no_effect(scanned_run, encoder, texts, effect, monkeypatch):
-    monkeypatch.setattr(_effect_pass, "content_limit", lambda _: 24)
+    monkeypatch.setattr("stickytoken.scanning._effect_pass.content_limit", lambda _: 24)
     unread = f"{' '.join(texts[:3])} {scanned.copies(12)}"
     assert len(encoder.tokenize([" ".join(texts[:3])])[0].ids) > 24
     found = scan(scanned_run, [*texts, unread], encoder=encoder, effect=effect).row(-1, named=True)
