@@ -41,8 +41,10 @@ def main() -> None:
     measured = []
     for number, place in enumerate(generator.permutation(len(lines))[: given.pairs]):
         pair = json.loads(lines[place])
+        # Copies are put into unrelated texts: similar ones have nothing to rise to.
+        other = json.loads(str(generator.choice(lines))) if number % 2 else pair
         token = str(generator.choice(planted)) if number % 2 else None
-        measured.append(of_pair(encoder, pair["sentence1"], pair["sentence2"], token, generator))
+        measured.append(of_pair(encoder, pair["sentence1"], other["sentence2"], token, generator))
     checks = compared(measured)
     show(checks, given.name)
     write(checks, given.name, encoder.device, model=Path(given.model).name, pairs=measured)
