@@ -1,5 +1,7 @@
 """Columns of data sets are cleaned by `map`, batch by batch or row by row."""
 
+import os
+
 import pytest
 from datasets import Dataset
 from datasets.fingerprint import Hasher
@@ -51,7 +53,8 @@ def test_equal_cleaners_share_a_cache(cleaner, cleaner_file, reporting):
 
 
 @pytest.mark.slow
-def test_several_processes_clean_alike(dataset, cleaner):
+def test_several_processes_clean_alike(monkeypatch, dataset, cleaner):
+    monkeypatch.setattr(os, "environ", os.environ)  # datasets puts a copy in its place
     found = dataset.map(ColumnCleaner(cleaner), batched=True, num_proc=2)
     assert found["text"] == ["the river", "a bird", None, "a stone"]
 
