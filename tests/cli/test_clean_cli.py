@@ -29,7 +29,7 @@ def test_lines_are_cleaned_and_everything_else_passes_through(rules):
     status, output, said = clean(rules, content=content)
     assert (status, output) == (0, b"air\r\nflow \xff \x00 x\n\nend")
     assert "2 of 4 lines changed (1 flagged, 1 special)" in said
-    assert "1 of 4 lines of standard input not UTF-8, first line 2 at byte 6" in said
+    assert "1 of 4 lines of standard input are not UTF-8, first line 2 at byte 6" in said
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ def test_the_commands_are_those_of_the_design():
         "probe",
         "report",
         "explain",
+        "why",
         "impact",
         "repair",
         "scan",

@@ -320,7 +320,7 @@ def test_show_lists_what_its_filters_choose(topical_run, arguments):
     [
         (
             "--sort sticky_score",
-            "of the method profile, which cannot be sorted by 'sticky_score': sort by lift, lift_low",
+            "used the method profile, which cannot be sorted by 'sticky_score': sort by lift, lift_low",
         ),
         ("--validated", "used the method profile, which judges every token: leave --validated out"),
         ("--sort token", "cannot be sorted by 'token': sort by lift, lift_low"),

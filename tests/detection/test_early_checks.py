@@ -28,9 +28,9 @@ def test_a_folder_with_other_files_is_refused_before_the_model_is_loaded(tmp_pat
 
 
 def test_a_run_with_other_settings_is_refused_before_the_model_is_loaded(small_run):
-    with pytest.raises(RunError, match=r"another run \(it differs in settings.copies\)"):
+    with pytest.raises(RunError, match=r"a different run \(it differs in settings.copies\)"):
         detect(NO_MODEL, settings=replace(planted.SMALL, copies=2), out=small_run.path)
-    with pytest.raises(RunError, match=r"another run \(it differs in method, "):
+    with pytest.raises(RunError, match=r"a different run \(it differs in method, "):
         detect(NO_MODEL, settings=profiled.SMALL, out=small_run.path)
     with pytest.raises(ModelError):
         detect(NO_MODEL, settings=planted.SMALL, out=small_run.path)

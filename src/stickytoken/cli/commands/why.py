@@ -11,7 +11,7 @@ from stickytoken.cli._command import command
 from stickytoken.cli._run_models import load_for, require_found
 from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import model_option, output_option, texts_option
+from stickytoken.cli.options.panels import output_option, texts_option
 from stickytoken.cli.output.console import inform, print_json
 from stickytoken.cli.output.progress import late_progress
 from stickytoken.cli.output.why import print_why
@@ -27,7 +27,7 @@ def why(
     second: Annotated[str, typer.Argument(metavar="TEXT", help="The other text.", show_default=False)],
     *,
     run: Annotated[
-        Path | None, model_option(help="Finished run of this model, whose sticky tokens are marked.")
+        Path | None, texts_option(help="Finished run of this model, whose sticky tokens are marked.")
     ] = None,
     words: Annotated[bool, texts_option("--words", help="Attribute to words in place of tokens.")] = False,
     loading: LoadingOptions,
