@@ -33,7 +33,7 @@ check: $(STAMP) ## run ruff and mypy
 test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest $(PARALLEL)
 
-test-fast: $(STAMP) ## run the tests that are quick and need no browser (about 2 minutes)
+test-fast: $(STAMP) ## run the tests that are quick and need no browser (4 to 5 minutes)
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not browser'
 
 test-lowest: $(VENV)-lowest/.installed ## run the fast tests with the lowest supported versions
