@@ -4,8 +4,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Tests compute with one thread each, and many wait for a process or a browser. A file's tests stay together, because they share what they set up.
-WORKERS ?= 3
+# Tests compute with one thread each. A file's tests stay together, because they share what they set up.
+WORKERS ?= 2
 PARALLEL := --numprocesses $(WORKERS) --dist loadfile
 # Tests and the packaged model never need a network.
 export HF_HUB_OFFLINE ?= 1

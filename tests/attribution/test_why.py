@@ -4,13 +4,12 @@ import json
 
 import numpy as np
 import pytest
-import torch
-from captum.attr import LayerIntegratedGradients
 
 import planted
 import tiny
 import tiny_architectures as architectures
 import tiny_decoders
+from captum_oracle import captum_attributions
 from hostile import HOSTILE, assert_harmless
 from stickytoken import Why, load_encoder, why
 from stickytoken.attribution.words import sentences
@@ -18,7 +17,6 @@ from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import find_prompt
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError
-from stickytoken.inspection.module_embedding import backbone_of
 from stickytoken.reports.similarity import similarity_page
 
 FIRST, SECOND = "the river sings near the bridge", "an old doctor mends copper windows"
@@ -55,22 +53,9 @@ def test_the_order_of_the_texts_does_not_matter(encoder, found):
 
 
 def test_rows_sum_to_what_captum_attributes_to_the_tokens(encoder, found):
-    ids = list(encoder.tokenize([FIRST])[0].ids)
-    model, features = encoder.model, encoder.features([tuple(ids)])
-    direction = torch.nn.functional.normalize(torch.tensor(encoder.encode([SECOND])[0]), dim=0)
-
-    def score(input_ids):
-        repeated = {
-            key: value.expand(len(input_ids), -1) if torch.is_tensor(value) else value
-            for key, value in features.items()
-        }
-        return model({**repeated, "input_ids": input_ids})["sentence_embedding"] @ direction
-
-    baseline = features["input_ids"].clone()
-    baseline[:, 1 : 1 + len(ids)] = model.tokenizer.pad_token_id
-    gradients = LayerIntegratedGradients(score, backbone_of(model.eval()).get_input_embeddings())
-    attributed = gradients.attribute(features["input_ids"], baselines=baseline, n_steps=100)
-    expected = attributed.sum(dim=-1)[0, 1 : 1 + len(ids)].detach().numpy()
+    direction = encoder.encode([SECOND])[0]
+    unit = direction / np.linalg.norm(direction)
+    expected = captum_attributions(encoder, encoder.tokenize([FIRST])[0].ids, unit)
     np.testing.assert_allclose(found.matrix.sum(axis=1) + found.first_reference, expected, atol=5e-3)
 
 

@@ -95,3 +95,8 @@ def test_show_prints_a_dash_for_what_was_not_computed(partly_validated):
         if f" {token} " in line
     )
     assert row.split()[-3:] == ["-", "-", "-"]
+
+
+def test_show_refuses_topical_tokens_of_the_method_std(planted_run):
+    saying = "used the method std, which has no verdict 'topical': list by sticky or benign"
+    planted.refused("show", planted_run, "--verdict", "topical", saying=saying)

@@ -101,16 +101,11 @@ def test_detect_says_first_whether_there_is_a_problem(place, run, options, tmp_p
     assert f"{place / 'ordinary'} has no sticky tokens; the one that lifts texts most, " in ordinary.stdout
 
 
-def test_tokens_that_were_asked_for_are_listed_even_if_none_is_sticky(place, options, tmp_path):
-    result = planted.command(
-        "detect", place / "planted", *options, "--tokens", "!", "--tokens", "a", "--out", tmp_path / "run"
-    )
-    first, title, header, *_ = result.stdout.splitlines()
-    assert "has 1 sticky token" in first
-    assert title.strip() == f"Tokens of {place / 'planted'} that were asked for"
-    assert header.split()[:3] == ["id", "token", "lift"]
-    assert re.search(r"34 +! +.* sticky *$", result.stdout, re.MULTILINE)
-    assert re.search(r"\d+ +a +.* benign *$", result.stdout, re.MULTILINE)
+def test_tokens_that_were_asked_for_are_all_listed(place, options, tmp_path):
+    given = [*options, *"--tokens ! --tokens a --out".split(), tmp_path / "run"]
+    result = planted.command("detect", place / "planted", *given)
+    assert result.stdout.splitlines()[1].strip() == f"Tokens of {place / 'planted'} that were asked for"
+    assert re.search(r"34 +! +.* sticky *\n *\d+ +a +.* benign *$", result.stdout, re.MULTILINE)
 
 
 def test_progress_goes_to_stderr_round_by_round(place, options, tmp_path):
@@ -332,11 +327,6 @@ def test_show_lists_what_its_filters_choose(topical_run, arguments):
 def test_show_refuses_what_a_profile_run_does_not_have(run, arguments, saying):
     planted.refused("show", run, *arguments.split(), saying=saying)
     planted.refused("show", run, *arguments.split(), "--format", "json", saying=saying)
-
-
-def test_show_refuses_topical_tokens_of_the_method_std(planted_run):
-    saying = "used the method std, which has no verdict 'topical': list by sticky or benign"
-    planted.refused("show", planted_run, "--verdict", "topical", saying=saying)
 
 
 @pytest.mark.slow

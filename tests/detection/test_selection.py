@@ -230,3 +230,11 @@ def test_a_token_file_that_is_missing_or_a_folder_or_binary_is_refused(vocabular
 def test_a_table_that_contradicts_itself_is_refused(vocabulary, tmp_path, name, content, message):
     with pytest.raises(InputError, match=message):
         token_ids_from_file(vocabulary, written(tmp_path / name, content))
+
+
+def test_a_token_is_found_by_vocabulary_string_and_by_text(finished_run):
+    by_string = finished_run.token("river")
+    assert by_string.height == 1
+    assert by_string.equals(finished_run.token(" river "))
+    with pytest.raises(InputError, match="has no token 'unheard'"):
+        finished_run.token("unheard")

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from captum.attr import LayerIntegratedGradients
 
 import tiny
 import tiny_architectures as architectures
+from captum_oracle import captum_attributions
 from stickytoken.encoders import load_encoder
 from stickytoken.inspection import inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
@@ -90,22 +90,9 @@ def test_parts_are_sums_of_their_tokens(encoder, found):
 
 def test_one_direction_of_the_vector_is_what_captum_attributes(encoder, found):
     ids = encoder.tokenize([TEXT])[0].ids
-    model, features = encoder.model, encoder.features([tuple(ids)])
-    direction = torch.tensor(encoder.encode(["a bird walks"])[0])
-
-    def score(input_ids):
-        repeated = {
-            key: value.expand(len(input_ids), -1) if torch.is_tensor(value) else value
-            for key, value in features.items()
-        }
-        return model({**repeated, "input_ids": input_ids})["sentence_embedding"] @ direction
-
-    baseline = features["input_ids"].clone()
-    baseline[:, 1 : 1 + len(ids)] = model.tokenizer.pad_token_id
-    gradients = LayerIntegratedGradients(score, backbone_of(model.eval()).get_input_embeddings())
-    by_position = gradients.attribute(features["input_ids"], baselines=baseline, n_steps=100)
-    expected = by_position.sum(dim=-1)[0, 1 : 1 + len(ids)].detach().numpy()
-    np.testing.assert_allclose(found.parts @ direction.numpy(), expected, atol=1e-4)
+    direction = encoder.encode(["a bird walks"])[0]
+    expected = captum_attributions(encoder, ids, direction)
+    np.testing.assert_allclose(found.parts @ direction, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", architectures.ARCHITECTURES, ids=lambda each: each.name)

@@ -11,7 +11,7 @@ import planted
 from stickytoken import detect, open_run
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.detection.schema import SCHEMA_VERSION
-from stickytoken.errors import InputError, RunError
+from stickytoken.errors import RunError
 from stickytoken.hashing import digest
 from stickytoken.methods.profile._results import TOKEN_COLUMNS as PROFILE_COLUMNS
 from stickytoken.methods.std._results import TOKEN_COLUMNS
@@ -277,14 +277,6 @@ def test_a_missing_plan_is_an_error_that_says_what_to_do(run_copy):
     (run_copy / "plan.json").unlink()
     with pytest.raises(RunError, match=r"plan\.json.*:"):
         _ = open_run(run_copy).plan
-
-
-def test_a_token_is_found_by_vocabulary_string_and_by_text(finished_run):
-    by_string = finished_run.token("river")
-    assert by_string.height == 1
-    assert by_string.equals(finished_run.token(" river "))
-    with pytest.raises(InputError, match="has no token 'unheard'"):
-        finished_run.token("unheard")
 
 
 def test_the_sticky_tokens_come_by_validation_rate_then_id(run_copy):

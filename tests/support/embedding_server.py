@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from quiet_handler import QuietHandler
+
 STATUSES = {"408": 408, "409": 409, "429": 429, "500": 500, "502": 502, "503": 503}
 BROKEN_DATA = ("short", "long", "empty", "empty vector", "nan", "null", "twice", "other dimension", "garbage")
 BROKEN_TRANSPORT = ("drop", "cut", "slow", "bad gzip")
@@ -48,7 +50,7 @@ class Behaviour:
         empty: ``vector``, ``refuse`` or ``zero``, for an empty text.
         shuffle: send the vectors in another order, with their places.
         without_places: leave the places out.
-        usage: ``tokens``, ``characters`` or None.
+        usage: ``tokens``, ``characters``, ``words`` or None.
         seconds: to wait before every answer.
         seconds_per_text: to wait for each text of a request.
         retry_after: what refusals say; ``date+3`` is the date in three seconds, None says nothing.
@@ -244,6 +246,8 @@ class EmbeddingServer:
     def _counted(self, texts: Sequence[str]) -> int:
         if self.behaviour.usage == "characters":
             return sum(map(len, texts))
+        if self.behaviour.usage == "words":
+            return sum(len(text.split()) for text in texts)
         return sum(len(ids) + 2 for ids in self._tokenize(texts))
 
 
@@ -271,8 +275,7 @@ def _retry_after(told: str) -> str:
 
 
 def _handler(served: EmbeddingServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    class Handler(QuietHandler, BaseHTTPRequestHandler):
         wbufsize = 1 << 16  # one packet for headers and body
         disable_nagle_algorithm = True
 
@@ -342,15 +345,6 @@ def _handler(served: EmbeddingServer) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             self._write(200, b"<!doctype html><p>Hello", "text/html")
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-        def handle_one_request(self) -> None:
-            try:
-                super().handle_one_request()
-            except (ConnectionError, BrokenPipeError):  # the client went away
-                self.close_connection = True
 
     return Handler
 

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from quiet_handler import QuietHandler
+
 UNANSWERED = ("408", "429", "500", "503", "drop")
 """Faults of requests that never reach the server."""
 DAMAGED = ("short", "empty", "nan", "twice", "error body", "cut", "lost")
@@ -124,8 +126,7 @@ def _of_nan(item: dict[str, Any]) -> str | list[None]:
 
 
 def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    class Handler(QuietHandler, BaseHTTPRequestHandler):
         wbufsize = 1 << 16
         disable_nagle_algorithm = True
 
@@ -167,14 +168,5 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(content[: len(content) // 2] if cut else content)
             self.close_connection = self.close_connection or cut
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-        def handle_one_request(self) -> None:
-            try:
-                super().handle_one_request()
-            except (ConnectionError, BrokenPipeError):  # the client went away
-                self.close_connection = True
 
     return Handler

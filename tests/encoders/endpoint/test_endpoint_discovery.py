@@ -61,7 +61,7 @@ def test_noise_that_depends_on_the_request_is_found(serve):
 
 def test_the_tokens_that_the_server_counts_are_compared(serve):
     assert serve().encoder().capabilities.overhead == pytest.approx(2.0)
-    for usage in ("characters", None):
+    for usage in ("characters", "words", None):
         found = serve(usage=usage).encoder().capabilities
         assert (found.counts_tokens, found.overhead) == (False, 0.0)
 

@@ -44,13 +44,21 @@ def usage_of(
     if first is None or second is None or first == second:
         return unknown
     difference = second - first
-    if difference in (_more(texts, len), _more(texts, lambda text: len(text.encode()))):
+    if difference in [_more(texts, size) for size in (len, _bytes, _words)]:
         return unknown
     own = sum(ours[1]) - sum(ours[0])
     if abs(difference - own) > _MOST:
         return Usage(True, 0.0, second / max(1, sum(ours[1])), (own, difference))
     overhead = ((first - sum(ours[0])) / len(ours[0]) + (second - sum(ours[1])) / len(ours[1])) / 2
     return Usage(True, max(0.0, overhead), 1.0, None)
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode())
+
+
+def _words(text: str) -> int:
+    return len(text.split())
 
 
 def _more(texts: Sequence[Sequence[str]], size: Callable[[str], int]) -> int:
