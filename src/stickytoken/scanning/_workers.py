@@ -24,13 +24,6 @@ _ALONE = 2
 """Batches up to this number are examined in this process: starting others would take longer."""
 
 
-def available_cores() -> int:
-    """Count the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def examined(
     batches: Iterable[tuple[Batch, Sequence[str]]], rules: CleaningRules, workers: int
 ) -> Iterator[tuple[Batch, list[Finding]]]:

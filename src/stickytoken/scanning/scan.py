@@ -10,6 +10,7 @@ import polars as pl
 
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.run_rules import rules_of_run
+from stickytoken.cores import available_cores
 from stickytoken.corpora import load_sentences
 from stickytoken.corpora.choice import SentenceSource
 from stickytoken.detection.run import Run, open_run
@@ -33,7 +34,6 @@ from stickytoken.scanning._record import SCAN_SCHEMA_VERSION, ScanRecord
 from stickytoken.scanning._settings import Effect
 from stickytoken.scanning._token_pass import Tally, TokenPass
 from stickytoken.scanning._totals import totals
-from stickytoken.scanning._workers import available_cores
 from stickytoken.scanning.reading.columns import Wanted
 from stickytoken.scanning.reading.documents import Collection
 from stickytoken.scanning.reading.opening import DocumentSource, open_documents

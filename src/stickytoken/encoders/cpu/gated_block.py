@@ -45,6 +45,8 @@ class PackedBlocks(PackedLinears):
                 tried[kind] = _works(module, block)
             if tried[kind]:
                 forwards[module] = block
+                for layer in block.layers:
+                    forwards.pop(layer, None)
         return forwards
 
 
@@ -59,6 +61,7 @@ class _GatedBlock(PackedForward):
 
     def __init__(self, gate: LinearPlace, up: LinearPlace, down: LinearPlace) -> None:
         self._gate, self._up, self._down = PackedLinear(gate), PackedLinear(up), PackedLinear(down)
+        self.layers = (gate.layer, up.layer, down.layer)
         self.inputs, self._features = gate.layer.in_features, down.layer.out_features
 
     def refresh(self) -> None:
@@ -66,7 +69,7 @@ class _GatedBlock(PackedForward):
         for layer in (self._gate, self._up, self._down):
             layer.refresh()
 
-    def compute(self, hidden_states: torch.Tensor) -> torch.Tensor:
+    def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return the block's output, shape (..., features)."""
         flat, rows = flattened(hidden_states)
         mixed = self._up.times(flat, self._gate.multiply(flat, self._gate.bias, "swish"))

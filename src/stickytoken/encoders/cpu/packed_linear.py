@@ -70,7 +70,7 @@ class ReplacedForwards(ABC):
             module: forward for module, forward in self._forwards.items() if "forward" not in vars(module)
         }
         for module, forward in replaced.items():
-            forward.stale = True
+            forward.refresh()
             vars(module)["forward"] = forward
         try:
             yield
@@ -92,27 +92,14 @@ class ReplacedForwards(ABC):
 
 
 class PackedForward(ABC):
-    """A forward pass that computes with packed weights.
-
-    Attributes:
-        stale: whether the weights may have changed since they were packed.
-    """
-
-    stale = True
-
-    def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return the output, shape (..., features)."""
-        if self.stale:
-            self.refresh()
-            self.stale = False
-        return self.compute(hidden_states)
+    """A forward pass that computes with packed weights; several threads may call it."""
 
     @abstractmethod
     def refresh(self) -> None:
         """Pack the weights again if they have changed."""
 
     @abstractmethod
-    def compute(self, hidden_states: torch.Tensor) -> torch.Tensor:
+    def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return the output, shape (..., features)."""
 
 
@@ -132,7 +119,7 @@ class PackedLayer(PackedForward):
         generator = torch.Generator().manual_seed(0)
         self._direction = torch.randn(place.layer.in_features, generator=generator)
 
-    def compute(self, hidden_states: torch.Tensor) -> torch.Tensor:
+    def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return the layer's output, shape (..., features)."""
         flat, rows = flattened(hidden_states)
         found = self.multiply(flat, self.bias)
@@ -254,6 +241,7 @@ def agrees(module: torch.nn.Module, features: int, forward: PackedForward, toler
     values = torch.linspace(-1, 1, _TRIAL_ROWS * features).sin().reshape(_TRIAL_ROWS, -1)
     with torch.inference_mode(), evaluating(module):
         expected: Any = module.forward(values)
+        forward.refresh()
         found = forward(values)
     known = expected.isfinite()  # damaged weights are reported with the text whose vector shows it
     difference = torch.where(known, found - expected, 0).abs().max()

@@ -1,0 +1,88 @@
+"""Compute batches on a CPU by several threads, each of which takes whole batches.
+
+The threads of one product wait for each other after every layer, and on a shared machine the slowest decides.
+Threads with a batch each never wait. A batch's vectors do not depend on which thread computes it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+
+from stickytoken.cores import available_cores
+
+T = TypeVar("T")
+
+# Modules of these packages keep nothing about the texts that they compute.
+_STATELESS = ("torch.", "transformers.models.", "transformers.activations", "sentence_transformers.")
+
+
+def worker_count(model: torch.nn.Module) -> int:
+    """Return how many batches of a model may be computed at a time.
+
+    One on an accelerator, and for models with modules or hooks of their own, which may not expect it.
+    Otherwise one for each core, but not more than torch would use threads (``OMP_NUM_THREADS``,
+    ``torch.set_num_threads``).
+    """
+    if next(model.parameters()).device.type != "cpu" or not all(map(_stateless, model.modules())):
+        return 1
+    return max(1, min(torch.get_num_threads(), available_cores()))
+
+
+def compute_all(compute: Callable[[T], None], items: Sequence[T], workers: int) -> None:
+    """Call a function with every item, by several threads in inference mode.
+
+    Args:
+        compute: computes one item, with one thread of torch.
+        items: in the order in which they are begun.
+        workers: number of threads; 1 is the calling thread, with all of torch's threads.
+
+    Raises:
+        Exception: what a call raised first. Items that were not begun by then are left out.
+    """
+    if workers <= 1 or len(items) <= 1:
+        for item in items:
+            compute(item)
+        return
+    waiting = deque(items)
+
+    def work() -> None:
+        with torch.inference_mode():
+            while waiting:
+                try:
+                    item = waiting.popleft()
+                except IndexError:  # another thread took the last one
+                    return
+                compute(item)
+
+    with (
+        torch_threads(1),
+        ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="encode") as threads,
+    ):
+        try:
+            for done in as_completed([threads.submit(work) for _ in range(min(workers, len(items)))]):
+                done.result()
+        except BaseException:  # Ctrl-C too: threads stop after the batches that they have begun
+            waiting.clear()
+            raise
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use this many threads for a product, in this thread and in those that start inside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _stateless(module: torch.nn.Module) -> bool:
+    hooked = module._forward_hooks or module._forward_pre_hooks
+    return not hooked and f"{type(module).__module__}.".startswith(_STATELESS)
