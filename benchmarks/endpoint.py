@@ -30,7 +30,9 @@ from typing import Any
 from checks import Check, show, write
 from stickytoken import EndpointOptions, detect, load_encoder, open_run
 from stickytoken.detection import Run
+from stickytoken.encoders.endpoint.cost import CostEstimate
 from stickytoken.encoders.endpoint.rehearsal import estimate_cost
+from stickytoken.measurement.progress import Progress
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.vocabulary.categories import categorize
 
@@ -178,29 +180,44 @@ def paces(url: str, model: str, tokenizer: str, latency: float) -> list[Check]:
     ]
 
 
-def paid(proxy: FaultProxy, encoder: Any, estimate: Any, kept: int, idle: int) -> list[Check]:
-    """Compare what was sent with the estimate, and look for texts that were paid for twice."""
-    # Some servers count characters or nothing: then the texts that were answered are counted here.
-    counted = proxy.tokens
-    if not encoder.capabilities.counts_tokens:
-        counted = round(encoder.endpoint.counted_by_server(list(proxy.delivered.elements())))
-    off = counted / estimate.tokens - 1
+def tokens_of(proxy: FaultProxy, encoder: Any) -> int:
+    """Count the tokens that were answered: the server does, or counts characters or nothing."""
+    if encoder.capabilities.counts_tokens:
+        return int(proxy.tokens)
+    counted: float = encoder.endpoint.counted_by_server(list(proxy.delivered.elements()))
+    return round(counted)
+
+
+def as_estimated(when: str, estimated: int, counted: int) -> Check:
+    """Compare what was sent with an estimate."""
+    off = counted / estimated - 1
+    return Check(
+        f"tokens that were answered against the estimate {when}",
+        f"within {ESTIMATE:.0%}",
+        f"{off:+.1%} ({counted:,} and {estimated:,})",
+        abs(off) <= ESTIMATE,
+        {"estimated": estimated, "counted": counted},
+    )
+
+
+def paid(proxy: FaultProxy, estimates: dict[str, int], counted: int, kept: int, idle: int) -> list[Check]:
+    """Compare what was sent with the estimates, and look for texts that were paid for twice."""
     twice = sum(count - 1 for count in proxy.delivered.values() if count > 1)
     spoiled = sum(proxy.spoiled.values())
     return [
-        Check(
-            "tokens that were answered against the estimate",
-            f"within {ESTIMATE:.0%}",
-            f"{off:+.1%} ({counted:,} and {estimate.tokens:,})",
-            abs(off) <= ESTIMATE,
-            {"estimated": estimate.tokens, "counted": counted, "requests": proxy.requests},
-        ),
+        *(as_estimated(when, estimated, counted) for when, estimated in estimates.items()),
         Check(
             f"{sum(proxy.harmed.values()):,} harmed requests and a kill",
             "no text answered twice but in flight and for checks",
             f"{twice} of {len(proxy.delivered):,} ({kept:,} kept at the kill)",
             twice <= 2 * 256 + 32 * 6,
-            {"harmed": dict(proxy.harmed), "twice": twice, "in_vain": spoiled, "kept": kept},
+            {
+                "harmed": dict(proxy.harmed),
+                "requests": proxy.requests,
+                "twice": twice,
+                "in_vain": spoiled,
+                "kept": kept,
+            },
         ),
         Check("a finished run repeated", "sends nothing", f"{idle} requests", idle == 0, {}),
     ]
@@ -227,17 +244,28 @@ def measured(server: str, given: argparse.Namespace, work: Path) -> list[Check]:
         encoder: Any = load_encoder(name, tokenizer=given.tokenizer, endpoint=options)
         proxy.tokens, proxy.requests = 0, 0
         proxy.delivered.clear()
-        estimate = estimate_cost(
-            encoder,
-            lambda stand_in: detect(stand_in, tokens=tokens, sample=sample, out=work / "rehearsal"),
-        )
-        given.texts = estimate.texts
+        estimates: dict[str, int] = {}
+
+        def estimated(when: str) -> CostEstimate:
+            with tempfile.TemporaryDirectory() as folder:
+                found = estimate_cost(
+                    encoder,
+                    lambda stand_in: detect(stand_in, tokens=tokens, sample=sample, out=f"{folder}/out"),
+                )
+            estimates[when] = found.tokens + tokens_of(proxy, encoder)
+            return found
+
+        def step_taken(step: Progress) -> None:
+            if step.stage == "screen" and step.done == 0:
+                estimated("after the pilot")
+
+        given.texts = estimated("at the start").texts
         proxy.behave(faults())
         kept = killed_once(name, given, tokens, work / "run")
-        run = detect(encoder, tokens=tokens, sample=sample, out=work / "run")
+        run = detect(encoder, tokens=tokens, sample=sample, out=work / "run", progress=step_taken)
         before = proxy.requests
         detect(encoder, tokens=tokens, sample=sample, out=work / "run")
-        found = paid(proxy, encoder, estimate, kept, proxy.requests - before)
+        found = paid(proxy, estimates, tokens_of(proxy, encoder), kept, proxy.requests - before)
     if not given.alone:
         settings: Any = ProfileSettings(insertion="words")  # type: ignore[arg-type]
         local = load_encoder(given.model, device="cpu")

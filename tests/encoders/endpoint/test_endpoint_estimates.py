@@ -1,17 +1,20 @@
 """What is announced is what is sent, as the server counts it."""
 
 import hashlib
+import tempfile
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+import profiled
 import tiny
 from embedding_server import Behaviour, EmbeddingServer
 from stickytoken.encoders import load_encoder, load_tokenizer
-from stickytoken.encoders.endpoint.rehearsal import estimate_cost
+from stickytoken.encoders.endpoint.rehearsal import Rehearsal, estimate_cost
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 
+CHANGES = {"insertion": "words"}
 SENTENCES = tiny.sentences(200)
 
 
@@ -89,3 +92,37 @@ def test_what_depends_on_results_is_told_apart(serve):
     assert estimate.tokens < estimate.most.tokens
     together = estimate_cost(found, lambda stand_in: stand_in.encode(SENTENCES[:50]))
     assert (together.tokens, together.most) == (estimate.most.tokens, None)
+
+
+def test_choices_by_results_are_believed_once_all_vectors_are_real(serve):
+    found = serve().encoder()
+    found.encode(SENTENCES[:20])
+    rehearsal = Rehearsal(found)
+    rehearsal.encode(SENTENCES[:20])
+    assert not rehearsal.makes_up_vectors
+    rehearsal.encode(SENTENCES[:21])
+    assert rehearsal.makes_up_vectors
+
+
+@pytest.mark.slow
+def test_a_detection_costs_what_is_estimated_after_the_pilot_and_about_that_before(tmp_path, own_cache):
+    profiled.planted_model(2).save(str(tmp_path / "model"))
+    server = EmbeddingServer.of(load_encoder(tmp_path / "model", device="cpu"), Behaviour())
+    with server.running() as url:
+        encoder = load_encoder(f"{url}#mini", tokenizer=str(tmp_path / "model"), max_length=60)
+
+        def estimated():
+            with tempfile.TemporaryDirectory() as folder:
+                return estimate_cost(
+                    encoder, lambda stand_in: profiled.detect_profile(stand_in, f"{folder}/out", **CHANGES)
+                ).tokens
+
+        def step_taken(step):
+            if step.stage == "screen" and step.done == 0:
+                later.append(server.tokens + estimated())
+
+        before, later = server.tokens, []
+        first = before + estimated()
+        profiled.detect_profile(encoder, tmp_path / "run", progress=step_taken, **CHANGES)
+    assert server.tokens - before == pytest.approx(first - before, rel=0.15)
+    assert server.tokens - before == pytest.approx(later[0] - before, rel=0.05)

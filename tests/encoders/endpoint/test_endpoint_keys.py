@@ -49,7 +49,18 @@ def test_a_key_that_the_server_repeats_is_not_shown(serve, monkeypatch, status):
         raise AssertionError("not refused")
     assert KEY not in shown
     if status == "wrong key":
-        assert "refuses the key (HTTP 401, Incorrect API key provided: [key]): set the right one" in shown
+        assert (
+            "refuses the key in the environment variable STICKYTOKEN_API_KEY (HTTP 401, Incorrect API key "
+            "provided: [key]): set the right one" in shown
+        )
+
+
+@pytest.mark.parametrize("variable", [None, "MY_SERVER_KEY"])
+def test_a_server_that_asks_for_a_key_names_the_variable_to_set(serve, monkeypatch, variable):
+    name = variable or "STICKYTOKEN_API_KEY"
+    monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ModelError, match=rf"variable {name} is empty: set it \(export {name}=\.\.\.\)"):
+        serve(key=KEY).encoder(key_variable=variable)
 
 
 def test_keys_are_removed_from_texts():

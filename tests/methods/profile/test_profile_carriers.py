@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stickytoken.methods.profile.carrier_choice import representative_carriers
+from stickytoken.methods.profile.carrier_choice import representative_carriers, typical_carriers
 
 TOKENS, GROUPS = 128, 3
 WEIGHTS = np.array([0.5, 0.3, 0.2])
@@ -139,3 +139,20 @@ def test_a_group_of_no_weight_has_no_say():
 
 def test_lifts_that_are_all_alike_give_the_first_carriers():
     assert representative_carriers(np.ones((5, 4, 2)), np.ones(2), 2) == [0, 1]
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.data())
+def test_typical_carriers_are_neighbours_in_length(lengths, data):
+    count = data.draw(st.integers(1, len(lengths)))
+    chosen = typical_carriers(np.array(lengths), count)
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) == count
+    ranked = sorted(lengths)
+    of_chosen = sorted(lengths[place] for place in chosen)
+    assert of_chosen in [ranked[first : first + count] for first in range(len(lengths) - count + 1)]
+
+
+def test_typical_carriers_are_shorter_than_the_middle_but_not_the_shortest():
+    lengths = np.arange(51)
+    assert typical_carriers(lengths, 3) == [14, 15, 16]
+    assert typical_carriers(lengths[::-1], 3) == [34, 35, 36]

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.encoders.endpoint._advice import given_up, not_an_api, refused, unreachable
+from stickytoken.encoders.endpoint._attempts import Attempts
 from stickytoken.encoders.endpoint._capabilities import SENTINELS, Capabilities, Empty, packed, unit
 from stickytoken.encoders.endpoint._lengths import Lengths, LengthSearch
 from stickytoken.encoders.endpoint._request import (
@@ -19,7 +21,6 @@ from stickytoken.encoders.endpoint._request import (
     TemporaryError,
     WebPageError,
 )
-from stickytoken.encoders.endpoint._sender import not_an_api, refusal
 from stickytoken.encoders.endpoint._speed import Sample, fitted_speed
 from stickytoken.encoders.endpoint._usage import Usage, usage_of
 from stickytoken.encoders.endpoint.cost import Spending
@@ -30,7 +31,6 @@ MOST_TEXTS = 256
 _ATTEMPTS = 4
 _PATIENCE = 60.0
 _UNREACHABLE_ATTEMPTS = 2
-_FIRST_PAUSE = 0.5
 _LENGTH_ONE = 1e-3
 _REPEATS = 3
 _ENCODINGS: tuple[Encoding, ...] = ("base64", "float")
@@ -42,8 +42,6 @@ _LONGER = (
     "東京タワーは1958年に建てられました。 Ελληνικά, русский язык, हिन्दी, العربية; 😀🚀 https://example.org/a?b=c&d=%20e",
     "Pneumonoultramicroscopicsilicovolcanoconiosis, Llanfairpwllgwyngyll, Qzxv-brxl, McDonald's iPhone15",
 )
-_BUSY = frozenset({408, 409, 429, 503})
-_FINAL = frozenset({401, 402, 403, 404, 405})
 # Tokens that a server may count for a text beside its own.
 _ROOM = 8
 
@@ -54,7 +52,6 @@ class Conversation:
 
     Attributes:
         requester: sends one.
-        name: name of the model.
         count: counts the tokens of texts.
         spending: counts what is sent.
         samples: size and time of every answered request.
@@ -62,11 +59,15 @@ class Conversation:
     """
 
     requester: Requester
-    name: str
     count: Callable[[Sequence[str]], list[int]]
     spending: Spending = field(default_factory=Spending)
     samples: list[Sample] = field(default_factory=list)
     one_by_one: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self.requester.address.name
 
     def ask(self, texts: Sequence[str], encoding: Encoding, attempts: int = _ATTEMPTS) -> Reply:
         """Send texts in one request, or one by one if the server wants it so; a few times if need be.
@@ -92,30 +93,24 @@ class Conversation:
             RefusedError: the server never answers it.
             ModelError: it refuses the key, the model or the URL, is out of reach, or gives no usable answer.
         """
-        started, attempt, unreached = time.monotonic(), 0, 0
         own = sum(self.count(texts))
         reserved = own + _ROOM * len(texts)
+        failures = Attempts(_PATIENCE, attempts, _UNREACHABLE_ATTEMPTS)
         reply: Reply | None = None
         while reply is None:
             self.spending.reserve(reserved)
             try:
                 reply = self.requester.send(texts, encoding)
-            except WebPageError:
+            except (WebPageError, RefusedError, ModelError) as error:
                 self.spending.failed(reserved, paid=False)
-                raise not_an_api(self.name) from None
-            except RefusedError as error:
-                self.spending.failed(reserved, paid=False)
-                if error.status in _FINAL:
-                    raise refusal(self.name, error) from None
+                if isinstance(error, WebPageError):
+                    raise not_an_api(self.requester.address) from None
                 raise
             except TemporaryError as error:
                 self.spending.failed(reserved, error.paid)
-                attempt += error.status not in _BUSY
-                unreached += error.unreachable
-                pause = error.wait if error.wait is not None else _FIRST_PAUSE * 2 ** min(attempt, 4)
-                late = time.monotonic() + pause - started > _PATIENCE
-                if attempt >= attempts or unreached >= _UNREACHABLE_ATTEMPTS or late:
-                    raise self._no_answer(error) from None
+                pause = failures.pause_after(error, time.monotonic())
+                if pause is None:
+                    raise self._no_answer(failures, error) from None
                 time.sleep(pause)
         self.spending.answered(reserved, own if reply.tokens is None else reply.tokens)
         self.samples.append(Sample(len(texts), own, reply.seconds))
@@ -137,14 +132,11 @@ class Conversation:
             self.ask(SENTINELS[:1], encoding)  # if it answers this, it hung up on the texts
             return None
 
-    def _no_answer(self, error: TemporaryError) -> ModelError:
-        if error.unreachable:
-            return _UnreachableError(
-                f"{self.name} cannot be reached ({error}): check the URL, and that the server is running"
-            )
-        busy = error.status in _BUSY
-        kind = ModelError if busy else _FaultyServerError
-        return kind(f"{self.name} gives no usable answer ({error}): {'try later' if busy else 'check it'}")
+    def _no_answer(self, failures: Attempts, last: TemporaryError) -> ModelError:
+        if last.unreachable:
+            return _UnreachableError(str(unreachable(self.name, last)))
+        kind = ModelError if last.busy else _FaultyServerError
+        return kind(str(given_up(self.name, failures.given_up(last))))
 
 
 class _UnreachableError(ModelError):
@@ -211,14 +203,14 @@ def discover(
 
 def _first_answer(conversation: Conversation) -> tuple[Reply, Encoding]:
     """Ask for base64, which is shorter; servers that do not know it refuse it or send numbers."""
-    refused: RefusedError | None = None
+    first: RefusedError | None = None
     for conversation.one_by_one in (False, True):
         for encoding in _ENCODINGS:
             try:
                 return conversation.ask(SENTINELS, encoding), encoding
             except RefusedError as error:
-                refused = refused or error
-    raise refusal(conversation.name, refused or RefusedError("it answers nothing", 400))
+                first = first or error
+    raise refused(conversation.name, first)
 
 
 @dataclass(frozen=True)
@@ -261,7 +253,7 @@ def _same(conversation: Conversation, texts: Sequence[str], encoding: Encoding, 
     try:
         reply = conversation.ask(texts, encoding)
     except RefusedError as error:
-        raise refusal(conversation.name, error) from None
+        raise refused(conversation.name, error) from None
     if reply.vectors.shape[1] != first.vectors.shape[1]:
         raise ModelError(
             f"{conversation.name} gives vectors of {first.vectors.shape[1]} components and then of "

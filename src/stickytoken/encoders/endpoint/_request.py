@@ -13,10 +13,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.encoders.endpoint import _advice
 from stickytoken.encoders.endpoint._body import UnusableAnswerError, read_answer
 from stickytoken.encoders.endpoint._secret import Secret
 from stickytoken.encoders.endpoint.address import Address
-from stickytoken.errors import require_package
+from stickytoken.errors import ModelError, require_package
 
 Encoding = Literal["base64", "float"]
 
@@ -25,10 +26,11 @@ _SHOWN_REASON = 200
 # Worth asking again: time-out, conflict, too many requests, and whatever goes wrong within a server.
 _TEMPORARY = frozenset({408, 409, 429})
 _SERVER_FAULT = 500
+_TOO_MANY = frozenset({429, 503})
+_BUSY = _TEMPORARY | _TOO_MANY
 _MARKUP = b"<"
 # What OpenAI says with 429 where waiting does not help.
 _NO_CREDIT = b"insufficient_quota"
-_PAYMENT_REQUIRED = 402
 _ERROR_FIELDS = ("error", "message", "detail")
 
 
@@ -70,25 +72,30 @@ class TemporaryError(Exception):
         return self.failure in (Failure.UNREACHED, Failure.LATE, Failure.LOST)
 
     @property
+    def busy(self) -> bool:
+        """Whether the server may answer later, and is not broken."""
+        return self.status in _BUSY
+
+    @property
+    def too_many(self) -> bool:
+        """Whether the server gets more requests than it wants."""
+        return self.status in _TOO_MANY
+
+    @property
     def paid(self) -> bool:
         """Whether the server may have computed an answer, and count it."""
         return self.failure in (Failure.LATE, Failure.LOST, Failure.UNUSABLE)
 
 
+class WebPageError(TemporaryError):
+    """The answer is a web page: of a server in maintenance, or of one that is no API."""
+
+    def __init__(self) -> None:
+        super().__init__("a web page instead of an answer", Failure.REFUSED)
+
+
 class RefusedError(Exception):
-    """The server understood the request and will never answer it.
-
-    Attributes:
-        status: HTTP status.
-    """
-
-    def __init__(self, reason: str, status: int) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
-class WebPageError(Exception):
-    """The answer is a web page, not one from an API."""
+    """The server will never answer a request with these texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,9 @@ class Reply:
 class Requester:
     """Sends requests to one model. It may be used from several threads.
 
+    Attributes:
+        address: the model.
+
     Args:
         address: the model.
         key: key of the server.
@@ -124,8 +134,8 @@ class Requester:
         import openai
 
         self._sdk = openai
+        self.address = address
         self._key = key
-        self._model = address.model
         self._seconds = seconds
         self._dimensions = dimensions
         self._client = openai.OpenAI(
@@ -140,15 +150,15 @@ class Requester:
 
         Raises:
             TemporaryError: there was no usable answer; ask again.
-            RefusedError: there will never be one.
-            WebPageError: a web page answered.
+            RefusedError: there will never be one to these texts.
+            ModelError: there will never be one to any request.
         """
         options: dict[str, Any] = {} if self._dimensions is None else {"dimensions": self._dimensions}
         started = time.perf_counter()
-        content: bytes | TemporaryError | RefusedError
+        content: bytes | TemporaryError | RefusedError | ModelError
         try:
             raw = self._client.embeddings.with_raw_response.create(
-                model=self._model, input=list(texts), encoding_format=encoding, **options
+                model=self.address.model, input=list(texts), encoding_format=encoding, **options
             )
             content = raw.content
         except self._sdk.APIError as error:
@@ -165,7 +175,7 @@ class Requester:
             raise TemporaryError(self._shown(_refused_in(content) or str(error)), Failure.UNUSABLE) from None
         return Reply(vectors, tokens, seconds)
 
-    def _explained(self, error: Any) -> TemporaryError | RefusedError:
+    def _explained(self, error: Any) -> TemporaryError | RefusedError | ModelError:
         """Turn an error of the SDK into one that says whether to ask again."""
         if isinstance(error, self._sdk.APITimeoutError):
             if type(error.__cause__).__name__ == "ConnectTimeout":
@@ -180,14 +190,14 @@ class Requester:
 
     def _of_status(
         self, status: int, body: bytes, headers: Mapping[str, str]
-    ) -> TemporaryError | RefusedError:
+    ) -> TemporaryError | RefusedError | ModelError:
         said = self._shown(_message(body))
         reason = f"HTTP {status}, {said}" if said else f"HTTP {status}"
-        if status in _TEMPORARY or status >= _SERVER_FAULT:
-            if _NO_CREDIT in body:
-                return RefusedError(reason, _PAYMENT_REQUIRED)
+        meant = _advice.PAYMENT_REQUIRED if _NO_CREDIT in body else status
+        if meant in _TEMPORARY or meant >= _SERVER_FAULT:
             return TemporaryError(reason, Failure.REFUSED, status, _wait(headers))
-        return RefusedError(reason, status)
+        final = _advice.of_status(self.address, meant, reason, has_key=bool(self._key))
+        return final or RefusedError(reason)
 
     def _shown(self, text: str) -> str:
         """Shorten what a server said to one line, without the key."""

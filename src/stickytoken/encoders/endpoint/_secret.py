@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
 
+from stickytoken.encoders.endpoint._advice import key_missing
 from stickytoken.encoders.endpoint.address import Address
 from stickytoken.errors import ModelError
 
@@ -65,10 +66,7 @@ def key_of(address: Address) -> Secret:
     """
     value = os.environ.get(address.key_variable, "").strip()
     if not value and address.needs_key:
-        raise ModelError(
-            f"{address.name} needs a key, and the environment variable {address.key_variable} is "
-            "empty: set it"
-        )
+        raise key_missing(address)
     if not value.isascii() or not value.isprintable():
         raise ModelError(
             f"the key in the environment variable {address.key_variable} has characters that no key has: "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import queue
-import random
 import threading
 import time
 from collections import deque
@@ -13,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stickytoken.encoders.endpoint._advice import KEPT, given_up, refused
+from stickytoken.encoders.endpoint._attempts import Attempts
 from stickytoken.encoders.endpoint._rate import Concurrency
 from stickytoken.encoders.endpoint._recipient import Recipient
 from stickytoken.encoders.endpoint._request import (
@@ -22,20 +23,11 @@ from stickytoken.encoders.endpoint._request import (
     Reply,
     Requester,
     TemporaryError,
-    WebPageError,
 )
-from stickytoken.errors import ModelError, StickyTokenError
 
-_FIRST_PAUSE = 0.5
-_LONGEST_PAUSE = 30.0
 # After an interrupt or an error, answers that are on their way are paid for: wait for them a little.
 _GRACE = 5.0
 _POLL = 0.2
-_TOO_MANY = frozenset({429, 503})
-_WRONG_KEY = frozenset({401, 403})
-_NOT_FOUND = frozenset({404, 405})
-_NO_CREDIT = frozenset({402})
-_FINAL = _WRONG_KEY | _NOT_FOUND | _NO_CREDIT
 
 Outcome = Reply | Exception
 
@@ -48,17 +40,15 @@ class _Batch:
         due: when it may be sent, on the monotonic clock.
         number: keeps the order among those that are due.
         texts: its texts.
+        attempts: those that failed.
         reserved: tokens that it may cost.
-        attempts: how often it failed.
-        failing_since: when it first failed.
     """
 
     due: float
     number: int
     texts: Sequence[str] = field(compare=False)
+    attempts: Attempts = field(compare=False)
     reserved: float = field(default=0.0, compare=False)
-    attempts: int = field(default=0, compare=False)
-    failing_since: float | None = field(default=None, compare=False)
 
 
 class Sender:
@@ -66,7 +56,6 @@ class Sender:
 
     Args:
         requester: sends one request.
-        name: name of the model, for messages.
         patience: seconds for which a request may fail before everything ends.
         waits: called with the reason and the seconds of a long pause.
     """
@@ -74,16 +63,14 @@ class Sender:
     def __init__(
         self,
         requester: Requester,
-        name: str,
         patience: float,
         waits: Callable[[str, float], None] | None = None,
     ) -> None:
         self._requester = requester
-        self._name = name
+        self._name = requester.address.name
         self._patience = patience
         self._waits = waits or (lambda reason, seconds: None)
         self._rate = Concurrency()
-        self._pauses = random.SystemRandom()
         self._numbers = itertools.count()
 
     def send_all(self, batches: Sequence[Sequence[str]], encoding: Encoding, recipient: Recipient) -> None:
@@ -98,7 +85,7 @@ class Sender:
             ModelError: the server refuses the key, the model or the URL, or stays out of reach.
         """
         work = _Work(self._requester, encoding, recipient)
-        ready = deque(_Batch(0.0, next(self._numbers), texts) for texts in batches)
+        ready = deque(_Batch(0.0, next(self._numbers), texts, Attempts(self._patience)) for texts in batches)
         later: list[_Batch] = []
         try:
             while ready or later or work.running:
@@ -131,19 +118,17 @@ class Sender:
         if not isinstance(outcome, TemporaryError):
             raise outcome
         now = time.monotonic()
-        if outcome.status in _TOO_MANY or outcome.failure is Failure.LATE:
+        if outcome.too_many or outcome.failure is Failure.LATE:
             self._rate.refused(now)
-        batch.attempts += 1
-        batch.failing_since = batch.failing_since or now
-        pause = self._pause(batch.attempts, outcome.wait)
-        if now + pause - batch.failing_since > self._patience:
-            raise self._given_up(batch, outcome)
+        pause = batch.attempts.pause_after(outcome, now)
+        if pause is None:
+            raise given_up(self._name, batch.attempts.given_up(outcome), kept=KEPT)
         if pause >= 1:
             self._waits(str(outcome), pause)
         if outcome.failure is Failure.LATE and len(batch.texts) > 1:  # fewer texts are answered sooner
             ready.extendleft(self._halves(batch))
             return
-        if outcome.status in _TOO_MANY:  # what else waits would be refused as well
+        if outcome.too_many:  # what else waits would be refused as well
             for other in (*ready, *later):
                 other.due = max(other.due, now + pause)
             later.extend(ready)
@@ -152,40 +137,21 @@ class Sender:
         later.append(batch)
         heapq.heapify(later)
 
-    def _pause(self, attempts: int, asked: float | None) -> float:
-        """Choose a pause: what the server asks for and a little more, or else ever longer ones at random."""
-        most = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(attempts, 10))
-        if asked is not None:
-            return asked + self._pauses.uniform(0.0, 0.1 * min(asked, most) + 0.01)
-        return self._pauses.uniform(most / 2, most)
-
     def _take_apart(
         self, batch: _Batch, refusing: RefusedError, ready: deque[_Batch], recipient: Recipient
     ) -> None:
         """Send a refused request in halves, until it is a single text that the server does not take."""
-        if refusing.status in _FINAL:
-            raise refusal(self._name, refusing)
         if len(batch.texts) > 1:
             ready.extendleft(self._halves(batch))
         elif not recipient.refused(batch.texts[0], str(refusing)):
-            raise refusal(self._name, refusing)
+            raise refused(self._name, refusing)
 
     def _halves(self, batch: _Batch) -> list[_Batch]:
         middle = len(batch.texts) // 2
         return [
-            replace(batch, due=0.0, number=next(self._numbers), texts=texts)
+            _Batch(0.0, next(self._numbers), texts, replace(batch.attempts))
             for texts in (batch.texts[middle:], batch.texts[:middle])
         ]
-
-    def _given_up(self, batch: _Batch, last: TemporaryError) -> StickyTokenError:
-        if batch.attempts == 1 and last.wait is not None:
-            why = f"asks to wait for {last.wait:,.0f} s, longer than the {self._patience:,.0f} s allowed"
-        else:
-            why = f"gave no usable answer in {batch.attempts} attempts over {self._patience:,.0f} s"
-        return ModelError(
-            f"{self._name} {why} ({last}): check the server; its answers are kept, and the same command "
-            "continues from there"
-        )
 
 
 class _Work:
@@ -232,32 +198,6 @@ class _Work:
         outcome: Any
         try:
             outcome = self._requester.send(batch.texts, self._encoding)
-        except WebPageError:  # of a server in maintenance
-            outcome = TemporaryError("a web page instead of an answer", Failure.REFUSED)
         except Exception as error:  # noqa: BLE001 - handed to the thread that waits, which raises it
             outcome = error
         self._outcomes.put((batch, outcome))
-
-
-def refusal(name: str, refused: RefusedError) -> ModelError:
-    """Say what to do about a request that the server will never answer."""
-    if refused.status in _WRONG_KEY:
-        return ModelError(f"{name}: the server refuses the key ({refused}): set the right one")
-    if refused.status in _NO_CREDIT:
-        return ModelError(
-            f"{name}: the account has no credit left ({refused}): add some; earlier answers are kept, and "
-            "the same command continues from there"
-        )
-    if refused.status in _NOT_FOUND:
-        return ModelError(
-            f"{name}: the server knows no such model or path ({refused}): check the name of the model, and "
-            "the URL, which usually ends in /v1"
-        )
-    return ModelError(f"{name}: the server refuses the request ({refused}): check the model and the options")
-
-
-def not_an_api(name: str) -> ModelError:
-    """Say what to do about a web page instead of an answer."""
-    return ModelError(
-        f"{name}: a web page answers there, not an API: check the URL, which usually ends in /v1"
-    )

@@ -149,7 +149,7 @@ class EndpointModel:
     def _connected(self) -> Sender:
         if self._sender is None:
             self._requester = self._requester or self._new_requester()
-            self._sender = Sender(self._requester, self.name, self.options.patience, self._tell)
+            self._sender = Sender(self._requester, self.options.patience, self._tell)
         return self._sender
 
     def _tell(self, reason: str, seconds: float) -> None:
@@ -170,7 +170,7 @@ class EndpointModel:
 
     def _discovered(self, max_length: int | None) -> Capabilities:
         self._requester = self._new_requester()
-        conversation = Conversation(self._requester, self.name, self.count, self.spending)
+        conversation = Conversation(self._requester, self.count, self.spending)
         candidates = isinstance(self.tokenizer, CandidateVocabulary)
         found = discover(conversation, max_length, self.options.dimensions, not candidates)
         self.answers.note(self._noted, found.model_dump_json())

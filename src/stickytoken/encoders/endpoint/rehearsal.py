@@ -32,12 +32,7 @@ class Rehearsal(StandIn[EndpointEncoder]):
     Args:
         encoder: the encoder that it stands for.
         uncertain: name of the stage whose size depends on results, if there is one.
-
-    Attributes:
-        makes_up_vectors: tells a measurement to make such a stage as large as it can be.
     """
-
-    makes_up_vectors = True
 
     def __init__(self, encoder: EndpointEncoder, uncertain: str | None = None) -> None:
         super().__init__(encoder)
@@ -64,6 +59,11 @@ class Rehearsal(StandIn[EndpointEncoder]):
             if prompt + text not in known
         }
         return np.stack([known[prompt + text] if text not in made_up else made_up[text] for text in texts])
+
+    @property
+    def makes_up_vectors(self) -> bool:
+        """Whether any vector so far was made up, so that a choice by results would mean nothing."""
+        return self._texts > 0
 
     def reached(self, stage: str) -> None:
         """Note the stage that was reached: what is recorded before the uncertain one is certain."""

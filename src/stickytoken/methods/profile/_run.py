@@ -15,7 +15,7 @@ from stickytoken.methods.profile._copies import round_measurements, shares_seen
 from stickytoken.methods.profile._effects import kept_effects, write_effects
 from stickytoken.methods.profile._results import Findings, decide
 from stickytoken.methods.profile.anchors import anchor_panel
-from stickytoken.methods.profile.carrier_choice import representative_carriers
+from stickytoken.methods.profile.carrier_choice import representative_carriers, typical_carriers
 from stickytoken.methods.profile.estimates import (
     Ids,
     Measurements,
@@ -120,9 +120,7 @@ def measure_rounds(
         return Measured(rounds, panel, every, wanted)
     late = np.array(plan.late_reference)
     pilot = measure(Round.PILOT, late, every)
-    few = representative_carriers(
-        pilot.groups.astype(np.float64), _importance(plan), screening_carriers(job.settings)
-    )
+    few = _few_carriers(job, plan, pilot)
     rest = [place for place in every if place not in few]
     screened = measure(Round.SCREEN, np.union1d(wanted, unselected), few)
     chosen = wanted if confirm_all else _candidates(screened, plan, wanted, unselected, job.settings)
@@ -131,6 +129,17 @@ def measure_rounds(
     confirmed = together(known, measure(Round.CONFIRM, further, rest)) if len(further) else known
     rounds = {Round.SCREEN: screened, Round.CONFIRM: confirmed}
     return Measured(rounds, panel, few, np.intersect1d(rounds[Round.CONFIRM].ids, wanted))
+
+
+def _few_carriers(job: Job[ProfileSettings], plan: ProfilePlanRecord, pilot: Measurements) -> list[int]:
+    """Choose the carriers of the round of all tokens."""
+    count = screening_carriers(job.settings)
+    if getattr(job.encoder, "makes_up_vectors", False):  # made-up lifts would favour the shortest texts
+        carriers = zip(
+            job.encoder.content_ids(plan.carriers), cells(job.settings, len(plan.carriers)), strict=True
+        )
+        return typical_carriers(np.array([len(ids) + cell.copies for ids, cell in carriers]), count)
+    return representative_carriers(pilot.groups.astype(np.float64), _importance(plan), count)
 
 
 def _importance(plan: ProfilePlanRecord) -> np.ndarray:

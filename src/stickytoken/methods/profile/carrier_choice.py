@@ -9,6 +9,10 @@ from stickytoken.methods.statistics import present_mean
 
 Vector = NDArray[np.float64]
 
+# Where the choices of real models lie on average, from the shortest texts (0) to the longest (1). They
+# vary: in seven runs, the texts of the chosen carriers had 0.74 to 1.10 times the tokens of an average one.
+_TYPICAL = 0.3
+
 
 def representative_carriers(lifts: Vector, weights: Vector, count: int) -> list[int]:
     """Choose carriers whose mean lift predicts the mean over all carriers, one after another.
@@ -35,6 +39,20 @@ def representative_carriers(lifts: Vector, weights: Vector, count: int) -> list[
         scores = [float(_correlations(sums + centred[:, place], target) @ weights) for place in left]
         chosen.append(left[int(np.argmax(scores))])
     return sorted(chosen)
+
+
+def typical_carriers(lengths: NDArray[np.int64], count: int) -> list[int]:
+    """Guess the choice of `representative_carriers` from the lengths of texts, before there are any lifts.
+
+    Args:
+        lengths: tokens of each carrier with its copies, shape (K,).
+        count: number of carriers to choose, at most K.
+
+    Returns:
+        Indices, ascending.
+    """
+    first = min(max(0, int(_TYPICAL * len(lengths)) - count // 2), len(lengths) - count)
+    return sorted(np.argsort(lengths, kind="stable")[first : first + count].tolist())
 
 
 def _correlations(found: Vector, wanted: Vector) -> Vector:
