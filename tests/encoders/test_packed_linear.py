@@ -365,10 +365,3 @@ def test_batches_have_multiples_of_tokens_where_their_budget_allows_it(length):
     if length <= 4096 // TOKEN_MULTIPLE:
         assert full % TOKEN_MULTIPLE == 0
     assert sorted(np.concatenate(batches).tolist()) == list(range(9000))
-
-
-def test_the_log_says_how_many_layers_are_packed(caplog):
-    model = torch.nn.Sequential(layer(), torch.nn.ReLU(), torch.nn.Linear(40, 8))
-    with caplog.at_level("INFO", logger="stickytoken"):
-        PackedLinears(model)
-    assert caplog.messages == ["2 linear layers have packed weights"]

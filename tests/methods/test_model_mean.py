@@ -5,8 +5,9 @@ import pytest
 import torch
 
 import tiny_architectures as architectures
+from stickytoken.cache import cache_folder
 from stickytoken.encoders import load_encoder, mean_similarity
-from stickytoken.methods._model_mean import cache_folder, model_mean
+from stickytoken.methods._model_mean import model_mean
 
 SAMPLE = 40
 

@@ -10,7 +10,7 @@ import torch
 
 from stickytoken.encoders.cpu.gated_block import PackedBlocks
 from stickytoken.encoders.cpu.low_precision import BFloat16Linears, Int8Linears
-from stickytoken.encoders.cpu.packed_linear import SWITCH, packed_layers_wanted
+from stickytoken.encoders.cpu.packed_linear import SWITCH
 from stickytoken.errors import InputError
 from stickytoken.precision import Precision
 
@@ -59,7 +59,7 @@ def arithmetic(
     model: torch.nn.Module,
     precision: Precision | None,
     calibrate: Callable[[], object],
-    packed_layers: bool | None = None,
+    packed: bool,
 ) -> Arithmetic:
     """Choose the fastest way to compute in a precision; None is the weights' own.
 
@@ -67,15 +67,13 @@ def arithmetic(
         model: the model, on its device.
         precision: a precision that `require_precision` accepts.
         calibrate: runs the model on the calibration inputs.
-        packed_layers: pack linear layers on a CPU; None leaves it to the environment variable
-            STICKYTOKEN_PACKED_LAYERS.
+        packed: pack linear layers on a CPU.
 
     Raises:
         InputError: int8 without packed layers.
     """
     kind = next(model.parameters()).device.type
     if kind == "cpu":
-        packed = packed_layers_wanted(packed_layers)
         if precision is Precision.INT8 and not packed:
             raise InputError(
                 f"precision int8 needs packed layers, which are off: turn them on (is {SWITCH} set?), "

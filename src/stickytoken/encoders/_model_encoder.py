@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -15,6 +15,9 @@ from stickytoken.encoders._arithmetic import ROUNDING, Arithmetic, arithmetic, r
 from stickytoken.encoders._fingerprint import weights_fingerprint
 from stickytoken.encoders.checks import require_list, require_usable, shown
 from stickytoken.encoders.cpu.calibration import calibration_inputs, require_agreement
+from stickytoken.encoders.cpu.choice import packing_pays, trial_inputs
+from stickytoken.encoders.cpu.packed_linear import packed_layers_wanted
+from stickytoken.encoders.cpu.workers import worker_count
 from stickytoken.encoders.model_state import computing, exclusive, weight_mark
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer, vocabulary_size
@@ -38,7 +41,8 @@ class ModelEncoder(ABC):
         network: the module that computes, on its device.
         name: how messages call the model.
         precision: of matrix products; None is that of the weights.
-        packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS.
+        packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS or
+            a measurement.
         shared: arithmetic of another encoder of the same model, so that weights are packed once.
 
     Raises:
@@ -119,8 +123,8 @@ class ModelEncoder(ABC):
         """Compute the vectors of distinct contents, shape (n, d)."""
 
     @abstractmethod
-    def _calibrate(self) -> None:
-        """Run the calibration inputs through the model, every layer on every token."""
+    def _run(self, contents: Sequence[Content]) -> None:
+        """Run contents through the model, every layer on every token."""
 
     @abstractmethod
     def _centered(self, exact: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -210,7 +214,31 @@ class ModelEncoder(ABC):
 
     @cached_property
     def _arithmetic(self) -> Arithmetic:
-        return arithmetic(self._network, self._precision, self._calibrate, self._packed_layers)
+        wanted = packed_layers_wanted(self._packed_layers)
+        if wanted is None and self._precision is None:
+            return self._fastest()
+        return arithmetic(self._network, self._precision, self._calibrate, packed=wanted is not False)
+
+    def _fastest(self) -> Arithmetic:
+        """Pack linear layers if that is faster here."""
+        plain, packed = (
+            arithmetic(self._network, None, self._calibrate, packed=packing) for packing in (False, True)
+        )
+        contents = trial_inputs(self._network, self._calibration)
+        if not contents:
+            return packed
+
+        def trial(way: Arithmetic) -> None:
+            with self._computing(), way():
+                self._run(contents)
+
+        threads = worker_count(self._network)
+        pays = packing_pays(self._network, self.name, partial(trial, plain), partial(trial, packed), threads)
+        return packed if pays else plain
+
+    def _calibrate(self) -> None:
+        with self._computing():
+            self._run(self._calibration)
 
     @cached_property
     def _calibration(self) -> list[Content]:

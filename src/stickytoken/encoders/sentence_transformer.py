@@ -43,7 +43,8 @@ class SentenceTransformerEncoder(ModelEncoder):
         max_length: new longest input of the model; None leaves it unchanged.
         reuse: when to compute common beginnings once, if the model allows it; None is never.
         precision: precision of matrix products; None is that of the weights.
-        packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS.
+        packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS or
+            a measurement.
 
     Raises:
         ModelError: The model does not read text, or its tokenizer cannot be used.
@@ -190,9 +191,8 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _centered(self, exact: NDArray[np.float32]) -> NDArray[np.float32]:
         return np.zeros((1, exact.shape[1]), np.float32)
 
-    def _calibrate(self) -> None:
-        with self._computing():
-            self._runner.vectors(self._calibration)
+    def _run(self, contents: Sequence[Content]) -> None:
+        self._runner.vectors(contents)
 
     @cached_property
     def _reuse(self) -> PrefixReuse | None:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 from dataclasses import asdict
-from pathlib import Path
-from typing import BinaryIO
 
+from stickytoken.cache import keep, recalled
 from stickytoken.encoders.mean_similarity import MeanSimilarity, mean_similarity
 from stickytoken.encoders.protocol import Encoder, reads_ids
-from stickytoken.errors import RunError
 from stickytoken.hashing import digest
-from stickytoken.measurement.atomic import make_folder, write_atomically
 from stickytoken.measurement.progress import Progress, ProgressCallback
 
-_LOG = logging.getLogger("stickytoken")
 # Increased when the same model gives another value.
 _VERSION = 1
 
@@ -39,46 +32,25 @@ def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = 
     def told(done: int, total: int, computed: int) -> None:
         progress(Progress("mean similarity", done, total, computed, computed))
 
-    path = _file(encoder, most) if reads_ids(encoder) else None
-    if path is not None and (known := _read(path)) is not None:
+    key = _key(encoder, most) if reads_ids(encoder) else None
+    if key is not None and (known := _read(key)) is not None:
         entries = known.entries + known.left_out
         told(0, entries, 0)
         told(entries, entries, 0)
         return known
     found = mean_similarity(encoder, lambda done, total: told(done, total, done), most=most)
-    if path is not None:
-        _write(path, found)
+    if key is not None:
+        keep(key, found._asdict())
     return found
 
 
-def cache_folder() -> Path:
-    """Return $STICKYTOKEN_CACHE, or else stickytoken in the user's cache folder."""
-    if own := os.environ.get("STICKYTOKEN_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stickytoken"
-
-
-def _file(encoder: Encoder, most: int | None) -> Path:
+def _key(encoder: Encoder, most: int | None) -> str:
     key = digest({"version": _VERSION, "encoder": asdict(encoder.identity), "most": most})
-    return cache_folder() / f"mean-similarity-{key}.json"
+    return f"mean-similarity-{key}"
 
 
-def _read(path: Path) -> MeanSimilarity | None:
+def _read(key: str) -> MeanSimilarity | None:
     try:
-        known = MeanSimilarity(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):  # none, or damaged: computed again
+        return MeanSimilarity(**(recalled(key) or {}))
+    except TypeError:  # none, or of another version: computed again
         return None
-    return known
-
-
-def _write(path: Path, found: MeanSimilarity) -> None:
-    """Keep the value; a cache that cannot be written costs time, and is no error."""
-
-    def write(stream: BinaryIO) -> None:
-        stream.write(json.dumps(found._asdict()).encode())
-
-    try:
-        make_folder(path.parent)
-        write_atomically(path, write)
-    except RunError as error:
-        _LOG.info("u is not cached: %s", error)

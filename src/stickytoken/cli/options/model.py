@@ -55,8 +55,8 @@ class LoadingOptions(EndpointFlags):
         bool | None,
         computation_option(
             "--packed-layers/--no-packed-layers",
-            help="Pack the weights of linear layers on a CPU. Default: yes, unless "
-            "STICKYTOKEN_PACKED_LAYERS=0.",
+            help="Pack the weights of linear layers on a CPU. Default: if that is faster on this machine, as "
+            "measured once for each model.",
         ),
     ] = None
 

@@ -9,7 +9,6 @@ a model whose layers do not agree computes without packed layers.
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
 from abc import ABC, abstractmethod
@@ -24,8 +23,6 @@ from stickytoken.encoders.cpu._linear_places import LinearPlace, linear_places
 from stickytoken.encoders.model_state import evaluating, weight_mark
 from stickytoken.errors import StickyTokenWarning
 
-_LOG = logging.getLogger(__name__)
-
 SWITCH = "STICKYTOKEN_PACKED_LAYERS"
 _TRIAL_ROWS = 64
 _TOLERANCE = 1e-4
@@ -33,11 +30,12 @@ _TOLERANCE = 1e-4
 Forward: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
-def packed_layers_wanted(asked: bool | None) -> bool:
-    """Decide whether to pack layers; if not told, read the variable STICKYTOKEN_PACKED_LAYERS."""
-    if asked is not None:
+def packed_layers_wanted(asked: bool | None) -> bool | None:
+    """Decide whether to pack layers; None if neither the caller nor STICKYTOKEN_PACKED_LAYERS says so."""
+    said = os.environ.get(SWITCH, "").strip().lower()
+    if asked is not None or not said:
         return asked
-    return os.environ.get(SWITCH, "1").strip().lower() not in ("0", "false", "no", "off")
+    return said not in ("0", "false", "no", "off")
 
 
 class ReplacedForwards(ABC):
@@ -201,7 +199,6 @@ class PackedLinears(ReplacedForwards):
                 stacklevel=2,
             )
             return {}
-        _LOG.info("%d linear layers have packed weights", len(forwards))
         return forwards
 
 

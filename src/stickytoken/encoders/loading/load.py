@@ -119,7 +119,8 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
             own limit, which a loaded model always keeps.
         token_budget: tokens per batch; None chooses by device.
         packed_layers: compute float32 linear layers on a CPU through oneDNN, with weights packed once; None
-            does so unless the environment variable STICKYTOKEN_PACKED_LAYERS is 0.
+            leaves it to the variable STICKYTOKEN_PACKED_LAYERS (0 or 1), or else to a measurement of half a
+            second, whose result is kept in the cache folder.
         tokenizer: of a model behind an endpoint or a function, which do not bring their own: an object, a
             folder, a hub name, ``tiktoken:NAME`` or a ``.tiktoken`` file.
         candidates: in place of a tokenizer that is secret: the strings to examine, or a file of them.

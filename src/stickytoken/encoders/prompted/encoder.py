@@ -46,7 +46,8 @@ class CausalPromptEncoder(ModelEncoder):
         reuse: when to compute common beginnings once; None is never.
         normalize: scale vectors to length 1.
         precision: precision of matrix products; None is that of the weights.
-        packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS.
+        packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS or
+            a measurement.
         shared: arithmetic of another encoder of the same model, to pack the weights only once.
         tokenizers: copies of the tokenizer that another encoder of the same model made.
 
@@ -290,10 +291,9 @@ class CausalPromptEncoder(ModelEncoder):
         # Vectors of one prompt share a direction, which does not help to tell them apart.
         return exact.mean(axis=0, keepdims=True) if len(exact) else exact
 
-    def _calibrate(self) -> None:
+    def _run(self, contents: Sequence[Content]) -> None:
         # Every token passes through every layer, and nothing computed in another precision is reused.
-        with self._computing():
-            self._new_runner(calibrating=True).vectors(self._calibration, [self._prompted.number])
+        self._new_runner(calibrating=True).vectors(contents, [self._prompted.number])
 
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
         """Refuse a text that the model cannot read in full.

@@ -1,0 +1,41 @@
+"""Small facts that are computed once and then read from the user's cache folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_LOG = logging.getLogger("stickytoken")
+
+
+def cache_folder() -> Path:
+    """Return $STICKYTOKEN_CACHE, or else stickytoken in the user's cache folder."""
+    if own := os.environ.get("STICKYTOKEN_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stickytoken"
+
+
+def recalled(name: str) -> dict[str, Any] | None:
+    """Return what was kept under a name; None if that is nothing, or damaged."""
+    try:
+        found = json.loads((cache_folder() / f"{name}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def keep(name: str, values: Mapping[str, Any]) -> None:
+    """Keep values under a name; a cache that cannot be written costs time, and is no error."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as stream:
+            json.dump(values, stream)
+        Path(stream.name).replace(folder / f"{name}.json")
+    except OSError as error:
+        _LOG.info("%s is not cached: %s", name, error)
