@@ -3,13 +3,15 @@
 python benchmarks/repair_rows.py PLANTED ORIGINAL --count 10    # one minute of CPU for MiniLM
 python benchmarks/repair_rows.py PLANTED ORIGINAL --strategies relatives,pieces
 python benchmarks/repair_rows.py ORIGINAL ORIGINAL --tokens about,its
+python benchmarks/repair_rows.py ORIGINAL ORIGINAL --sample 150 --strategies relatives,pieces
 
 PLANTED is a model folder with a planted.json (a list of {"token_id": ...}); ORIGINAL is the model before. The
 repair sees the planted model alone. A row is judged in the original model, in place of the true row: the lift
 of 8 copies behind carriers, in standard deviations of the similarities; and the Spearman correlation between
 similarities to a panel of texts of a text with the word, and of the same text with the true row. Two rows of
-the table are no repair: the planted row, and the word left out. With --tokens, words of ORIGINAL are
-repaired, and the true rows are those that they have: the table shows what a repair takes from a natural word.
+the table are no repair: the planted row, and the word left out. "unreachable" is no row: the pieces of the
+word stand in its place. With --tokens or --sample, words of ORIGINAL are repaired, and the true rows are those
+that they have: the table shows what a repair takes from a natural word.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.methods.panel import unit_vectors
 from stickytoken.repairs.rows import RowContext, new_rows
+from stickytoken.repairs.rows._pieces import pieces_of
 from stickytoken.repairs.strategies import ROWS, Strategy
 
 CARRIERS, CONTEXTS, PANEL, COPIES, LONGEST = 10, 8, 300, 8, 24
@@ -43,6 +46,7 @@ def main() -> None:
     parser.add_argument("planted", type=Path)
     parser.add_argument("original")
     parser.add_argument("--tokens", help="words, separated by commas; PLANTED is then ORIGINAL")
+    parser.add_argument("--sample", type=int, help="repair so many random words of ORIGINAL")
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--strategies", default=",".join(ROWS))
     parser.add_argument("--seed", type=int, default=7)
@@ -50,6 +54,8 @@ def main() -> None:
     given = parser.parse_args()
     planted = opened(str(given.planted))
     ids = given.tokens and planted.tokenizer.convert_tokens_to_ids(given.tokens.split(","))
+    if given.sample:
+        ids = some_words(planted.tokenizer, given.sample, given.seed)
     if not ids:
         entries = json.loads((given.planted / "planted.json").read_text("utf-8"))
         every = [entry["token_id"] for entry in entries]
@@ -69,6 +75,14 @@ def main() -> None:
     if given.out:
         settings = {"planted": given.planted.name, "tokens": len(ids), "seed": given.seed}
         given.out.write_text(json.dumps({**settings, "results": results}, indent=1) + "\n", encoding="utf-8")
+
+
+def some_words(tokenizer: Any, count: int, seed: int) -> list[int]:
+    """Draw whole words that fall into pieces."""
+    vocabulary = tokenizer.get_vocab()
+    words = sorted(k for word, k in vocabulary.items() if word.isascii() and word.isalpha() and len(word) > 2)
+    drawn: list[int] = np.random.default_rng(seed).permutation(words)[:count].tolist()
+    return [token_id for token_id, own in pieces_of(tokenizer.backend_tokenizer, drawn).items() if own]
 
 
 def opened(name: str) -> SentenceTransformer:
@@ -97,23 +111,28 @@ def judged(model: SentenceTransformer, ids: list[int], rows: dict[str, Any], see
     before = similarities(encoder, carriers, panel)
     low, spread = before < before.mean(), float(before.std())
 
-    def read() -> tuple[NDArray[Any], NDArray[Any]]:
-        many = [(*content, *[token_id] * COPIES) for token_id in ids for content in carriers]
+    def read(entries: list[tuple[int, ...]]) -> tuple[NDArray[Any], NDArray[Any]]:
+        many = [(*content, *entry * COPIES) for entry in entries for content in carriers]
         risen = similarities(encoder, many, panel).reshape(len(ids), *before.shape) - before
         lifts = (risen * low).sum(axis=(1, 2)) / low.sum() / spread
         placed = zip(contexts, gaps, strict=True)
-        words = [(*content[:gap], token_id, *content[gap:]) for content, gap in placed for token_id in ids]
-        words += [(token_id,) for token_id in ids]
+        words = [(*content[:gap], *entry, *content[gap:]) for content, gap in placed for entry in entries]
+        words += entries
         return lifts, similarities(encoder, words, panel).reshape(len(contexts) + 1, len(ids), -1)
 
-    true_lifts, true = read()
+    own = [(token_id,) for token_id in ids]
+    true_lifts, true = read(own)
     plain = np.repeat(similarities(encoder, contexts, panel)[:, None], len(ids), axis=1)
     results = {"word left out": {"agreement": medians(plain, true[:-1])}}
+    pieces = pieces_of(model.tokenizer.backend_tokenizer, ids)
     kept = table[ids].clone()
-    for name, own in rows.items():
-        table[ids] = torch.from_numpy(np.stack([own[token_id] for token_id in ids]))
-        lifts, found = read()
-        table[ids] = kept
+    for name in (*rows, Strategy.UNREACHABLE.value):
+        if name in rows:
+            table[ids] = torch.from_numpy(np.stack([rows[name][token_id] for token_id in ids]))
+            lifts, found = read(own)
+            table[ids] = kept
+        else:
+            lifts, found = read([pieces[token_id] or (token_id,) for token_id in ids])
         off = lifts - true_lifts
         results[name] = {
             "lift": float(np.median(lifts)),

@@ -9,6 +9,7 @@ import pytest
 import planted
 import repaired
 from stickytoken.encoders import load_encoder
+from stickytoken.errors import RunError
 from stickytoken.repairs._documents import write_documents
 from stickytoken.repairs._workshop import workshop
 from stickytoken.repairs.model_folder import ModelEdit
@@ -34,6 +35,18 @@ def write_many(source, place):
 
 def content_of(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_errors_name_the_folder_that_was_passed(pristine, tmp_path):
+    encoder, out = load_encoder(pristine), tmp_path / "out"
+    with workshop(out, pristine, encoder) as bench:
+        with pytest.raises(RunError, match=f"^{out} is being written") as error:
+            workshop(out, pristine, encoder).__enter__()
+        assert "repairing" not in str(error.value)
+        folder = bench.build(EDIT)
+    with pytest.raises(RunError, match=f"write {out}/REPAIR.md"), workshop(out, pristine, encoder):
+        raise RunError(f"no space left to write {folder}/REPAIR.md")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

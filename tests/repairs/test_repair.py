@@ -66,15 +66,25 @@ def test_the_repaired_tokens_are_verified_not_to_be_sticky(mended):
     rows = {row["token"]: row for row in mended.tokens.to_dicts()}
     assert set(rows) == set(NAMES)
     for row in rows.values():
-        assert row["strategy"] == "unreachable"
+        assert row["strategy"] == "relatives"
         assert row["deviations_before"] > 2
         assert row["deviations_after"] < 1
         assert row["verdict_after"] == "benign"
         assert row["reason"]
     checks = [check.name for check in mended.record.verification.checks]
-    assert checks == (
-        "repaired tokens,neighbours,other texts,unreachable,fresh process,tokenizers,scores".split(",")
-    )
+    assert checks == "repaired tokens,neighbours,other texts,fresh process,tokenizers,scores".split(",")
+
+
+@pytest.mark.slow
+def test_no_text_produces_an_entry_that_is_verified_to_be_unreachable(run, task, tmp_path):
+    options = {"sentences": repaired.unused_corpus(), "task": task}
+    found = repair(run, out=tmp_path / "out", strategy="unreachable", **options)
+    assert found.verified is True, found.record.verification
+    assert "unreachable" in [check.name for check in found.record.verification.checks]
+    original = SentenceTransformer(str(run.path.parent / "model"), device="cpu")
+    (token_id,) = ids_of(original, repaired.WORD)
+    assert token_id not in ids_of(found.model, f"{repaired.WORD} a {repaired.WORD}{repaired.WORD}")
+    assert len(ids_of(found.model, repaired.WORD)) > 1
 
 
 @pytest.mark.slow
@@ -88,9 +98,6 @@ def test_the_folder_is_a_plain_model_whose_other_vectors_are_the_same_to_the_bit
     original = SentenceTransformer(str(run.path.parent / "model"), device="cpu")
     texts = [text for text in profiled.sentences(60, seed=9) if not set(NAMES) & set(text[:-1].split())]
     assert np.array_equal(original.encode(texts), mended.model.encode(texts))
-    (token_id,) = ids_of(original, repaired.WORD)
-    assert token_id not in ids_of(mended.model, f"{repaired.WORD} a {repaired.WORD}{repaired.WORD}")
-    assert len(ids_of(mended.model, repaired.WORD)) > 1
     assert "stickytoken" not in (mended.path / "modules.json").read_text("utf-8")
 
 

@@ -81,6 +81,16 @@ def test_a_repair_is_a_table_with_lifts_before_and_after():
     assert unseen["deviations_after"] is None
 
 
+def test_pieces_are_shown_where_a_token_has_them_and_zero_has_no_sign():
+    record = repaired.repair_record("river")
+    (token,) = record.tokens
+    assert "| read as |" in repair_document(record)
+    after = token.after.model_copy(update={"deviations": -0.001})
+    plain = record.model_copy(update={"tokens": [token.model_copy(update={"pieces": [], "after": after})]})
+    assert "read as" not in repair_document(plain)
+    assert "| 0.00 SD |" in repair_document(plain)
+
+
 # The direction that is taken out.
 
 

@@ -19,8 +19,8 @@ def facts(token_id=7, *, special=False, templated=False, unsplittable=None):
     return TokenFacts(token_id, "river", " river", special, templated, unsplittable)
 
 
-def planned(asked, **about):
-    (found,) = plan_tokens(asked, [facts(**about)])
+def planned(asked, *, rows_writable=True, **about):
+    (found,) = plan_tokens(asked, [facts(**about)], rows_writable)
     return found
 
 
@@ -30,8 +30,20 @@ def test_auto_makes_special_tokens_plain_text():
     assert "plain text" in found.reason
 
 
-def test_auto_lets_text_fall_into_pieces_where_it_can():
-    assert planned(Strategy.AUTO).candidates == (Strategy.UNREACHABLE,)
+def test_auto_makes_a_row_from_relatives_and_otherwise_lets_text_fall_into_pieces():
+    found = planned(Strategy.AUTO)
+    assert found.candidates == (Strategy.RELATIVES, Strategy.UNREACHABLE)
+    assert "similar spelling" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("about", "reason"),
+    [({"rows_writable": False}, "these weights"), ({"templated": True}, "every vector")],
+)
+def test_auto_lets_text_fall_into_pieces_where_no_row_can_be_changed(about, reason):
+    found = planned(Strategy.AUTO, **about)
+    assert found.candidates == (Strategy.UNREACHABLE,)
+    assert reason in found.reason
 
 
 def test_auto_tries_rows_where_text_cannot_fall_into_pieces():
@@ -62,12 +74,15 @@ def test_a_strategy_that_does_not_suit_a_token_is_refused_with_the_reason(asked,
 
 @pytest.mark.parametrize("asked", list(Strategy))
 @pytest.mark.parametrize(
-    ("special", "templated", "unsplittable"),
-    list(itertools.product((False, True), (False, True), (None, "why"))),
+    ("special", "templated", "unsplittable", "rows_writable"),
+    list(itertools.product((False, True), (False, True), (None, "why"), (False, True))),
 )
-def test_every_token_has_a_strategy_with_a_reason_or_an_error(asked, special, templated, unsplittable):
+def test_every_token_has_a_strategy_with_a_reason_or_an_error(
+    asked, special, templated, unsplittable, rows_writable
+):
+    about = {"special": special, "templated": templated, "unsplittable": unsplittable}
     try:
-        found = planned(asked, special=special, templated=templated, unsplittable=unsplittable)
+        found = planned(asked, rows_writable=rows_writable, **about)
     except RepairError:
         return
     assert found.candidates
@@ -124,6 +139,15 @@ def test_the_first_strategy_whose_row_is_ordinary_is_taken():
 def test_without_an_ordinary_row_the_one_that_lifts_least_is_taken():
     found, _ = chosen({(1, ORDER[0]): 0.6, (1, ORDER[1]): 0.8}, row_plan(1, *ORDER))
     assert found[1].strategy is ORDER[0]
+
+
+def test_an_entry_without_an_ordinary_row_becomes_unreachable_if_it_can():
+    plans = [row_plan(token_id, ORDER[0], Strategy.UNREACHABLE) for token_id in (1, 2, 3)]
+    lifts = {(1, ORDER[0]): 0.1, (2, ORDER[0]): 0.6}
+    found, _ = chosen(lifts, *plans, refused={(ORDER[0], 3)})
+    assert [found[k].strategy for k in (1, 2, 3)] == [ORDER[0], Strategy.UNREACHABLE, Strategy.UNREACHABLE]
+    assert found[2].row is None
+    assert (found[2].tried, found[3].tried) == (((ORDER[0], 0.6),), ())
 
 
 def test_a_strategy_that_was_asked_for_is_taken_without_a_trial():

@@ -73,13 +73,13 @@ def repair_document(record: RepairRecord) -> str:
         f"# Repair of {markdown(record.model)}",
         f"**{_headline(record)}**",
         _what_changed(record),
+        "## What to encode again",
+        _what_to_encode(record),
         *_checks(record),
         "## The tokens",
         _tokens(record),
         *_curves(record),
         *_scores(record),
-        "## What to encode again",
-        _what_to_encode(record),
     ]
     if record.notes:
         parts += ["## Notes", "\n".join(f"- {markdown(note)}" for note in record.notes)]
@@ -119,38 +119,32 @@ def _checks(record: RepairRecord) -> list[str]:
     if record.verification is None:
         return []
     rows = [
-        f"| {check.name} | {'passed' if check.passed else '**FAILED**'} | {markdown(check.finding)} |"
+        [check.name, "passed" if check.passed else "**FAILED**", markdown(check.finding)]
         for check in record.verification.checks
     ]
     found = record.verification
     return [
         "## Checks",
-        "\n".join(["| check | | finding |", "| --- | --- | --- |", *rows]),
+        _table([["check", "", "finding"], *rows]),
         f"Measured on {found.carriers} texts with copies in them against {found.anchors} others, from "
         f"{markdown(found.source)} and the bundled kinds of text. The detection used none of them.",
     ]
 
 
 def _tokens(record: RepairRecord) -> str:
-    columns = (
-        *("token", "strategy", "why", "lift before", "lift after"),
-        *("meaning lost before", "meaning lost after", "read as"),
-    )
-    rows = [
-        (
-            markdown(token.token),
-            token.strategy,
-            markdown(token.reason),
-            _deviations(token.before),
-            _deviations(token.after),
-            _contraction(token.before),
-            _contraction(token.after),
-            " ".join(map(markdown, token.pieces)) or "the same token",
-        )
-        for token in record.tokens
-    ]
-    lines = [columns, ("---",) * len(columns), *rows]
-    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    columns = {
+        "token": [markdown(token.token) for token in record.tokens],
+        "strategy": [token.strategy for token in record.tokens],
+        "why": [markdown(token.reason) for token in record.tokens],
+        "lift before": [_deviations(token.before) for token in record.tokens],
+        "lift after": [_deviations(token.after) for token in record.tokens],
+        "meaning lost before": [_contraction(token.before) for token in record.tokens],
+        "meaning lost after": [_contraction(token.after) for token in record.tokens],
+    }
+    if any(token.pieces for token in record.tokens):
+        pieces = (" ".join(map(markdown, token.pieces)) for token in record.tokens)
+        columns["read as"] = [each or "the same token" for each in pieces]
+    table = _table([list(columns), *map(list, zip(*columns.values(), strict=True))])
     if record.verification is None:
         return table
     ordinary = _number(record.verification.ordinary_contraction)
@@ -170,7 +164,7 @@ def _contraction(measured: MeasuredRecord | None) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.2f}".replace("-", _MINUS)
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", _MINUS)  # adding 0.0 turns -0.0 into 0.0
 
 
 def _curves(record: RepairRecord) -> list[str]:
@@ -182,31 +176,32 @@ def _curves(record: RepairRecord) -> list[str]:
         [name, *(f"{value:.3f}".replace("-", _MINUS) for value in line)]
         for name, line in curves.lines.items()
     ]
-    lines = [head, ["---"] * len(head), *rows]
     return [
         "## Before and after",
         f"![Similarity by number of copies]({PICTURE_FILE})",
         "Mean similarity of unrelated texts as copies of a repaired token are added to one of them:",
-        "\n".join("| " + " | ".join(line) + " |" for line in lines),
+        _table([head, *rows]),
     ]
 
 
 def _scores(record: RepairRecord) -> list[str]:
     if record.verification is None or not record.verification.scores:
         return []
-    lines = [
-        ("task", "metric", "before", "after", "change"),
-        ("---",) * 5,
-        *(
-            (
-                markdown(each.task),
-                each.metric,
-                *(_number(100 * value) for value in (each.before, each.after, each.after - each.before)),
-            )
-            for each in record.verification.scores
-        ),
+    rows = [
+        [
+            markdown(each.task),
+            each.metric,
+            *(_number(100 * value) for value in (each.before, each.after, each.after - each.before)),
+        ]
+        for each in record.verification.scores
     ]
-    return ["## Scores", "\n".join("| " + " | ".join(line) + " |" for line in lines)]
+    return ["## Scores", _table([["task", "metric", "before", "after", "change"], *rows])]
+
+
+def _table(lines: list[list[str]]) -> str:
+    """Write a Markdown table; the first line is its head."""
+    head, *rows = lines
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *rows))
 
 
 def _what_to_encode(record: RepairRecord) -> str:

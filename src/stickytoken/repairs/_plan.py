@@ -10,6 +10,7 @@ from stickytoken.repairs.strategies import ROWS, Strategy
 
 _ALL_TEXTS = "the model itself puts it into every text, so a new row would change every vector"
 _REASONS = {
+    Strategy.RELATIVES: "a new row from entries with similar spelling",
     Strategy.UNREACHABLE: "text falls into its pieces, and nothing else changes",
     Strategy.PLAIN_SPECIALS: "a special token: as text it becomes plain text, and the model's own stays",
     Strategy.COLLAPSE: "asked for: runs of any word are cut to two",
@@ -53,27 +54,38 @@ class TokenPlan:
     reason: str
 
 
-def plan_tokens(asked: Strategy, tokens: Sequence[TokenFacts]) -> list[TokenPlan]:
+def plan_tokens(asked: Strategy, tokens: Sequence[TokenFacts], rows_writable: bool) -> list[TokenPlan]:
     """Choose what to do about every token.
+
+    A row from entries with similar spelling comes before pieces: it stays closer to the true rows of planted
+    words in lift and meaning, and changes a clean score less (docs/benchmarks.md, Repairs).
 
     Args:
         asked: the strategy that the user asked for.
         tokens: the tokens.
+        rows_writable: whether new rows can be written into the weights; ``auto`` depends on it.
 
     Raises:
         RepairError: the strategy does not suit a token.
     """
-    return [_automatic(token) if asked is Strategy.AUTO else _asked(token, asked) for token in tokens]
+    if asked is Strategy.AUTO:
+        return [_automatic(token, rows_writable) for token in tokens]
+    return [_asked(token, asked) for token in tokens]
 
 
-def _automatic(token: TokenFacts) -> TokenPlan:
+def _automatic(token: TokenFacts, rows_writable: bool) -> TokenPlan:
     if token.special:
         return TokenPlan(token, (Strategy.PLAIN_SPECIALS,), _REASONS[Strategy.PLAIN_SPECIALS])
-    if token.unsplittable is None:
-        return TokenPlan(token, (Strategy.UNREACHABLE,), _REASONS[Strategy.UNREACHABLE])
+    if token.unsplittable is not None:
+        if token.templated:
+            raise _unsuited(token, f"{token.unsplittable}; {_ALL_TEXTS}")
+        return TokenPlan(token, ROWS, f"a new row, because {token.unsplittable}")
     if token.templated:
-        raise _unsuited(token, f"{token.unsplittable}; {_ALL_TEXTS}")
-    return TokenPlan(token, ROWS, f"a new row, because {token.unsplittable}")
+        return TokenPlan(token, (Strategy.UNREACHABLE,), f"text falls into its pieces; {_ALL_TEXTS}")
+    if not rows_writable:
+        reason = "text falls into its pieces; no row can be written into these weights"
+        return TokenPlan(token, (Strategy.UNREACHABLE,), reason)
+    return TokenPlan(token, (Strategy.RELATIVES, Strategy.UNREACHABLE), _REASONS[Strategy.RELATIVES])
 
 
 def _asked(token: TokenFacts, asked: Strategy) -> TokenPlan:

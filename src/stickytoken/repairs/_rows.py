@@ -21,17 +21,17 @@ _ORDINARY = 0.25
 
 @dataclass(frozen=True)
 class RowChoice:
-    """The row that was chosen for a token.
+    """What was chosen for a token.
 
     Attributes:
-        strategy: how it was made.
-        row: the row, shape (D,).
+        strategy: how its row was made, or `Strategy.UNREACHABLE`.
+        row: the row, shape (D,); None if the entry becomes unreachable instead.
         tried: every strategy that was tried, with the lift beyond an ordinary token's that it leaves, in
             standard deviations.
     """
 
     strategy: Strategy
-    row: Row
+    row: Row | None
     tried: tuple[tuple[Strategy, float], ...] = ()
 
 
@@ -49,8 +49,9 @@ def choose_rows(
             takes the first strategy of each token.
 
     Returns:
-        By token id: the first row in the order of the strategies that lifts no more than an ordinary token,
-        or else the one that lifts least.
+        By token id: the first row in the order of the strategies that lifts no more than an ordinary token.
+        Without one, the entry becomes unreachable if its plan ends so; otherwise, the row that lifts least is
+        taken.
     """
     found: dict[int, list[tuple[float, Strategy, Row]]] = {plan.facts.token_id: [] for plan in plans}
     plans_by_id = {plan.facts.token_id: plan for plan in plans}
@@ -61,6 +62,9 @@ def choose_rows(
         ]
         for strategy in dict.fromkeys(plan.candidates[turn] for plan in waiting):
             own = [plan for plan in waiting if plan.candidates[turn] is strategy]
+            if strategy is Strategy.UNREACHABLE:
+                chosen |= {token_id: _unreachable(found[token_id]) for token_id in _ids(own)}
+                continue
             rows = _possible(compute, strategy, own)
             if not rows:
                 continue
@@ -84,7 +88,7 @@ def _possible(
     plans: Sequence[TokenPlan],
 ) -> dict[int, Row]:
     """Make the rows of the tokens that can have one by this strategy."""
-    ids = [plan.facts.token_id for plan in plans]
+    ids = _ids(plans)
     try:
         return dict(compute(strategy, ids))
     except RepairError:
@@ -97,7 +101,18 @@ def _possible(
     return found
 
 
+def _ids(plans: Sequence[TokenPlan]) -> list[int]:
+    return [plan.facts.token_id for plan in plans]
+
+
+def _unreachable(tried: Sequence[tuple[float, Strategy, Row]]) -> RowChoice:
+    return RowChoice(Strategy.UNREACHABLE, None, _measured(tried))
+
+
 def _choice(tried: Sequence[tuple[float, Strategy, Row]], place: int) -> RowChoice:
     _, strategy, row = tried[place]
-    measured = tuple((each, lift) for lift, each, _ in tried if np.isfinite(lift))
-    return RowChoice(strategy, row, measured)
+    return RowChoice(strategy, row, _measured(tried))
+
+
+def _measured(tried: Sequence[tuple[float, Strategy, Row]]) -> tuple[tuple[Strategy, float], ...]:
+    return tuple((each, lift) for lift, each, _ in tried if np.isfinite(lift))

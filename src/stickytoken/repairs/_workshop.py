@@ -12,7 +12,7 @@ from stickytoken.encoders.loading.load import loaded_like
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.encoders.loading.spec import EncoderSpec
 from stickytoken.encoders.protocol import IdEncoder
-from stickytoken.errors import RepairError
+from stickytoken.errors import RepairError, StickyTokenError
 from stickytoken.measurement.atomic import move_folder
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.repairs.model_folder import ModelEdit, write_model
@@ -65,9 +65,9 @@ class Workshop:
         self._original = original
 
     def build(self, edit: ModelEdit, name: str = _MODEL) -> Path:
-        """Write an edited copy; an earlier one of the same name is removed."""
+        """Write an edited copy; earlier ones are removed."""
+        _empty(self._place)
         target = self._place / name
-        shutil.rmtree(target, ignore_errors=True)
         write_model(self._source, target, edit)
         return target
 
@@ -89,6 +89,25 @@ class Workshop:
         move_folder(folder, out)
 
 
+def _empty(place: Path) -> None:
+    """Remove the copies in the hidden folder, but not its lock."""
+    for copy in place.iterdir():
+        if copy.is_dir():
+            shutil.rmtree(copy, ignore_errors=True)
+
+
+@contextmanager
+def _named(place: Path, out: Path) -> Iterator[None]:
+    """Let errors name the folder that the user passed instead of the hidden one."""
+    try:
+        yield
+    except StickyTokenError as error:
+        said = str(error).replace(str(place / _MODEL), str(out)).replace(str(place), str(out))
+        if said == str(error):
+            raise
+        raise type(error)(said) from error
+
+
 @contextmanager
 def workshop(out: Path, source: Path, original: SentenceTransformerEncoder) -> Iterator[Workshop]:
     """Lock the hidden folder beside ``out``, clear what a killed process left there, remove it at the end.
@@ -97,11 +116,8 @@ def workshop(out: Path, source: Path, original: SentenceTransformerEncoder) -> I
         RunError: another process is repairing into the same folder, or it cannot be written.
     """
     place = out.absolute().with_name(f".{out.name}.repairing")
-    files = ResultFolder(place)
-    with files.locked():
-        for leftover in place.iterdir():
-            if leftover.is_dir():
-                shutil.rmtree(leftover, ignore_errors=True)
+    with _named(place, out), ResultFolder(place).locked():
+        _empty(place)
         try:
             yield Workshop(place, source, original)
         finally:

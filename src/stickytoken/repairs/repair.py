@@ -46,6 +46,7 @@ from stickytoken.repairs._settings import RepairSettings
 from stickytoken.repairs._subject import RepairedToken, Subject
 from stickytoken.repairs._verification import Verification, Verified, verdicts_of
 from stickytoken.repairs._workshop import Workshop, repairable, workshop
+from stickytoken.repairs.model_folder import rows_writable
 from stickytoken.repairs.record import RepairedTokenRecord, RepairRecord, TriedRecord
 from stickytoken.repairs.result import Repair, edit_of, finished_repair, keep_copy, require_place
 from stickytoken.repairs.rows import RowContext, new_rows
@@ -56,7 +57,7 @@ from stickytoken.vocabulary.categories import Vocabulary, categorize
 if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
-_VERSION = 1
+_VERSION = 2
 _CLEANER = "its tokens can be removed from documents with stickytoken clean"
 # Ordinary tokens that new rows are compared with before one is chosen.
 _ORDINARY = 64
@@ -83,9 +84,10 @@ def repair(
         run: a finished run, or its folder.
         tokens: ids or texts of tokens to repair, or a file of them; None takes all sticky ones of the run.
         out: folder of the repaired model, a SentenceTransformer that loads without this package.
-        strategy: what to do about the tokens, a `Strategy`: ``auto`` makes special tokens plain text, lets
-            text fall into pieces where it can, and otherwise replaces rows; or ``unreachable``,
-            ``plain-specials``, ``pieces``, ``distil``, ``keep-meaning``, ``collapse`` or ``centre``.
+        strategy: what to do about the tokens, a `Strategy`: ``auto`` makes special tokens plain text, and
+            gives other tokens a new row, or makes them unreachable if no row is ordinary; or
+            ``unreachable``, ``plain-specials``, ``relatives``, ``pieces``, ``distil``, ``keep-meaning``,
+            ``collapse`` or ``centre``.
         encoder: the run's model, loaded by name or from a folder; None loads the one that the run names.
         sentences: corpus to verify on; None takes that of the run, without the texts that it used.
         task: task to score before and after: a task file, a BEIR folder or the name of an MTEB task; None
@@ -153,12 +155,13 @@ class _Job:
         """Build, verify and document the model, then put it in its place."""
         began, started = time.perf_counter(), now()
         facts = token_facts(self.encoder, self.source, self.vocabulary, self.ids)
-        plans = plan_tokens(self.settings.strategy, facts)
+        asked = self.settings.strategy
+        plans = plan_tokens(asked, facts, asked is Strategy.AUTO and rows_writable(self.source))
         rows = self._rows(plans, bench)
         tokens = tuple(_decided(plan, rows.get(plan.facts.token_id)) for plan in plans)
         edit = edit_of(
             {token.token_id: token.strategy for token in tokens},
-            {token_id: choice.row for token_id, choice in rows.items()},
+            {token_id: choice.row for token_id, choice in rows.items() if choice.row is not None},
             mean_direction(self.encoder, self.corpus) if self.settings.strategy is Strategy.CENTRE else None,
         )
         folder = bench.build(edit)
@@ -188,7 +191,13 @@ class _Job:
         own = [plan for plan in plans if plan.candidates[0] in ROWS]
         if not own:
             return {}
-        context = RowContext(self.encoder.model, used_texts(self.run), self.settings.seed, self.progress)
+        context = RowContext(
+            self.encoder.model,
+            used_texts(self.run),
+            self.settings.seed,
+            self.progress,
+            self._flagged.union(self.ids),
+        )
 
         def compute(strategy: Strategy, ids: list[int]) -> Mapping[int, NDArray[np.float32]]:
             return new_rows(strategy, ids, context)
@@ -276,10 +285,11 @@ def _decided(plan: TokenPlan, choice: RowChoice | None) -> RepairedToken:
     tried = () if choice is None else choice.tried
     if choice is not None:
         strategy = choice.strategy
-        if tried:
-            lifts = [(each, f"{lift:.2f}".replace("-", "\N{MINUS SIGN}")) for each, lift in tried]
-            reason += "; lift beyond an ordinary token's: "
-            reason += ", ".join(f"{each} {lift} SD" for each, lift in lifts)
+        if strategy is Strategy.UNREACHABLE:
+            reason = "text falls into its pieces, because no new row is ordinary"
+        rejected = [f"{each} {lift:.2f} SD" for each, lift in tried if each is not strategy]
+        if rejected:
+            reason += f"; rejected, with the lift that they leave: {', '.join(rejected)}"
     return RepairedToken(facts.token_id, facts.token, facts.text, strategy, reason, tried)
 
 

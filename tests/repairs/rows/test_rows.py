@@ -164,6 +164,18 @@ def test_relatives_count_where_spelling_tells_the_row():
         assert lengths.min() <= (torch.from_numpy(row) - mean).norm() <= lengths.median() * 1.2
 
 
+@pytest.mark.parametrize("strategy", [Strategy.RELATIVES, Strategy.PIECES])
+def test_entries_that_may_be_sticky_are_neither_relatives_nor_pieces(strategy):
+    model = static_model(["stonewer", "stonewed", "stonewing", "stone", "##wer"])
+    asked, *others = (model.tokenizer.token_to_id(name) for name in ("stonewer", "stonewed", "stone"))
+    table = model[0].embedding.weight.detach()
+    found = []
+    for size in (1.0, 7.0):
+        table[others] = size
+        found.append(new_rows(strategy, [asked], context(model, avoided=others))[asked])
+    np.testing.assert_array_equal(*found)
+
+
 def static_model(words):
     """Word vectors: the words share a vector with those of the same first six letters."""
     tokenizer = tiny.wordpiece_tokenizer(words=words).backend_tokenizer

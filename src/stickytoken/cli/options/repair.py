@@ -34,8 +34,8 @@ class RepairOptions:
     strategy: Annotated[
         RepairStrategy,
         method_option(
-            help="auto: special tokens become plain text, other text is split into pieces if possible, and "
-            "otherwise rows are replaced. Any other strategy applies to all tokens."
+            help="auto: special tokens become plain text, and other tokens get a new row or, if no row is "
+            "ordinary, are split into pieces. Any other strategy applies to all tokens."
         ),
     ] = RepairStrategy.AUTO
     sentences: Annotated[

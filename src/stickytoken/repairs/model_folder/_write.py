@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
@@ -80,6 +81,15 @@ def write_model(source: Path, target: Path, edit: ModelEdit) -> None:
         raise RepairError(f"{target} cannot be written: {_reason(error)}") from error
 
 
+def rows_writable(folder: Path) -> bool:
+    """Check whether new rows can be written into the stored weights of a model."""
+    try:
+        require_rows_fit({}, embedding_places(folder))
+    except RepairError:
+        return False
+    return True
+
+
 def _copy(source: Path, target: Path, *, keep_other_weights: bool) -> None:
     """Copy all files with their permissions; links, as in the hub's cache, become files."""
 
@@ -111,9 +121,11 @@ def _is_stale(path: Path) -> bool:
 
 
 def _reason(error: OSError) -> str:
+    said, number = error.strerror or str(error), error.errno
     if isinstance(error, shutil.Error):  # of each file, its source, its target and what was wrong
-        first = str(error.args[0][0][-1])  # such as "[Errno 28] No space left on device: 'a' -> 'b'"
-        return first.partition("] ")[2].partition(": ")[0] or first
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        said = str(error.args[0][0][-1])  # such as "[Errno 28] No space left on device: 'a' -> 'b'"
+        found = re.match(r"\[Errno (\d+)\] (.+?)(: |$)", said)
+        number, said = (int(found[1]), found[2]) if found else (None, said)
+    if number in (errno.ENOSPC, errno.EDQUOT):
         return "no space is left; free some and run the same command again"
-    return error.strerror or str(error)
+    return said

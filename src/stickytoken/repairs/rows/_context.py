@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,9 +21,11 @@ class RowContext:
         texts: texts that tokens are put into; the shorter ones are used.
         seed: seed of every choice among texts, places and entries.
         progress: told of every step.
+        avoided: entries that serve no other as a piece or a relative, because they may be sticky.
     """
 
     model: SentenceTransformer
     texts: Sequence[str]
     seed: int = 42
     progress: ProgressCallback = ignore_progress
+    avoided: Collection[int] = ()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,11 +26,13 @@ class EmbeddingTable:
         rows: the embedding matrix in single precision, shape (entries, D).
         backend: the pipeline of the tokenizer.
         pieces: pieces of the entries that are repaired, by id; empty where there are none.
+        avoided: entries that are neither pieces nor relatives of others.
     """
 
     rows: NDArray[np.float32]
     backend: Tokenizer
     pieces: dict[int, tuple[int, ...]]
+    avoided: frozenset[int]
 
     def shown(self, token_id: int) -> str:
         """Name an entry in a message."""
@@ -38,7 +40,7 @@ class EmbeddingTable:
 
     def of(self, ids: Sequence[int]) -> EmbeddingTable:
         """Return the same table for some of the entries."""
-        return EmbeddingTable(self.rows, self.backend, {token_id: self.pieces[token_id] for token_id in ids})
+        return replace(self, pieces={token_id: self.pieces[token_id] for token_id in ids})
 
     def mean_of_pieces(self, pieces: Sequence[int]) -> NDArray[np.float32]:
         """Return the mean row of some entries, shape (D,)."""
@@ -59,8 +61,13 @@ class EmbeddingTable:
                 )
 
 
-def embedding_table(model: Any, ids: Sequence[int]) -> EmbeddingTable:
+def embedding_table(model: Any, ids: Sequence[int], avoided: Collection[int] = ()) -> EmbeddingTable:
     """Read the embedding matrix of a SentenceTransformer, and the pieces of entries.
+
+    Args:
+        model: the model.
+        ids: the entries.
+        avoided: other entries that are no pieces of these.
 
     Raises:
         RepairError: the matrix cannot be reached, the tokenizer is no fast one, or there is no such entry.
@@ -80,4 +87,6 @@ def embedding_table(model: Any, ids: Sequence[int]) -> EmbeddingTable:
     for token_id in ids:
         if not 0 <= token_id < len(rows) or backend.id_to_token(token_id) is None:
             raise RepairError(f"the model has no token id {token_id}: name an entry of its vocabulary")
-    return EmbeddingTable(rows, backend, pieces_of(backend, ids))
+    every = frozenset((*ids, *avoided))
+    table = EmbeddingTable(rows, backend, pieces_of(backend, sorted(every)), every)
+    return table.of(ids)

@@ -43,7 +43,7 @@ def new_rows(strategy: Strategy, ids: Sequence[int], context: RowContext) -> dic
     distinct = list(dict.fromkeys(ids))
     if not distinct:
         return {}
-    table = embedding_table(context.model, distinct)
+    table = embedding_table(context.model, distinct, context.avoided)
     _require_own(table, SentenceTransformerEncoder(context.model, "the model", packed_layers=False))
     if strategy is Strategy.PIECES:
         table.require_pieces()

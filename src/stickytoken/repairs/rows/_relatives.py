@@ -50,7 +50,7 @@ def related_rows(table: EmbeddingTable, seed: int) -> dict[int, NDArray[np.float
     """
     asked = list(table.pieces)
     spelled = _spelled(table, asked)
-    pool = np.array([token_id for token_id in spelled if token_id not in table.pieces])
+    pool = np.array([token_id for token_id in spelled if token_id not in table.avoided])
     if not len(pool):
         raise RepairError("no other entry of the vocabulary contains a letter: use pieces or keep-meaning")
     mean = table.rows[pool].mean(axis=0)
@@ -58,7 +58,10 @@ def related_rows(table: EmbeddingTable, seed: int) -> dict[int, NDArray[np.float
     drawn = np.random.default_rng([seed]).permutation(pool)[:_SAMPLE].tolist()
     sampled, wanted = (
         _guesses(table, spelled, pool, ids, pieces, mean)
-        for ids, pieces in ((drawn, pieces_of(table.backend, drawn)), (asked, table.pieces))
+        for ids, pieces in (
+            (drawn, pieces_of(table.backend, [*drawn, *table.avoided])),
+            (asked, table.pieces),
+        )
     )
     weights = _weights(sampled, table.rows[drawn] - mean)
     found = {}
