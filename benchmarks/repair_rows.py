@@ -10,8 +10,8 @@ repair sees the planted model alone. A row is judged in the original model, in p
 of 8 copies behind carriers, in standard deviations of the similarities; and the Spearman correlation between
 similarities to a panel of texts of a text with the word, and of the same text with the true row. Two rows of
 the table are no repair: the planted row, and the word left out. "unreachable" is no row: the pieces of the
-word stand in its place. With --tokens or --sample, words of ORIGINAL are repaired, and the true rows are those
-that they have: the table shows what a repair takes from a natural word.
+word stand in its place. With --tokens or --sample, words of ORIGINAL are repaired, and the true rows are the
+rows that they have: the table shows what a repair takes from a natural word.
 """
 
 from __future__ import annotations
