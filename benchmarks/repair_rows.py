@@ -120,7 +120,7 @@ def judged(model: SentenceTransformer, ids: list[int], rows: dict[str, Any], see
         words += entries
         return lifts, similarities(encoder, words, panel).reshape(len(contexts) + 1, len(ids), -1)
 
-    own = [(token_id,) for token_id in ids]
+    own: list[tuple[int, ...]] = [(token_id,) for token_id in ids]
     true_lifts, true = read(own)
     plain = np.repeat(similarities(encoder, contexts, panel)[:, None], len(ids), axis=1)
     results = {"word left out": {"agreement": medians(plain, true[:-1])}}
