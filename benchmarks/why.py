@@ -1,8 +1,10 @@
-"""Attributions of similarities to pairs of tokens: completeness, deletions, copies of sticky tokens, time.
+"""Methods that attribute a similarity to pairs of tokens: sums, deletion curves, copies of tokens, time.
 
 python benchmarks/why.py MODEL --data shared/data --pairs 50 --name why
 
-The model holds planted.json, as benchmarks/planted.py writes it, for pairs with copies.
+The model holds planted.json, as benchmarks/planted.py writes it. Every other pair has copies of a planted
+token: two random sentences of STS-B whose cosine rises by 0.05 or more with four copies behind the first. The
+others are pairs of STS-B. NAME.json gets the bars, NAME-methods.json the comparison.
 """
 
 from __future__ import annotations
@@ -10,75 +12,119 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from checks import Check, show, write
+from checks import RESULTS, Check, show, write
 from stickytoken import Why, load_encoder, why
+from stickytoken.attribution.methods import AttributionMethod
 from stickytoken.encoders.protocol import IdReader, require_ids
 
-COPIES, TOP, DRAWS = 4, 5, 10
-# A smaller rise than this has no share worth the name.
-RISE = 0.02
+COPIES, RISE, DRAWS = 4, 0.05, 5
+PAIRS = (1, 2, 3, 5, 8)
+FIVE = PAIRS.index(5)
+Cells = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A pair of texts, and what the copies in the first change; no token without copies."""
+
+    first: str
+    second: str
+    plain: str
+    token: str | None
+    rise: float
 
 
 def main() -> None:
-    """Attribute pairs, half of them with copies of a planted token, and compare with the bars."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Attribute pairs by every method, and compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--pairs", type=int, default=50)
+    parser.add_argument(
+        "--methods", nargs="+", default=list(AttributionMethod), choices=list(AttributionMethod)
+    )
     parser.add_argument("--name", default="why")
     given = parser.parse_args()
     encoder = require_ids(load_encoder(given.model), "the benchmark")
-    rows = json.loads((Path(given.model) / "planted.json").read_text(encoding="utf-8"))
-    planted = [row["token"] for row in rows if row["token"].isalpha()]
-    lines = (given.data / "stsb" / "test.jsonl").read_text(encoding="utf-8").splitlines()
     generator = np.random.default_rng(0)
+    pairs = drawn_pairs(encoder, Path(given.model), given.data, given.pairs, generator)
     measured = []
-    for number, place in enumerate(generator.permutation(len(lines))[: given.pairs]):
-        pair = json.loads(lines[place])
-        # Copies are put into unrelated texts: similar ones have nothing to rise to.
-        other = json.loads(str(generator.choice(lines))) if number % 2 else pair
-        token = str(generator.choice(planted)) if number % 2 else None
-        measured.append(of_pair(encoder, pair["sentence1"], other["sentence2"], token, generator))
-    checks = compared(measured)
+    for number, texts in enumerate(pairs):
+        measured.append(of_pair(encoder, texts, given.methods, generator))
+        print(f"{number + 1} of {len(pairs)}", flush=True)
+    checks = compared(measured, given.methods)
     show(checks, given.name)
     write(checks, given.name, encoder.device, model=Path(given.model).name, pairs=measured)
+    table = {"columns": COLUMNS, "rows": rows_of(measured, given.methods)}
+    path = RESULTS / f"{given.name}-methods.json"
+    path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+
+
+def drawn_pairs(
+    encoder: IdReader, model: Path, data: Path, count: int, generator: np.random.Generator
+) -> list[Texts]:
+    """Draw pairs of STS-B, every other one of unrelated sentences with copies that raise their cosine."""
+    planted = json.loads((model / "planted.json").read_text(encoding="utf-8"))
+    tokens = [row["token"] for row in planted if row["token"].isalpha()]
+    lines = (data / "stsb" / "test.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(lines[place]) for place in generator.permutation(len(lines))]
+    found: list[Texts] = []
+    while len(found) < count:
+        first, second, token = rows.pop(), rows.pop(), str(generator.choice(tokens))
+        if len(found) % 2 == 0:
+            found.append(Texts(first["sentence1"], first["sentence2"], first["sentence1"], None, 0.0))
+            continue
+        texts = with_copies(encoder, first["sentence1"], second["sentence2"], token)
+        if texts.rise >= RISE:
+            found.append(texts)
+    return found
+
+
+def with_copies(encoder: IdReader, plain: str, second: str, token: str) -> Texts:
+    """Put copies behind a text."""
+    first = " ".join([plain, *[token] * COPIES])
+    one, other, before = (list(each.ids) for each in encoder.tokenize([first, second, plain]))
+    rise = cosine(encoder, one, other) - cosine(encoder, before, other)
+    return Texts(first, second, plain, token, rise)
 
 
 def of_pair(
-    encoder: Any, first: str, second: str, token: str | None, generator: np.random.Generator
+    encoder: Any, texts: Texts, methods: Sequence[str], generator: np.random.Generator
 ) -> dict[str, Any]:
-    """Measure one pair, with copies of a token behind the first text or without."""
-    text = first if token is None else " ".join([first, *[token] * COPIES])
-    started, burnt = time.perf_counter(), time.process_time()
-    found = why(encoder, text, second)
-    cost = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - burnt}
-    order = [(pair.first, pair.second) for pair in found.strongest(TOP)]
-    falls = np.array([fall(encoder, found, order, side) for side in (0, 1)])
+    """Measure one pair by every method."""
+    result: dict[str, Any] = {"token": texts.token, "rise": texts.rise}
+    for method in methods:
+        started, burnt = time.perf_counter(), time.process_time()
+        found = why(encoder, texts.first, texts.second, method=method)
+        cost = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - burnt}
+        strongest = [(pair.first, pair.second) for pair in found.strongest(PAIRS[-1])]
+        result[method] = {
+            "error": found.completeness_error,
+            "falls": falls(encoder, found, strongest),
+            "attributed": attributed(encoder, found, texts),
+            **cost,
+        }
     cells = list(np.ndindex(found.matrix.shape))
-    drawn = [
-        [cells[place] for place in generator.choice(len(cells), min(TOP, len(cells)), replace=False)]
-        for _ in range(DRAWS)
-    ]
-    random = np.array([[fall(encoder, found, each, side) for side in (0, 1)] for each in drawn])
-    result: dict[str, Any] = {
-        "similarity": found.similarity,
-        "error": found.completeness_error,
-        "fall": float(falls.mean()),
-        "random_fall": float(random.mean()),
-        **cost,
-    }
-    if token is not None:
-        result |= {"token": token, **shares(encoder, found, first, second)}
+    drawn = [[cells[place] for place in generator.permutation(len(cells))[: PAIRS[-1]]] for _ in range(DRAWS)]
+    result["similarity"] = found.similarity
+    result["random"] = np.mean([falls(encoder, found, each) for each in drawn], axis=0).tolist()
     return result
 
 
-def fall(encoder: IdReader, found: Why, pairs: list[tuple[int, int]], side: int) -> float:
+def falls(encoder: IdReader, found: Why, pairs: Cells) -> list[float]:
+    """Return the fall without the tokens of the first pairs in one text, as the mean over both texts."""
+    return [float(np.mean([fall(encoder, found, pairs[:count], side) for side in (0, 1)])) for count in PAIRS]
+
+
+def fall(encoder: IdReader, found: Why, pairs: Cells, side: int) -> float:
     """Return what the cosine falls by if the tokens of pairs are deleted from one of the texts."""
     texts = (found.first, found.second)
     gone = {pair[side] for pair in pairs}
@@ -86,15 +132,13 @@ def fall(encoder: IdReader, found: Why, pairs: list[tuple[int, int]], side: int)
     if not kept:
         return found.similarity  # nothing is left to be similar
     other = [part.token_ids for part in texts[1 - side].parts]
-    return found.similarity - cosine(encoder, [flat(kept), flat(other)])
+    return found.similarity - cosine(encoder, flat(kept), flat(other))
 
 
-def shares(encoder: IdReader, found: Why, first: str, second: str) -> dict[str, float]:
-    """Return the rise by the copies, and what the matrix attributes to them."""
-    before = cosine(encoder, [list(each.ids) for each in encoder.tokenize([first, second])])
-    beginning = len(encoder.tokenize([first])[0].ids)
-    copies = found.matrix.sum(axis=1) + found.first_reference
-    return {"rise": found.similarity - before, "attributed": float(copies[beginning:].sum())}
+def attributed(encoder: IdReader, found: Why, texts: Texts) -> float:
+    """Return the sum of everything that is attributed to the copies."""
+    rows = found.matrix.sum(axis=1) + found.first_reference
+    return float(rows[len(encoder.tokenize([texts.plain])[0].ids) :].sum())
 
 
 def flat(parts: list[tuple[int, ...]]) -> list[int]:
@@ -102,51 +146,105 @@ def flat(parts: list[tuple[int, ...]]) -> list[int]:
     return [token_id for part in parts for token_id in part]
 
 
-def cosine(encoder: IdReader, contents: list[list[int]]) -> float:
+def cosine(encoder: IdReader, first: list[int], second: list[int]) -> float:
     """Return the cosine of two texts given as ids."""
-    vectors: NDArray[np.float64] = encoder.encode_ids(contents).astype(np.float64)
+    vectors: NDArray[np.float64] = encoder.encode_ids([first, second]).astype(np.float64)
     one, other = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return float(one @ other)
 
 
-def compared(measured: list[dict[str, Any]]) -> list[Check]:
-    """Compare the measurements with the bars."""
-    errors = [abs(each["error"]) / max(abs(each["similarity"]), 1e-9) for each in measured]
-    beaten = float(np.mean([each["fall"] > each["random_fall"] for each in measured]))
-    seconds = float(np.median([each["cpu_seconds"] for each in measured]))
-    risen = [each for each in measured if each.get("rise", 0.0) >= RISE]
-    share = sum(each["attributed"] for each in risen) / sum(each["rise"] for each in risen) if risen else 0.0
-    count = len(measured)
-    return [
-        Check(
-            f"completeness, {count} pairs of STS-B, half of them with copies",
-            "within 2 % of the cosine",
-            f"median {np.median(errors):.2%}, largest {max(errors):.2%}",
-            max(errors) <= 0.02,
-            {"absolute": max(abs(each["error"]) for each in measured)},
-        ),
-        Check(
-            "deleting the tokens of the five strongest pairs from one text, against five random pairs",
-            "a larger fall in 90 %",
-            f"{beaten:.0%} of {count}",
-            beaten >= 0.9,
-            {"draws": DRAWS},
-        ),
-        Check(
-            f"share of the rise attributed to four copies, {len(risen)} pairs that rise by {RISE} or more",
-            "0.8",
-            f"{share:.2f}",
-            bool(risen) and share >= 0.8,
-            {},
-        ),
-        Check(
-            "one pair, median processor time",
-            "3 s on two cores",
-            f"{seconds:.1f} s of one core",
-            seconds <= 3,
-            {"wall": float(np.median([each["seconds"] for each in measured]))},
-        ),
+COLUMNS = [
+    "method",
+    "fall of the cosine, 1, 2, 3, 5, 8 strongest pairs",
+    "the same, pairs with copies",
+    "larger fall than random, 5 pairs",
+    "share of the rise attributed to copies",
+    "largest error of the sum",
+    "processor time of a pair",
+]
+
+
+def rows_of(measured: list[dict[str, Any]], methods: Sequence[str]) -> list[list[str]]:
+    """Return a row per method, and the random baseline."""
+    copies = [each for each in measured if each["token"] is not None]
+    plain = [each for each in measured if each["token"] is None]
+    rows = [
+        [
+            f"`{method}`",
+            curve([each[method]["falls"] for each in plain]),
+            curve([each[method]["falls"] for each in copies]),
+            f"{beaten(measured, method):.0%}",
+            f"{share(copies, method):.2f}",
+            f"{largest_error(measured, method):.2%}",
+            f"{np.median([each[method]['cpu_seconds'] for each in measured]):.1f} s",
+        ]
+        for method in methods
     ]
+    random = [curve([each["random"] for each in some]) for some in (plain, copies)]
+    return [*rows, ["random pairs", *random, "", "", "", ""]]
+
+
+def curve(each: list[list[float]]) -> str:
+    """Return the mean falls by number of pairs."""
+    return ", ".join(f"{value:.3f}" for value in np.mean(each, axis=0)) if each else ""
+
+
+def beaten(measured: list[dict[str, Any]], method: str) -> float:
+    """Return the share of pairs whose cosine falls by more than with random pairs."""
+    return float(np.mean([each[method]["falls"][FIVE] > each["random"][FIVE] for each in measured]))
+
+
+def share(copies: list[dict[str, Any]], method: str) -> float:
+    """Return what is attributed to copies, as a share of what they change."""
+    return sum(each[method]["attributed"] for each in copies) / sum(each["rise"] for each in copies)
+
+
+def largest_error(measured: list[dict[str, Any]], method: str) -> float:
+    """Return the largest error of the sum, as a share of the cosine."""
+    return max(abs(each[method]["error"]) / max(abs(each["similarity"]), 1e-9) for each in measured)
+
+
+def compared(measured: list[dict[str, Any]], methods: Sequence[str]) -> list[Check]:
+    """Compare the measurements with the bars."""
+    copies = [each for each in measured if each["token"] is not None]
+    name = f"{len(measured)} pairs, {len(copies)} of them with copies"
+    checks = []
+    for method in methods:
+        allowed = 0.01 if method == AttributionMethod.BILRP else 0.02
+        error, won, part = largest_error(measured, method), beaten(measured, method), share(copies, method)
+        seconds = float(np.median([each[method]["cpu_seconds"] for each in measured]))
+        each_share = [each[method]["attributed"] / each["rise"] for each in copies]
+        checks += [
+            Check(
+                f"{method}: sum of all contributions, {name}",
+                f"within {allowed:.0%} of the cosine",
+                f"largest error {error:.2%}",
+                error <= allowed,
+                {},
+            ),
+            Check(
+                f"{method}: without the tokens of the five strongest pairs in one text, against random pairs",
+                "a larger fall in 90 %",
+                f"{won:.0%}",
+                won >= 0.9,
+                {"draws": DRAWS},
+            ),
+            Check(
+                f"{method}: share of the rise attributed to four copies",
+                "0.8",
+                f"{part:.2f}; median pair {np.median(each_share):.2f}",
+                part >= 0.8,
+                {"pairs": each_share},
+            ),
+            Check(
+                f"{method}: one pair, median processor time",
+                "3 s on two cores",
+                f"{seconds:.1f} s of one core",
+                seconds <= 3,
+                {"wall": float(np.median([each[method]["seconds"] for each in measured]))},
+            ),
+        ]
+    return checks
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The similarity of two texts by pairs of tokens, against captum, plain passes and itself."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,12 +28,18 @@ def found(encoder) -> Why:
     return why(encoder, FIRST, SECOND)
 
 
+@pytest.fixture(scope="module", params=["deletion", "jacobians", "bilrp"])
+def by_method(encoder, request) -> Why:
+    return why(encoder, FIRST, SECOND, method=request.param)
+
+
 def cosine(encoder, first, second):
     one, other = encoder.encode_ids([first, second]).astype(float)
     return one @ other / np.linalg.norm(one) / np.linalg.norm(other)
 
 
-def test_all_contributions_sum_to_the_cosine_of_the_model(encoder, found):
+def test_all_contributions_sum_to_the_cosine_of_the_model(encoder, by_method):
+    found = by_method
     one, other = encoder.encode([FIRST, SECOND]).astype(float)
     assert found.similarity == pytest.approx(
         one @ other / np.linalg.norm(one) / np.linalg.norm(other), abs=1e-6
@@ -44,15 +51,17 @@ def test_all_contributions_sum_to_the_cosine_of_the_model(encoder, found):
     assert found.matrix.shape == (len(found.first.parts), len(found.second.parts))
 
 
-def test_the_order_of_the_texts_does_not_matter(encoder, found):
-    other = why(encoder, SECOND, FIRST)
+def test_the_order_of_the_texts_does_not_matter(encoder, by_method):
+    found = by_method
+    other = why(encoder, SECOND, FIRST, method=found.method)
     np.testing.assert_allclose(other.matrix, found.matrix.T, atol=1e-6)
     np.testing.assert_allclose(other.first_reference, found.second_reference, atol=1e-6)
     assert other.second == found.first
     assert other.similarity == pytest.approx(found.similarity, abs=1e-9)
 
 
-def test_rows_sum_to_what_captum_attributes_to_the_tokens(encoder, found):
+def test_rows_sum_to_what_captum_attributes_to_the_tokens(encoder):
+    found = why(encoder, FIRST, SECOND, method="jacobians")
     direction = encoder.encode([SECOND])[0]
     unit = direction / np.linalg.norm(direction)
     expected = captum_attributions(encoder, encoder.tokenize([FIRST])[0].ids, unit)
@@ -67,9 +76,10 @@ def test_deletions_are_cosines_of_texts_without_the_part(encoder, found):
     assert why(encoder, "river", SECOND).first.parts[0].deletion is None
 
 
-def test_words_are_sums_of_their_tokens(encoder):
-    by_token = why(encoder, "doctors sing", SECOND)
-    by_word = why(encoder, "doctors sing", SECOND, words=True)
+@pytest.mark.parametrize("method", ["jacobians", "bilrp"])
+def test_words_are_sums_of_their_tokens(encoder, method):
+    by_token = why(encoder, "doctors sing", SECOND, method=method)
+    by_word = why(encoder, "doctors sing", SECOND, method=method, words=True)
     assert len(by_word.first.parts) == 2
     sizes = [len(part.token_ids) for part in by_word.first.parts]
     assert sum(sizes) == len(by_token.first.parts) > 2
@@ -94,15 +104,16 @@ def test_other_architectures_are_attributed_completely(architecture, tmp_path):
     model = architectures.stacked(
         architecture.save(tmp_path), pooling=architecture.poolings[-1], normalize=True
     )
-    found = why(load_encoder(model), "the river sings", "a bird walks")
+    found = why(load_encoder(model), "the river sings", "a bird walks", method="jacobians")
     assert abs(found.completeness_error) < 0.005
 
 
 @pytest.mark.slow
-def test_a_prompted_language_model_is_attributed_without_its_prompt():
+@pytest.mark.parametrize("method", ["deletion", "jacobians"])
+def test_a_prompted_language_model_is_attributed_without_its_prompt(method):
     model, tokenizer = tiny_decoders.decoder("qwen2")
     encoder = CausalPromptEncoder(model, tokenizer, "tiny", Reading(find_prompt("prompteol"), None, -1))
-    found = why(encoder, FIRST, SECOND)
+    found = why(encoder, FIRST, SECOND, method=method)
     assert abs(found.completeness_error) < 0.005
     assert found.matrix.shape == tuple(len(each.ids) for each in encoder.tokenize([FIRST, SECOND]))
 
@@ -139,6 +150,11 @@ def test_texts_without_words_are_refused(encoder, text):
         why(encoder, FIRST, text)
 
 
+def test_an_unknown_method_is_refused(encoder):
+    with pytest.raises(InputError, match=r"method is 'magic': pass one of deletion, jacobians, bilrp"):
+        why(encoder, FIRST, SECOND, method="magic")
+
+
 def test_half_a_surrogate_pair_is_refused(encoder):
     with pytest.raises(EncodingError, match="half a surrogate pair"):
         why(encoder, FIRST, "river \ud800")
@@ -172,6 +188,15 @@ def test_sticky_tokens_of_the_run_are_marked_and_deleted(planted_run, planted_fo
     plain = why(encoder, "a bird", "an old song", run=run)
     assert "no token" not in said
     assert plain.without_sticky is None or any(part.sticky for part in plain.first.parts)
+
+
+def test_a_part_that_is_joined_to_most_others_is_named(found):
+    matrix = np.zeros_like(found.matrix)
+    matrix[3] = 1
+    said = sentences(replace(found, matrix=matrix, model="my model"))[-1]
+    name = found.first.tokens[3]
+    assert said.startswith(f"10 of the 10 strongest pairs join {name!r} to ")
+    assert said.endswith(f"See: stickytoken probe 'my model' {name}")
 
 
 def test_a_run_of_another_model_is_refused(planted_run):

@@ -1,12 +1,23 @@
 """The figures in the documentation are those of the result files."""
 
 import fill_tables
+import pytest
 
 
-def test_the_tables_are_those_of_the_results():
-    page = fill_tables.PAGE.read_text(encoding="utf-8")
-    assert page.count("<!-- end -->") >= 10
+@pytest.mark.parametrize("path", fill_tables.PAGES, ids=lambda path: path.stem)
+def test_the_tables_are_those_of_the_results(path):
+    page = path.read_text(encoding="utf-8")
     assert fill_tables.filled(page) == page
+
+
+def test_the_page_of_benchmarks_has_its_tables():
+    assert fill_tables.PAGES[0].read_text(encoding="utf-8").count("<!-- end -->") >= 10
+
+
+def test_a_result_may_be_a_table_itself(tmp_path, monkeypatch):
+    (tmp_path / "methods.json").write_text('{"columns": ["method", "fall"], "rows": [["a", "1"]]}')
+    monkeypatch.setattr(fill_tables, "RESULTS", tmp_path)
+    assert fill_tables.table("methods") == "| method | fall |\n| --- | --- |\n| a | 1 |"
 
 
 def test_a_table_is_filled_from_its_file_and_what_stands_around_it_is_left(tmp_path, monkeypatch):

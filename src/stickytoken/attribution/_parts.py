@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,12 +39,15 @@ class CutText:
         """The part of each id."""
         return [place for place, part in enumerate(self.parts) for _ in part]
 
-    def without(self, places: Sequence[int]) -> tuple[int, ...]:
-        """Content ids without some parts."""
-        left_out = set(places)
+    def only(self, places: Collection[int]) -> tuple[int, ...]:
+        """Content ids of some parts, in their order."""
         return tuple(
-            token_id for place, part in enumerate(self.parts) if place not in left_out for token_id in part
+            token_id for place, part in enumerate(self.parts) if place in places for token_id in part
         )
+
+    def without(self, places: Collection[int]) -> tuple[int, ...]:
+        """Content ids without some parts."""
+        return self.only(set(range(len(self.parts))).difference(places))
 
 
 def cut_text(encoder: IdEncoder, text: str, *, words: bool, most: int) -> CutText:

@@ -73,11 +73,13 @@ class Why:
     """The similarity of two texts as a sum over pairs of their parts.
 
     Up to the completeness error, `matrix`, `first_reference`, `second_reference` and `reference` sum to the
-    similarity. The reference of a text has padding in place of its content, so the reference terms hold what
-    special tokens, a prompt and the length alone contribute.
+    similarity. What the reference is depends on the method. Deletion has none, and the reference terms are
+    0. With Jacobians it is the text with padding in place of its content, and with BiLRP what special
+    tokens, positions and biases add.
 
     Attributes:
         model: name of the model.
+        method: how the similarity was divided: ``deletion``, ``jacobians`` or ``bilrp``.
         similarity: cosine of the two texts, computed by the model itself.
         u: mean cosine of two vocabulary entries, from the run or estimated.
         first: the first text, n parts.
@@ -92,6 +94,7 @@ class Why:
     """
 
     model: str
+    method: str
     similarity: float
     u: float
     first: ReadText
@@ -120,6 +123,7 @@ class Why:
         return {
             "model": self.model,
             "run": self.run,
+            "method": self.method,
             "similarity": self.similarity,
             "u": self.u,
             "without_sticky": self.without_sticky,

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.attribution._attributed import attributed
 from stickytoken.attribution._parts import CutText, cut_text
+from stickytoken.attribution.methods import AttributionMethod
 from stickytoken.attribution.result import Part, ReadText, Why
 from stickytoken.detection.run import Run, open_run
 from stickytoken.encoders.mean_similarity import mean_similarity
 from stickytoken.encoders.protocol import IdEncoder, require_ids
 from stickytoken.errors import InputError
-from stickytoken.measurement.progress import Progress, ProgressCallback, ignore_progress
+from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.validation import require_callable, shown
 
 if TYPE_CHECKING:
     from stickytoken.encoders.loading.load import AnyModel
-    from stickytoken.inspection.integrated_jacobians import Contributions
-    from stickytoken.inspection.protocol import Inspector
 
 # More parts than this are joined to spans: the time grows with their number.
 _MOST_PARTS = 48
-# Points of the integrals: the fewest whose sum is the similarity, up to a share of it or an absolute error.
-_STEPS = (16, 24, 32, 48, 64, 96)
-_MISSED_SHARE, _LEAST_MISSED = 0.01, 0.0005
 # Vocabulary entries that u is estimated from without a run.
 _ENTRIES = 256
 
@@ -38,48 +34,50 @@ def why(
     first: str,
     second: str,
     *,
+    method: AttributionMethod | str = AttributionMethod.DELETION,
     run: Run | str | Path | None = None,
     words: bool = False,
     progress: ProgressCallback = ignore_progress,
 ) -> Why:
     """Say which pairs of tokens make two texts similar.
 
-    The similarity is split by integrated Jacobians (Moeller, Nikolaev, Pado, EMNLP 2023). Each part is also
-    deleted, and the similarity computed again. The order of the texts does not matter. Texts of more than 48
-    parts are cut into 48 spans.
+    Each part is also deleted on its own, and the similarity computed again. The order of the texts does not
+    matter. Texts of more than 48 parts are cut into 48 spans.
 
     Args:
-        encoder: anything that `load_encoder` takes, if it shows the inside of its model: a
-            SentenceTransformer or a prompted language model.
+        encoder: anything that `load_encoder` takes and that reads token ids: a SentenceTransformer or a
+            prompted language model.
         first: one text.
         second: the other text.
+        method: how the similarity is divided among pairs: ``deletion`` (Shapley values), ``jacobians``
+            (integrated Jacobians) or ``bilrp`` (layer-wise relevance propagation of second order).
         run: a finished run of this model, or its folder, whose sticky tokens are marked.
         words: attribute to words in place of tokens.
-        progress: called after every batch, in directional derivatives; a stage for each text.
+        progress: called after every batch; a stage for each text.
 
     Raises:
         InputError: a text is empty or not a text, or an argument cannot be used.
-        ModelError: the inside of the model cannot be inspected.
+        ModelError: the method needs the inside of the model, and cannot look into this one.
         EncodingError: a text has no tokens or no usable vector.
         RunError: the run is of another model.
     """
     from stickytoken.detection.run_model import encoder_for
-    from stickytoken.inspection import inspector_of
 
     _require_text("first", first)
     _require_text("second", second)
     require_callable("progress", progress)
+    chosen = _chosen(method)
     opened = None if run is None else open_run(run)
     model = require_ids(encoder_for(encoder, opened, "why"), "why")
-    inspector = inspector_of(model)
     texts = [cut_text(model, text, words=words, most=_MOST_PARTS) for text in (first, second)]
     units = _unit_vectors(model, [text.ids for text in texts])
     similarity = float(units[0] @ units[1])
-    matrix = _matrix(inspector, texts, similarity, progress)
+    matrix = attributed(model, texts, similarity, chosen, progress)
     sticky = frozenset[int]() if opened is None else frozenset(opened.sticky["token_id"].to_list())
     left, right = (_read(model, texts[side], units[1 - side], similarity, sticky) for side in (0, 1))
     return Why(
         model=model.name,
+        method=chosen.value,
         similarity=similarity,
         u=mean_similarity(model, most=_ENTRIES).value if opened is None else opened.plan.mean_similarity,
         first=left,
@@ -98,40 +96,11 @@ def _require_text(name: str, text: object) -> None:
         raise InputError(f"the {name} text is {shown(text)}: pass a text with words")
 
 
-def _matrix(
-    inspector: Inspector, texts: Sequence[CutText], similarity: float, progress: ProgressCallback
-) -> NDArray[np.float64]:
-    """Return the similarity by pairs of parts, the references last."""
-    from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
-    from stickytoken.inspection.similarity_matrix import similarity_matrix
-
-    steps = _steps(inspector, texts, similarity)
-    found: list[Contributions] = []
-    for name, text in zip(("first text", "second text"), texts, strict=True):
-        if found and text.ids == texts[0].ids:
-            found.append(found[0])
-            continue
-        integrator = JacobianIntegrator(inspector, most=1, watch=partial(_told, progress, name))
-        found.append(integrator.contributions(text.ids, text.labels, steps))
-    return similarity_matrix(*found)
-
-
-def _steps(inspector: Inspector, texts: Sequence[CutText], similarity: float) -> int:
-    """Return how many points the integrals need; each text as one part is enough to know it."""
-    from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
-    from stickytoken.inspection.similarity_matrix import similarity_matrix
-
-    integrator = JacobianIntegrator(inspector, most=1)
-    allowed = max(_MISSED_SHARE * abs(similarity), _LEAST_MISSED)
-    for steps in _STEPS:
-        wholes = [integrator.contributions(text.ids, [0] * len(text.ids), steps) for text in texts]
-        if abs(float(similarity_matrix(*wholes).sum()) - similarity) <= allowed:
-            break
-    return steps
-
-
-def _told(progress: ProgressCallback, stage: str, done: int, total: int) -> None:
-    progress(Progress(stage, done, total, done))
+def _chosen(method: object) -> AttributionMethod:
+    try:
+        return AttributionMethod(str(method))
+    except ValueError:
+        raise InputError(f"method is {shown(method)}: pass one of {', '.join(AttributionMethod)}") from None
 
 
 def _read(

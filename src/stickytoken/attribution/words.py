@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from shlex import quote
 
-from stickytoken.attribution.result import ReadText, TokenPair, Why
+from stickytoken.attribution.result import TokenPair, Why
 
 # A part in this share of the strongest pairs joins the texts by itself.
 _MOST_PAIRS = 0.6
-# Fewer pairs say nothing about a part that recurs in them.
-_ENOUGH_PAIRS = 5
+# It does so with at least this many different parts of the other text.
+_ENOUGH_PARTNERS = 4
 
 
 def sentences(found: Why, top: int = 10) -> list[str]:
@@ -49,10 +50,13 @@ def _sticky(found: Why, pairs: list[TokenPair]) -> str | None:
         return "Neither text has a token that the run calls sticky. " + _strongest(pairs)
     joined = sum(pair.sticky for pair in pairs)
     names = ", ".join(repr(name) for name, _ in inside.most_common(3)) + (" ..." if len(inside) > 3 else "")
-    line = f"{joined} of the {len(pairs)} strongest pairs have a token that the run calls sticky: {names}."
+    line = (
+        f"{joined} of the {len(pairs)} strongest pairs join a token that the run calls sticky ({names}) to "
+        "a part of the other text."
+    )
     if found.without_sticky is not None:
         line += f" Without {_copies(inside)}, the cosine is {found.without_sticky:.3f}."
-    return f"{line} See: stickytoken repair {found.run} --out FOLDER"
+    return f"{line} See: stickytoken repair {quote(found.run)} --out FOLDER"
 
 
 def _copies(inside: Counter[str]) -> str:
@@ -60,25 +64,18 @@ def _copies(inside: Counter[str]) -> str:
 
 
 def _recurring(found: Why, pairs: list[TokenPair]) -> str | None:
-    """Name a part that most of the strongest pairs have, with different parts of the other text."""
-    if len(pairs) < _ENOUGH_PAIRS:
-        return None
-    sides = [
-        (found.second, Counter(pair.first_text for pair in pairs)),
-        (found.first, Counter(pair.second_text for pair in pairs)),
-    ]
-    for other, counts in sides:
-        name, count = counts.most_common(1)[0]
-        if count >= _MOST_PAIRS * len(pairs) and _varied(other):
+    """Name a part that most of the strongest pairs join to different parts of the other text."""
+    joined = [(pair.first_text, pair.second_text) for pair in pairs]
+    for one, other in ((0, 1), (1, 0)):
+        name, count = Counter(each[one] for each in joined).most_common(1)[0]
+        partners = {each[other] for each in joined if each[one] == name}
+        if count >= _MOST_PAIRS * len(pairs) and len(partners) >= _ENOUGH_PARTNERS:
             return (
-                f"{count} of the {len(pairs)} strongest pairs have {name!r}. If the texts are not about it, "
-                f"it may be sticky. See: stickytoken probe MODEL {name!r}"
+                f"{count} of the {len(pairs)} strongest pairs join {name!r} to {len(partners)} different "
+                "parts of the other text. If the texts are not about it, it may be sticky. See: stickytoken probe "
+                f"{quote(found.model)} {quote(name)}"
             )
     return None
-
-
-def _varied(text: ReadText) -> bool:
-    return len(set(text.tokens)) >= _ENOUGH_PAIRS
 
 
 def _strongest(pairs: list[TokenPair]) -> str:

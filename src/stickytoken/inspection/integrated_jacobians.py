@@ -29,6 +29,7 @@ from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection._embedded_text import EmbeddedText
 from stickytoken.inspection._quadrature import Rule, rule_along, whole_rule
 from stickytoken.inspection.protocol import Inspector
+from stickytoken.inspection.similarity_matrix import Contributions
 
 Watch: TypeAlias = Callable[[int, int], None]
 
@@ -43,26 +44,6 @@ _LOOKS = 1
 _MISSED = 0.01
 # Up to this many parts are integrated one by one to measure the error; more are integrated as their sum.
 _FEW = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Contributions:
-    """The unit vector of a text as a sum, up to the error of the integration.
-
-    Attributes:
-        vector: the unit vector, shape (d,).
-        reference: unit vector of the reference, shape (d,); zeros if it has no direction.
-        parts: contribution of each part of the text, shape (parts, d).
-    """
-
-    vector: NDArray[np.float64]
-    reference: NDArray[np.float64]
-    parts: NDArray[np.float64]
-
-    @property
-    def error(self) -> float:
-        """Norm of the difference between the unit vector and the sum; 0 is exact."""
-        return float(np.linalg.norm(self.reference + self.parts.sum(axis=0) - self.vector))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from stickytoken.attribution.methods import AttributionMethod
 from stickytoken.cli._command import command
 from stickytoken.cli._run_models import load_for, require_found
 from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
@@ -29,6 +30,9 @@ def why(
     run: Annotated[
         Path | None, texts_option(help="Finished run of this model, whose sticky tokens are marked.")
     ] = None,
+    method: Annotated[
+        AttributionMethod, texts_option(help="How the cosine is divided among pairs of tokens.")
+    ] = AttributionMethod.DELETION,
     words: Annotated[bool, texts_option("--words", help="Attribute to words in place of tokens.")] = False,
     loading: LoadingOptions,
     prompting: PromptingOptions,
@@ -61,7 +65,7 @@ def why(
     opened = None if run is None else open_run(run)
     encoder = load_for(model, None if opened is None else opened.record, loading, prompting, model)
     with late_progress(_UNSEEN_SECONDS) as progress:
-        found = run_why(encoder, first, second, run=opened, words=words, progress=progress)
+        found = run_why(encoder, first, second, method=method, run=opened, words=words, progress=progress)
     if html is not None:
         from stickytoken.reports.similarity import write_similarity_page
 
