@@ -56,14 +56,21 @@ def main() -> None:
     encoder = require_ids(load_encoder(given.model), "the benchmark")
     generator = np.random.default_rng(0)
     pairs = drawn_pairs(encoder, Path(given.model), given.data, given.pairs, generator)
-    measured = []
-    for number, texts in enumerate(pairs):
-        measured.append(of_pair(encoder, texts, given.methods, generator))
-        print(f"{number + 1} of {len(pairs)}", flush=True)
-    checks = compared(measured, given.methods)
+    measured = [of_pair(encoder, texts, generator) for texts in pairs]
+    for method in given.methods:
+        for number, (texts, each) in enumerate(zip(pairs, measured, strict=True)):
+            each[method] = by_method(encoder, texts, method)
+            print(f"{method}: {number + 1} of {len(pairs)}", flush=True)
+        written(given, encoder.device, measured)
+
+
+def written(given: argparse.Namespace, device: str, measured: list[dict[str, Any]]) -> None:
+    """Write what the methods measured so far came to."""
+    methods = [method for method in given.methods if method in measured[-1]]
+    checks = compared(measured, methods)
     show(checks, given.name)
-    write(checks, given.name, encoder.device, model=Path(given.model).name, pairs=measured)
-    table = {"columns": COLUMNS, "rows": rows_of(measured, given.methods)}
+    write(checks, given.name, device, model=Path(given.model).name, pairs=measured)
+    table = {"columns": COLUMNS, "rows": rows_of(measured, methods)}
     path = RESULTS / f"{given.name}-methods.json"
     path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
@@ -96,43 +103,50 @@ def with_copies(encoder: IdReader, plain: str, second: str, token: str) -> Texts
     return Texts(first, second, plain, token, rise)
 
 
-def of_pair(
-    encoder: Any, texts: Texts, methods: Sequence[str], generator: np.random.Generator
-) -> dict[str, Any]:
-    """Measure one pair by every method."""
-    result: dict[str, Any] = {"token": texts.token, "rise": texts.rise}
-    for method in methods:
-        started, burnt = time.perf_counter(), time.process_time()
-        found = why(encoder, texts.first, texts.second, method=method)
-        cost = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - burnt}
-        strongest = [(pair.first, pair.second) for pair in found.strongest(PAIRS[-1])]
-        result[method] = {
-            "error": found.completeness_error,
-            "falls": falls(encoder, found, strongest),
-            "attributed": attributed(encoder, found, texts),
-            **cost,
-        }
-    cells = list(np.ndindex(found.matrix.shape))
+def of_pair(encoder: IdReader, texts: Texts, generator: np.random.Generator) -> dict[str, Any]:
+    """Return the cosine of a pair, and what it falls by without the tokens of random pairs."""
+    one, other = (list(each.ids) for each in encoder.tokenize([texts.first, texts.second]))
+    cells = list(np.ndindex(len(one), len(other)))
     drawn = [[cells[place] for place in generator.permutation(len(cells))[: PAIRS[-1]]] for _ in range(DRAWS)]
-    result["similarity"] = found.similarity
-    result["random"] = np.mean([falls(encoder, found, each) for each in drawn], axis=0).tolist()
-    return result
+    return {
+        "token": texts.token,
+        "rise": texts.rise,
+        "similarity": cosine(encoder, one, other),
+        "random": np.mean([falls(encoder, one, other, each) for each in drawn], axis=0).tolist(),
+    }
 
 
-def falls(encoder: IdReader, found: Why, pairs: Cells) -> list[float]:
-    """Return the fall without the tokens of the first pairs in one text, as the mean over both texts."""
-    return [float(np.mean([fall(encoder, found, pairs[:count], side) for side in (0, 1)])) for count in PAIRS]
+def by_method(encoder: Any, texts: Texts, method: str) -> dict[str, Any]:
+    """Attribute one pair by a method."""
+    started, burnt = time.perf_counter(), time.process_time()
+    found = why(encoder, texts.first, texts.second, method=method)
+    cost = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - burnt}
+    strongest = [(pair.first, pair.second) for pair in found.strongest(PAIRS[-1])]
+    one, other = (
+        [token_id for part in text.parts for token_id in part.token_ids]
+        for text in (found.first, found.second)
+    )
+    return {
+        "error": found.completeness_error,
+        "falls": falls(encoder, one, other, strongest),
+        "attributed": attributed(encoder, found, texts),
+        **cost,
+    }
 
 
-def fall(encoder: IdReader, found: Why, pairs: Cells, side: int) -> float:
-    """Return what the cosine falls by if the tokens of pairs are deleted from one of the texts."""
-    texts = (found.first, found.second)
-    gone = {pair[side] for pair in pairs}
-    kept = [part.token_ids for place, part in enumerate(texts[side].parts) if place not in gone]
-    if not kept:
-        return found.similarity  # nothing is left to be similar
-    other = [part.token_ids for part in texts[1 - side].parts]
-    return found.similarity - cosine(encoder, flat(kept), flat(other))
+def falls(encoder: IdReader, one: list[int], other: list[int], pairs: Cells) -> list[float]:
+    """Return the falls without the tokens of the first pairs in one text, as means over both texts."""
+    texts = (one, other)
+    left: list[tuple[int, ...]] = []
+    for count in PAIRS:
+        for side in (0, 1):
+            gone = {pair[side] for pair in pairs[:count]}
+            kept = tuple(token_id for place, token_id in enumerate(texts[side]) if place not in gone)
+            left.append(kept or tuple(texts[side]))  # nothing would be left to be similar
+    vectors = units(encoder, [tuple(one), tuple(other), *left])
+    before = float(vectors[0] @ vectors[1])
+    after = [float(vector @ vectors[1 - place % 2]) for place, vector in enumerate(vectors[2:])]
+    return [before - (after[2 * place] + after[2 * place + 1]) / 2 for place in range(len(PAIRS))]
 
 
 def attributed(encoder: IdReader, found: Why, texts: Texts) -> float:
@@ -141,16 +155,16 @@ def attributed(encoder: IdReader, found: Why, texts: Texts) -> float:
     return float(rows[len(encoder.tokenize([texts.plain])[0].ids) :].sum())
 
 
-def flat(parts: list[tuple[int, ...]]) -> list[int]:
-    """Join the ids of parts."""
-    return [token_id for part in parts for token_id in part]
-
-
 def cosine(encoder: IdReader, first: list[int], second: list[int]) -> float:
     """Return the cosine of two texts given as ids."""
-    vectors: NDArray[np.float64] = encoder.encode_ids([first, second]).astype(np.float64)
-    one, other = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    one, other = units(encoder, [tuple(first), tuple(second)])
     return float(one @ other)
+
+
+def units(encoder: IdReader, contents: list[tuple[int, ...]]) -> NDArray[np.float64]:
+    """Return unit vectors."""
+    vectors: NDArray[np.float64] = encoder.encode_ids(contents).astype(np.float64)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 COLUMNS = [

@@ -1,7 +1,8 @@
 """The figures in the documentation are those of the result files."""
 
-import fill_tables
 import pytest
+
+import fill_tables
 
 
 @pytest.mark.parametrize("path", fill_tables.PAGES, ids=lambda path: path.stem)

@@ -72,8 +72,8 @@ def _recurring(found: Why, pairs: list[TokenPair]) -> str | None:
         if count >= _MOST_PAIRS * len(pairs) and len(partners) >= _ENOUGH_PARTNERS:
             return (
                 f"{count} of the {len(pairs)} strongest pairs join {name!r} to {len(partners)} different "
-                "parts of the other text. If the texts are not about it, it may be sticky. See: stickytoken probe "
-                f"{quote(found.model)} {quote(name)}"
+                "parts of the other text. If the texts are not about it, it may be sticky. See: stickytoken "
+                f"probe {quote(found.model)} {quote(name)}"
             )
     return None
 
