@@ -164,7 +164,8 @@ def cosine(encoder: IdReader, first: list[int], second: list[int]) -> float:
 def units(encoder: IdReader, contents: list[tuple[int, ...]]) -> NDArray[np.float64]:
     """Return unit vectors."""
     vectors: NDArray[np.float64] = encoder.encode_ids(contents).astype(np.float64)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    found: NDArray[np.float64] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return found
 
 
 COLUMNS = [
@@ -210,12 +211,12 @@ def beaten(measured: list[dict[str, Any]], method: str) -> float:
 
 def share(copies: list[dict[str, Any]], method: str) -> float:
     """Return what is attributed to copies, as a share of what they change."""
-    return sum(each[method]["attributed"] for each in copies) / sum(each["rise"] for each in copies)
+    return float(sum(each[method]["attributed"] for each in copies) / sum(each["rise"] for each in copies))
 
 
 def largest_error(measured: list[dict[str, Any]], method: str) -> float:
     """Return the largest error of the sum, as a share of the cosine."""
-    return max(abs(each[method]["error"]) / max(abs(each["similarity"]), 1e-9) for each in measured)
+    return float(max(abs(each[method]["error"]) / max(abs(each["similarity"]), 1e-9) for each in measured))
 
 
 def compared(measured: list[dict[str, Any]], methods: Sequence[str]) -> list[Check]:
