@@ -25,7 +25,8 @@ A, B = "the river sings in winter", "a stone falls behind the old market"
 def mended(tmp_path_factory):
     """A run, and the repair of its sticky word."""
     run = repaired.saved_run(tmp_path_factory.mktemp("repaired"), repaired.WORD)
-    return run, repair(run, out=tmp_path_factory.mktemp("out") / "model", verify=False)
+    out = tmp_path_factory.mktemp("out") / "model"
+    return run, repair(run, out=out, strategy="unreachable", verify=False)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,7 @@ def test_both_models_read_what_the_visitor_wrote(view, mended, placement):
     assert before[0] == pytest.approx(after[0])
     assert answer.same
     assert answer.at("before the repair") > answer.at("after the repair")
+    assert answer.change("before the repair") == pytest.approx(before[answer.counts.index(4)] - before[0])
     assert list(answer.read).count(repaired.WORD) == 0
     if placement is Placement.SUFFIX:
         original = load_encoder(run.path.parent / "model")

@@ -61,6 +61,10 @@ class RepairAnswer:
         """Return the similarity with the copies that were asked for."""
         return self.lines[name][self.counts.index(self.question.copies)]
 
+    def change(self, name: str) -> float:
+        """Return by how much these copies change the similarity."""
+        return self.at(name) - self.lines[name][0]
+
 
 def measure_repair(original: IdReader, repaired: IdReader, question: RepairQuestion) -> RepairAnswer:
     """Write the copies into sentence B as words, and compare it with sentence A in both models.

@@ -60,7 +60,7 @@ class RepairView:
     def choices(self) -> list[tuple[str, int]]:
         """The repaired tokens, as a list shows them."""
         return [
-            (f"{visible(token.token)}: {token.strategy}", token.token_id) for token in self._tokens.values()
+            (f"{visible(token.token)} ({token.strategy})", token.token_id) for token in self._tokens.values()
         ]
 
     def answer(
@@ -129,11 +129,11 @@ def _figure(answer: RepairAnswer) -> ReportFigure:
     return ReportFigure(
         "repair-try",
         "Similarity of the two sentences",
-        repair_curves(answer.counts, answer.lines),
-        describe_repair_curves(answer.counts, answer.lines),
-        "The similarity of the two sentences as copies of the token are written into sentence B: in the "
-        "model before the repair, in the repaired one, and of matched benign tokens. After a repair, it "
-        "should move the sentence as benign tokens do.",
+        repair_curves(answer.counts, answer.lines, "cosine similarity"),
+        describe_repair_curves(answer.counts, answer.lines, "Similarity of the two sentences"),
+        "The similarity of the two sentences as copies of the token are written into sentence B, in the "
+        "model before the repair and in the repaired one, and as copies of ordinary tokens of the same kind "
+        "and length are. After a repair, copies should move the sentence about as ordinary tokens do.",
         repair_curves_table(answer.counts, answer.lines),
     )
 

@@ -87,12 +87,15 @@ def repaired_table(rows: Sequence[Mapping[str, Any]]) -> DataTable:
     return DataTable(tuple(_COLUMNS.values()), [tuple(row[key] for key in _COLUMNS) for row in rows])
 
 
-def repair_curves(copies: Sequence[int], lines: Mapping[str, Sequence[float]]) -> go.Figure:
-    """Draw the mean similarity of unrelated texts by number of copies.
+def repair_curves(
+    copies: Sequence[int], lines: Mapping[str, Sequence[float]], what: str = "mean cosine similarity"
+) -> go.Figure:
+    """Draw similarities by number of copies.
 
     Args:
         copies: numbers of copies, 0 first.
         lines: similarities before and after the repair, and of ordinary tokens, by name.
+        what: title of the axis of similarities.
     """
     looks = [(STICKY, "solid"), (TOPICAL, "solid"), (CONTROL, "dash")]
     figure = new_figure(height=340)
@@ -108,14 +111,18 @@ def repair_curves(copies: Sequence[int], lines: Mapping[str, Sequence[float]]) -
             hovertemplate=f"{name}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
         )
     figure.update_xaxes(title_text="copies in a text", tickvals=places, ticktext=[str(n) for n in copies])
-    figure.update_yaxes(title_text="mean cosine similarity", zeroline=False)
+    figure.update_yaxes(title_text=what, zeroline=False)
     return figure
 
 
-def describe_repair_curves(copies: Sequence[int], lines: Mapping[str, Sequence[float]]) -> str:
+def describe_repair_curves(
+    copies: Sequence[int],
+    lines: Mapping[str, Sequence[float]],
+    what: str = "Mean similarity of unrelated texts",
+) -> str:
     """Say where the curves end."""
     ends = ", ".join(f"{name} {line[-1]:.3f}" for name, line in lines.items())
-    text = f"Mean similarity of unrelated texts with {copies[-1]} copies in one of them: {ends}."
+    text = f"{what} with {copies[-1]} copies in one of them: {ends}."
     return text.replace("-", "\N{MINUS SIGN}")
 
 
