@@ -48,7 +48,8 @@ def test_options_of_language_models_have_a_panel_of_their_own(name):
     found = {
         each for each, option in options(name).items() if option.rich_help_panel == panels.LANGUAGE_MODELS
     }
-    assert found == {"prompt", "prompt_name", "token_prepending", "start", "exit", "layer"}
+    contrast = {"contrast", "contrast_layer", "contrast_strength", "contrast_rule"}
+    assert found == contrast | {"prompt", "prompt_name", "token_prepending", "start", "exit", "layer"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -275,7 +275,7 @@ def test_an_interrupt_promises_no_more_than_is_so(write, tmp_path, monkeypatch):
 )
 def test_a_prompt_without_a_place_is_named_as_what_is_wrong(folder, task, arguments):
     command, *options = arguments
-    reason = "the prompt 'no place' is not one of prompteol, cot, ke, metaeol, echo and has no place"
+    reason = "the prompt 'no place' is not one of prompteol, cot, ke, ck, metaeol, echo and has no place"
     planted.refused(command, folder, "--task", task, "--device", "cpu", *options, saying=reason)
 
 

@@ -62,12 +62,15 @@ def load(
 
 
 def tell_layer(encoder: Encoder) -> None:
-    """Say which layer of a prompted language model is read, and where that choice comes from."""
+    """Say which layer of a prompted language model is read and why, and which one contrast changes."""
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 
     if isinstance(encoder, CausalPromptEncoder) and encoder.spec is not None:
         choice = encoder.spec.layer_choice
         inform(f"layer: {encoder.prompted.number} of {encoder.layers} ({choice})")
+    if isinstance(encoder, CausalPromptEncoder) and (contrast := encoder.reading.contrast) is not None:
+        strength = "" if contrast.strength is None else f", strength {contrast.strength:g}"
+        inform(f"contrast: layer {contrast.layer}, counted from 0, rule {contrast.rule}{strength}")
 
 
 def _describe(encoder: Encoder, model: str, loading: LoadingOptions) -> None:

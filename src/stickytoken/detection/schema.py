@@ -43,6 +43,10 @@ class LoadingRecord(Record):
     start: int | None = None
     exit: int | None = None
     layer: int | None = None
+    contrast: bool = False
+    contrast_layer: int | None = None
+    contrast_strength: float | None = None
+    contrast_rule: str | None = None
     layer_choice: str | None = Field(
         default=None, description="where the layer comes from; null without a prompt, and in earlier runs"
     )

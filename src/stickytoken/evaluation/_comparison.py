@@ -1,6 +1,6 @@
-"""Score an encoder on a task, and compare token prepending with the plain prompt.
+"""Score an encoder on a task, and compare token prepending and contrast with the plain prompt.
 
-The published comparison reads token prepending from one layer and the plain prompt from another. Here both
+The published comparison reads token prepending from one layer and the plain prompt from another. Here all
 are read from the same layer, and the plain prompt is also read from the last layer.
 """
 
@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stickytoken.encoders.prompted.contrast import Contrast
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.evaluation._tasks import AnyTask, MtebTask, fitting_texts, mteb_score, scores_of
@@ -24,11 +25,13 @@ class Encoding:
     """One way of encoding.
 
     Attributes:
-        name: ``as it is``, ``plain prompt`` or ``token prepending``.
+        name: ``as it is``, ``plain prompt``, ``token prepending``, ``contrast`` or both of these, separated
+            by a comma.
         start: First layer that is overwritten; None without token prepending.
         exit: First later layer that is not overwritten.
         layer: Layer that is read, from 1; None for a model without a prompt.
         encoder: The encoder.
+        contrast: Layer, strength and rule of contrast; None without it.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Encoding:
     exit: int | None
     layer: int | None
     encoder: Encoder
+    contrast: Contrast | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,9 @@ class Score:
         layer: As in `Encoding`.
         scores: Scores times 100 by metric; None where a metric is undefined.
         seconds: Time taken.
+        contrast_layer: Layer whose attention contrast changes, from 0; None without it.
+        contrast_strength: Its factor; None for a rule without one.
+        contrast_rule: Its rule.
     """
 
     encoding: str
@@ -57,6 +64,9 @@ class Score:
     layer: int | None
     scores: dict[str, float | None]
     seconds: float
+    contrast_layer: int | None = None
+    contrast_strength: float | None = None
+    contrast_rule: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,23 +83,34 @@ class Comparison:
 
 
 def encodings(encoder: Encoder) -> list[Encoding]:
-    """List the ways to encode: the encoder itself and, if it has a prompt, the plain prompt."""
+    """List the ways to encode: the encoder itself and, if it has a prompt, the plain prompt.
+
+    An encoder with token prepending and contrast is also read with each of them alone.
+    """
     if not isinstance(encoder, CausalPromptEncoder):
         return [Encoding("as it is", None, None, None, encoder)]
     reading, layers = encoder.reading, encoder.layers
     number = reading.layer + layers + 1 if reading.layer < 0 else reading.layer
-    plain = replace(reading, prepending=None)
+    plain = replace(reading, prepending=None, contrast=None)
     found = [Encoding("plain prompt", None, None, number, encoder.reread(plain))]
     if number != layers:
         last = encoder.reread(replace(plain, layer=-1))
         found.insert(0, Encoding("plain prompt", None, None, layers, last))
-    if (span := reading.prepending) is not None:
-        found.append(Encoding("token prepending", span.start, min(span.exit, layers), number, encoder))
+    span, contrast = reading.prepending, reading.contrast
+    start, stop = (None, None) if span is None else (span.start, min(span.exit, layers))
+    if span is not None:
+        own = encoder if contrast is None else encoder.reread(replace(reading, contrast=None))
+        found.append(Encoding("token prepending", start, stop, number, own))
+    if contrast is not None:
+        own = encoder if span is None else encoder.reread(replace(reading, prepending=None))
+        found.append(Encoding("contrast", None, None, number, own, contrast))
+    if span is not None and contrast is not None:
+        found.append(Encoding("token prepending, contrast", start, stop, number, encoder, contrast))
     return found
 
 
 def compare(encoder: Encoder, task: AnyTask, *, seed: int = _SEED) -> Comparison:
-    """Score an encoder, and its plain prompt at the same layer if it prepends tokens.
+    """Score an encoder, and its plain prompt at the same layer if it uses token prepending or contrast.
 
     Args:
         encoder: The model.
@@ -103,7 +124,7 @@ def compare(encoder: Encoder, task: AnyTask, *, seed: int = _SEED) -> Comparison
     ways = encodings(encoder)
     if isinstance(task, MtebTask):
         return Comparison([_scored(each, lambda own: mteb_score(_module_of(own), task)) for each in ways])
-    # All ways get the same texts; the prompt with the placeholder leaves the least room.
+    # All ways get the same texts; of all, the encoder itself has the longest prompts.
     texts, cut = fitting_texts(encoder, task)
 
     def scores(own: Encoder) -> dict[str, float]:
@@ -117,7 +138,9 @@ def _scored(way: Encoding, score: Any) -> Score:
     found = {
         metric: None if math.isnan(value) else 100 * value for metric, value in score(way.encoder).items()
     }
-    return Score(way.name, way.start, way.exit, way.layer, found, time.perf_counter() - started)
+    seconds, contrast = time.perf_counter() - started, way.contrast
+    own = () if contrast is None else (contrast.layer, contrast.strength, str(contrast.rule))
+    return Score(way.name, way.start, way.exit, way.layer, found, seconds, *own)
 
 
 def _module_of(encoder: Encoder) -> Any:

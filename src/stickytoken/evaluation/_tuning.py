@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.encoders.prompted.contrast import Contrast
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 from stickytoken.errors import InputError
@@ -31,12 +32,18 @@ class Tried:
         exit: First later layer that is not overwritten.
         layer: Layer that is read, from 1.
         spearman: Spearman correlation times 100; None if all cosines are equal.
+        contrast_layer: Layer whose attention contrast changes, from 0; None without contrast.
+        contrast_strength: Its factor; None for a rule without one.
+        contrast_rule: Its rule.
     """
 
     start: int | None
     exit: int | None
     layer: int
     spearman: float | None
+    contrast_layer: int | None = None
+    contrast_strength: float | None = None
+    contrast_rule: str | None = None
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,9 @@ class Tuning:
     """All settings that were tried, in order, and the best ones.
 
     Attributes:
-        tried: All settings at all layers.
+        tried: All settings at all layers; of contrast, the layers after the one that it changes.
         plain: The best layer of the plain prompt.
-        best: The best setting with token prepending.
+        best: The best setting of what was tuned, token prepending or contrast.
         plain_at_best: The plain prompt at the layer of the best setting.
     """
 
@@ -85,21 +92,21 @@ def tune(
     tried: list[Tried] = []
 
     def score(span: TokenPrepending | None) -> None:
-        tried.extend(_layers_scored(encoder, task, span))
+        tried.extend(layers_scored(encoder, task, span))
         progress(len(tried) // layers, total)
 
     progress(0, total)
     score(None)
     for each in exits:
         score(TokenPrepending(first, each))
-    stop = _best([own for own in tried if own.start is not None], encoder.name).exit or layers
+    stop = best_of([own for own in tried if own.start is not None], encoder.name).exit or layers
     for each in others:
         if each < stop:
             score(TokenPrepending(each, stop))
-    best = _best([own for own in tried if own.start is not None], encoder.name)
+    best = best_of([own for own in tried if own.start is not None], encoder.name)
     plain = [own for own in tried if own.start is None]
     progress(total, total)
-    return Tuning(tuple(tried), _best(plain, encoder.name), best, plain[best.layer - 1])
+    return Tuning(tuple(tried), best_of(plain, encoder.name), best, plain[best.layer - 1])
 
 
 def _exits(start: int, layers: int) -> list[int]:
@@ -109,16 +116,22 @@ def _exits(start: int, layers: int) -> list[int]:
     return sorted({round(place) for place in places})
 
 
-def _layers_scored(
-    encoder: CausalPromptEncoder, task: SimilarityTask, span: TokenPrepending | None
+def layers_scored(
+    encoder: CausalPromptEncoder,
+    task: SimilarityTask,
+    span: TokenPrepending | None,
+    contrast: Contrast | None = None,
 ) -> list[Tried]:
-    own = encoder.reread(replace(encoder.reading, prepending=span))
-    numbers = range(1, encoder.layers + 1)
+    """Score one setting at every layer that it changes, in one pass."""
+    # Read from the last layer: the encoder's own may come before the layer of contrast.
+    own = encoder.reread(replace(encoder.reading, prepending=span, contrast=contrast, layer=-1))
+    numbers = range(1 if contrast is None else contrast.layer + 1, encoder.layers + 1)
     found = _similarities(own, task, numbers)
     start, stop = (None, None) if span is None else (span.start, span.exit)
+    added = () if contrast is None else (contrast.layer, contrast.strength, str(contrast.rule))
     scores = 100 * task.scores("spearman", found.T[:, :, None])
     return [
-        Tried(start, stop, number, None if np.isnan(score) else float(score))
+        Tried(start, stop, number, None if np.isnan(score) else float(score), *added)
         for number, score in zip(numbers, scores, strict=True)
     ]
 
@@ -135,7 +148,12 @@ def _similarities(
     return np.concatenate(parts)
 
 
-def _best(tried: Sequence[Tried], name: str) -> Tried:
+def best_of(tried: Sequence[Tried], name: str) -> Tried:
+    """Return the setting with the highest score, the first of equals.
+
+    Raises:
+        InputError: No score is defined.
+    """
     known = [(own.spearman, -place, own) for place, own in enumerate(tried) if own.spearman is not None]
     if not known:
         raise InputError(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.model_state import computing
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.layer_states import PromptBatch, pooled_states, prompt_states
-from stickytoken.encoders.prompted.model import PromptRow
+from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
 from stickytoken.inspection._attention import (
     AttentionCapture,
     Sources,
@@ -39,7 +39,8 @@ class PromptInspector:
     """Look into a prompted language model; see `Inspector`.
 
     The template, including the placeholder, counts as the part that the model puts around a text. Layers
-    after the one that is read are not recorded.
+    after the one that is read are not recorded, and neither is the auxiliary prompt of contrast, which
+    attributions include.
 
     Args:
         encoder: encoder of the model and its prompt.
@@ -99,18 +100,21 @@ class PromptInspector:
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
         """A text in all prompts as the embeddings that the model reads; see `Inspector.embedded`."""
         ids = tuple(content)
-        rows = self._prompted.rows([ids])
-        layouts = [self._prompted.layout([row]) for row in rows]
-        batches = [self._prompted.batch(layout) for layout in layouts]
-        sizes = [layout.ids.shape[1] for layout in layouts]
+        prompted, auxiliary = self._prompted, self._prompted.auxiliary
+        models = [prompted] if auxiliary is None else [prompted, auxiliary]
+        rows = [(model, row) for model in models for row in model.rows([ids])]
+        batches = [model.batch(model.layout([row])) for model, row in rows]
+        sizes = [batch.embeddings.shape[1] for batch in batches]
         embedded = torch.cat([batch.embeddings[0] for batch in batches])
-        places = torch.cat([self._places(row, range(len(ids)), -1) for row in rows])
+        places = torch.cat([_places(model, row, range(len(ids)), -1) for model, row in rows])
 
         def vectors(changed: torch.Tensor) -> torch.Tensor:
-            found = [
-                self._read(_repeated(batch, each))
-                for batch, each in zip(batches, torch.split(changed, sizes, dim=1), strict=True)
-            ]
+            parts = torch.split(changed, sizes, dim=1)
+            filled = [_repeated(batch, each) for batch, each in zip(batches, parts, strict=True)]
+            if auxiliary is not None:
+                values = prompted.auxiliary_values(filled.pop())
+                filled = [replace(batch, subtraction=prompted.subtraction(values)) for batch in filled]
+            found = [self._read(batch) for batch in filled]
             # Where a model is spread over devices, its last layer computes elsewhere.
             return torch.stack(found).mean(dim=0).to(changed.device)
 
@@ -135,14 +139,6 @@ class PromptInspector:
             model, model, lambda: model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
         )
 
-    def _places(self, row: PromptRow, values: Sequence[int], other: int) -> torch.Tensor:
-        """Return a value per position of a prompt: that of its content id, or ``other`` for the template."""
-        prompt = self._prompted.prompts[row.prompt]
-        found = torch.full((prompt.length(len(row.content)),), other)
-        for span in prompt.places(len(row.content)):
-            found[span.start : span.stop] = torch.tensor(values, dtype=torch.long)
-        return found
-
     def _look(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
     ) -> list[Inside]:
@@ -158,12 +154,15 @@ class PromptInspector:
         """Look at texts of one length in one prompt."""
         prompted, decoder = self._prompted, self._decoder
         rows = [PromptRow(prompt, content) for content in contents]
-        places = torch.stack([self._places(row, own, parts) for row, own in zip(rows, labels, strict=True)])
-        members = torch.nn.functional.one_hot(places, parts + 1).float()
-        batch, capture = (
-            prompted.batch(prompted.layout(rows)),
-            AttentionCapture(members, self._attention_sources),
+        places = torch.stack(
+            [_places(prompted, row, own, parts) for row, own in zip(rows, labels, strict=True)]
         )
+        members = torch.nn.functional.one_hot(places, parts + 1).float()
+        values = None
+        if (auxiliary := prompted.auxiliary) is not None:
+            values = prompted.auxiliary_values(auxiliary.batch(auxiliary.layout(auxiliary.rows(contents))))
+        batch = prompted.batch(prompted.layout(rows), auxiliary=values)
+        capture = AttentionCapture(members, self._attention_sources)
         with attention_of(decoder.model, capture):
             states = prompt_states(decoder, batch, range(prompted.number + 1), prompted.reading.prepending)
         last = states[prompted.number]
@@ -199,6 +198,15 @@ class PromptInspector:
             supplied=supplied.mean(axis=0),
             vector=vector.astype(np.float32),
         )
+
+
+def _places(model: PromptedModel, row: PromptRow, values: Sequence[int], other: int) -> torch.Tensor:
+    """Return a value per position of a prompt: that of its content id, or ``other`` for the template."""
+    prompt = model.prompts[row.prompt]
+    found = torch.full((prompt.length(len(row.content)),), other)
+    for span in prompt.places(len(row.content)):
+        found[span.start : span.stop] = torch.tensor(values, dtype=torch.long)
+    return found
 
 
 def _repeated(batch: PromptBatch, embeddings: torch.Tensor) -> PromptBatch:

@@ -154,4 +154,4 @@ def test_a_plain_prompt_reads_the_last_layer_unless_a_preset_is_published(
 ):
     found = find_prompt(prompt)
     preset = preset_for(SimpleNamespace(model_type=kind, vocab_size=32000), layers, found)
-    assert layer_for(preset, found, given, prepending=prepending) == expected
+    assert layer_for(preset, found, given, steered=prepending) == expected

@@ -24,7 +24,7 @@ def evaluate(
     output_format: OutputFormat = Format.TABLE,
     verbosity: VerbosityOptions,
 ) -> None:
-    """Score a model on a labelled task, with token prepending and with the plain prompt.
+    """Score a model on a labelled task, with token prepending or contrast and with the plain prompt.
 
     Example: stickytoken evaluate ./qwen2 --prompt prompteol --token-prepending --task stsb-test.jsonl
     """
@@ -52,9 +52,13 @@ def evaluate(
             }
         )
         return
-    columns = ("encoding", "start", "exit", "layer", *found.metrics, "seconds")
-    rows = [
-        [row.encoding, row.start, row.exit, row.layer, *map(row.scores.get, found.metrics), row.seconds]
-        for row in comparison.scores
-    ]
+    contrasting = any(row.contrast_layer is not None for row in comparison.scores)
+    added = ("contrast layer", "strength", "rule") if contrasting else ()
+    columns = ("encoding", "start", "exit", "layer", *added, *found.metrics, "seconds")
+    rows = []
+    for row in comparison.scores:
+        settings: list[object] = [row.encoding, row.start, row.exit, row.layer]
+        if contrasting:
+            settings += [row.contrast_layer, row.contrast_strength, row.contrast_rule]
+        rows.append([*settings, *map(row.scores.get, found.metrics), row.seconds])
     print_table(f"{model} on {task}", columns, rows)

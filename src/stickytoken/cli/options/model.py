@@ -31,6 +31,29 @@ Start: TypeAlias = Annotated[
         help="First layer that token prepending overwrites, counted from 0. Default: the prompt's preset."
     ),
 ]
+ContrastSwitch: TypeAlias = Annotated[
+    bool,
+    language_option(
+        "--contrast",
+        help="With a prompt: subtract what an auxiliary prompt attends to (Cheng et al., ACL 2025).",
+    ),
+]
+ContrastLayer: TypeAlias = Annotated[
+    int | None,
+    language_option(
+        help="Layer whose attention contrast changes, counted from 0. Default: the prompt's preset."
+    ),
+]
+ContrastStrength: TypeAlias = Annotated[
+    float | None,
+    language_option(help="Factor of what contrast leaves, from 0. Default: the prompt's preset."),
+]
+ContrastRule: TypeAlias = Annotated[
+    str | None,
+    language_option(
+        help="What contrast puts in its place: scaled, norm, scaled_norm or sub_head_norm. Default: scaled."
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +92,7 @@ class PromptingOptions:
         str | None,
         language_option(
             help="Text in front of every input. Default: the model's own. For a plain language model: "
-            "prompteol, cot, ke, metaeol, echo, or a text with {sentence}."
+            "prompteol, cot, ke, ck, metaeol, echo, or a text with {sentence}."
         ),
     ] = None
     prompt_name: Annotated[str | None, language_option(help="Name of one of the model's own prompts.")] = None
@@ -93,3 +116,7 @@ class PromptingOptions:
             "published preset, else the last one for a plain prompt."
         ),
     ] = None
+    contrast: ContrastSwitch = False
+    contrast_layer: ContrastLayer = None
+    contrast_strength: ContrastStrength = None
+    contrast_rule: ContrastRule = None

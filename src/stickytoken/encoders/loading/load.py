@@ -58,6 +58,10 @@ _OF_NAMED_MODELS = (
     "exit",
     "layer",
     "token_prepending",
+    "contrast",
+    "contrast_layer",
+    "contrast_strength",
+    "contrast_rule",
 )
 
 
@@ -109,8 +113,8 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``; None chooses the best available. A
             loaded model stays where it is.
         prompt: text put before every input, or a `Prompting`; None is the model's default prompt. For a
-            language model that is not a SentenceTransformer, ``prompteol``, ``cot``, ``ke``, ``metaeol``,
-            ``echo`` or a text with ``{sentence}`` in it reads sentences through that prompt.
+            language model that is not a SentenceTransformer, ``prompteol``, ``cot``, ``ke``, ``ck``,
+            ``metaeol``, ``echo`` or a text with ``{sentence}`` in it reads sentences through that prompt.
         dtype: precision of the weights: ``float32``, ``float16`` or ``bfloat16``; ``tf32``
             is float32 weights multiplied as TF32 on CUDA. A loaded model keeps its own.
         revision: branch, tag or commit on the hub; a folder or a loaded model has none.

@@ -1,22 +1,27 @@
-"""Published hyper-parameters of Token Prepending, by model family. Pure.
+"""Published hyper-parameters of Token Prepending and Contrastive Prompting, by model family. Pure.
 
-From the configuration of the published code (fuyuchenIfyw/token_prepending, config.yaml), and section 5.1 of
-Fu et al., ACL 2025, for knowledge enhancement on Llama 2 7B. Chosen by their authors on the development set
-of STS-B.
+Token Prepending: from the configuration of the published code (fuyuchenIfyw/token_prepending, config.yaml),
+and section 5.1 of Fu et al., ACL 2025, for knowledge enhancement on Llama 2 7B. Contrastive Prompting: from
+the published code of Cheng et al., ACL 2025, for the two Llamas. Chosen by their authors on the development
+set of STS-B.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stickytoken.encoders.prompted.contrast import DEFAULT_STRENGTH
 from stickytoken.encoders.prompted.prompts import Prompt
 from stickytoken.encoders.prompting import LayerChoice
 
 _LLAMA_3_VOCABULARY = 128_000
 _SCALED = "scaled from Llama 2 7B"
 # Templates that the settings were published for.
-_TEMPLATES = ("prompteol", "cot", "ke", "metaeol")
+_TEMPLATES = ("prompteol", "cot", "ke", "ck", "metaeol")
+# Prompts that are read after the last layer but one, also where the others are not.
+_READ_LATER = ("ke", "ck")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +33,16 @@ class Preset:
         exit: first later layer at which it is not.
         layer: layer to read, an index into the embedding and the outputs of all layers.
         source: model of the published setting, or how it was derived.
+        contrast_layer: layer whose attention contrast changes, from 0; None is 4/32 of the depth.
+        contrast_strength: factor of contrast.
     """
 
     start: int
     exit: int
     layer: int
     source: str
+    contrast_layer: int | None = None
+    contrast_strength: float = DEFAULT_STRENGTH
 
 
 def preset_for(config: Any, layers: int, prompt: Prompt) -> Preset:
@@ -42,13 +51,13 @@ def preset_for(config: Any, layers: int, prompt: Prompt) -> Preset:
     Args:
         config: the configuration of the decoder.
         layers: its number of layers.
-        prompt: the prompt; knowledge enhancement reads another layer than the others.
+        prompt: the prompt; knowledge enhancement is read from another layer than the others.
     """
     family = (config.model_type, layers)
     if family == ("llama", 32) and config.vocab_size >= _LLAMA_3_VOCABULARY:
-        return Preset(1, 3, -2, "Llama 3 8B")
+        return Preset(1, 3, -2, "Llama 3 8B", 6, 0.25)
     if family == ("llama", 32):
-        return Preset(1, 7, -2 if prompt.name == "ke" else 27, "Llama 2 7B")
+        return Preset(1, 7, -2 if prompt.name in _READ_LATER else 27, "Llama 2 7B", 4)
     if family == ("llama", 40):
         return Preset(1, 7, -2, "Llama 2 13B")
     if family == ("qwen2", 28):
@@ -64,9 +73,7 @@ def preset_for(config: Any, layers: int, prompt: Prompt) -> Preset:
     )
 
 
-def layer_for(
-    preset: Preset, prompt: Prompt, given: int | None, *, prepending: bool
-) -> tuple[int, LayerChoice]:
+def layer_for(preset: Preset, prompt: Prompt, given: int | None, *, steered: bool) -> tuple[int, LayerChoice]:
     """Choose the layer to read, and say where the choice comes from.
 
     Where a setting is published for the model and the template, the plain prompt reads its layer too, so that
@@ -76,10 +83,24 @@ def layer_for(
         preset: the preset of the model.
         prompt: the prompt.
         given: the layer that the user chose, if any.
-        prepending: whether token prepending is on.
+        steered: whether token prepending or contrast is on.
     """
     if given is not None:
         return given, LayerChoice.GIVEN
     if preset.source != _SCALED and prompt.name in _TEMPLATES:
         return preset.layer, LayerChoice.PUBLISHED
-    return (preset.layer, LayerChoice.SCALED) if prepending else (-1, LayerChoice.LAST)
+    return (preset.layer, LayerChoice.SCALED) if steered else (-1, LayerChoice.LAST)
+
+
+def contrast_layer_for(preset: Preset, layers: int, number: int, possible: Sequence[int]) -> int:
+    """Choose the layer of contrast: that of the preset, or the nearest one that can be changed.
+
+    Args:
+        preset: the preset of the model.
+        layers: its number of layers.
+        number: number of layers before the state that is read.
+        possible: layers whose attention has an output projection.
+    """
+    wanted = round(4 * layers / 32) if preset.contrast_layer is None else preset.contrast_layer
+    earlier = [layer for layer in possible if layer < number]
+    return min(earlier, key=lambda layer: abs(layer - wanted), default=min(wanted, number - 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,12 @@ from stickytoken.encoders.model_state import weight_mark
 from stickytoken.encoders.prefixes.reuse import REUSE, PrefixReuse, ReuseLimits, TreeModel, agree, known_kind
 from stickytoken.encoders.prompted._fixed_beginning import FixedBeginnings
 from stickytoken.encoders.prompted._prompt_ids import Ids, PromptIds
-from stickytoken.encoders.prompted.layer_states import pooled_states, states_after
+from stickytoken.encoders.prompted.layer_states import (
+    PromptBatch,
+    attended_values,
+    pooled_states,
+    states_after,
+)
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
 from stickytoken.errors import EncodingError
 
@@ -31,6 +37,9 @@ class PromptRunner:
     Work is shared in two ways, both exact up to rounding. Keys and values of the tokens before the
     placeholder or the sentence are computed once for all sentences. Without overwriting, a state does not
     depend on later tokens, so sentences with a common beginning share it too, as a tree.
+
+    With contrast, the auxiliary prompts of all sentences run first, through a runner of their own, up to the
+    layer of contrast.
 
     Args:
         model: the model and its prompts.
@@ -57,6 +66,11 @@ class PromptRunner:
         self._rounding = rounding
         self._memory_for_trees = True
         self._made: tuple[list[tuple[int, ...]], FixedBeginnings] | None = None
+        self._auxiliary = (
+            None
+            if model.auxiliary is None
+            else AuxiliaryRunner(model.auxiliary, name, token_budget, reuse=reuse, rounding=rounding)
+        )
 
     def vectors(self, contents: Sequence[Ids], numbers: Sequence[int]) -> NDArray[np.float32]:
         """Return vectors of sentences after the given numbers of layers, shape (n, numbers, d).
@@ -72,27 +86,47 @@ class PromptRunner:
         known = self._shares_beginnings(rows)
         if len(numbers) == 1 and (found := self._by_trees(contents, numbers[0], known=known)) is not None:
             return found
-        found = self._by_batches(rows, self._beginnings(numbers) if known else None, numbers)
+        auxiliary = None if self._auxiliary is None else self._auxiliary.values(contents)
+        found = self._by_batches(rows, self._beginnings(numbers) if known else None, numbers, auxiliary)
         # MetaEOL: the plain mean over its prompts.
         means: NDArray[np.float32] = found.reshape(len(contents), -1, *found.shape[1:]).mean(axis=1)
         return means
 
     def forward(
-        self, rows: Sequence[PromptRow], beginnings: FixedBeginnings | None, numbers: Sequence[int]
+        self,
+        rows: Sequence[PromptRow],
+        beginnings: FixedBeginnings | None,
+        numbers: Sequence[int],
+        auxiliary: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Run one batch, shape (rows, numbers, d)."""
+        """Run one batch, shape (rows, numbers, d).
+
+        Args:
+            rows: filled prompts.
+            beginnings: keys and values of their beginnings; None computes them.
+            numbers: layer counts.
+            auxiliary: what contrast subtracts from each row; None subtracts nothing.
+        """
         past = cache = None
         if beginnings is not None:
             prompts = torch.tensor([row.prompt for row in rows], device=beginnings.mask.device)
             past, cache = beginnings.mask[prompts], beginnings.cache(prompts)
-        batch = self._prompted.batch(self._prompted.layout(rows, skipping=beginnings is not None), past)
-        prepending = self._prompted.reading.prepending
-        states = pooled_states(self._prompted.decoder, batch, numbers, prepending, cache)
+        layout = self._prompted.layout(rows, skipping=beginnings is not None)
+        values = None if auxiliary is None else torch.from_numpy(auxiliary)
+        states = self._read(self._prompted.batch(layout, past, values), numbers, cache)
         array: NDArray[np.float32] = states.float().cpu().numpy()
         return array
 
+    def _read(self, batch: PromptBatch, numbers: Sequence[int], cache: Any) -> torch.Tensor:
+        prepending = self._prompted.reading.prepending
+        return pooled_states(self._prompted.decoder, batch, numbers, prepending, cache)
+
     def _by_batches(
-        self, rows: Sequence[PromptRow], beginnings: FixedBeginnings | None, numbers: Sequence[int]
+        self,
+        rows: Sequence[PromptRow],
+        beginnings: FixedBeginnings | None,
+        numbers: Sequence[int],
+        auxiliary: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         prompts, known = self._prompted.prompts, beginnings is not None
         lengths = [
@@ -103,8 +137,10 @@ class PromptRunner:
         vectors: NDArray[np.float32] | None = None
         while batches:
             batch = batches.pop()
+            # Rows of one sentence, in every prompt, share what is subtracted.
+            own = None if auxiliary is None else auxiliary[batch // len(prompts)]
             try:
-                found = self.forward([rows[place] for place in batch], beginnings, numbers)
+                found = self.forward([rows[place] for place in batch], beginnings, numbers, own)
             except torch.OutOfMemoryError as error:
                 self._shrink(len(batch), lengths[batch[0]], error)
                 batches.extend(np.array_split(batch, 2)[::-1])
@@ -181,10 +217,11 @@ class PromptRunner:
 
     @property
     def _reads_alike(self) -> bool:
-        """Whether later tokens never change a state, and the last token is read."""
+        """Whether a state depends on the tokens before it alone, and the last token is read."""
         reading = self._prompted.reading
         return (
             reading.prepending is None
+            and reading.contrast is None
             and not reading.prompt.echoes
             and known_kind(self._prompted.decoder.model)
         )
@@ -216,3 +253,16 @@ class PromptRunner:
         rows = [PromptRow(0, content) for content in contents]
         plain = self._by_batches(rows, None, [number])[:, 0]
         return agree(reuse.vectors(roots, len(contents)), plain, self._rounding)
+
+
+class AuxiliaryRunner(PromptRunner):
+    """Run auxiliary prompts up to the layer of contrast; see `PromptRunner`."""
+
+    def values(self, contents: Sequence[Ids]) -> NDArray[np.float32]:
+        """Return what the last token of each auxiliary prompt has attended to, shape (n, heads * size)."""
+        rows, number = self._prompted.rows(contents), self._prompted.number
+        beginnings = self._beginnings([number]) if self._shares_beginnings(rows) else None
+        return self._by_batches(rows, beginnings, [number])[:, 0]
+
+    def _read(self, batch: PromptBatch, numbers: Sequence[int], cache: Any) -> torch.Tensor:
+        return attended_values(self._prompted.decoder, batch, numbers[0] - 1, cache)[:, None]

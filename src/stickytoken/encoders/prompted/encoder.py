@@ -22,6 +22,7 @@ from stickytoken.encoders.prompted._decoder import find_decoder
 from stickytoken.encoders.prompted._runner import PromptRunner
 from stickytoken.encoders.prompted._tokenizers import PromptTokenizers
 from stickytoken.encoders.prompted._vocabulary import PromptVocabulary
+from stickytoken.encoders.prompted.contrast import AUXILIARY
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, Reading
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
@@ -40,7 +41,7 @@ class CausalPromptEncoder(ModelEncoder):
         model: a decoder-only transformers model, with or without a head.
         tokenizer: its transformers tokenizer.
         name: name of the model in messages.
-        reading: prompt, layers to overwrite, layer to read.
+        reading: prompt, token prepending, contrast, layer to read.
         token_budget: tokens per batch; None chooses by device.
         max_length: longest prompt in tokens, including the sentence; None is the model's own limit.
         reuse: when to compute common beginnings once; None is never.
@@ -172,7 +173,7 @@ class CausalPromptEncoder(ModelEncoder):
     def _identity(self, weights: str) -> EncoderIdentity:
         reading, placeholder = self.reading, self._prompted.placeholder
         prepending = reading.prepending
-        description = {
+        description: dict[str, Any] = {
             "model": type(self._prompted.decoder.model).__name__,
             "config": config_of(self._prompted.decoder.model),
             "layer": self._prompted.number,
@@ -184,6 +185,13 @@ class CausalPromptEncoder(ModelEncoder):
             if placeholder is None
             else hashlib.sha256(placeholder.numpy().tobytes()).hexdigest(),
         }
+        if (contrast := reading.contrast) is not None:  # other identities stay as they were
+            description["contrast"] = [
+                AUXILIARY.templates,
+                contrast.layer,
+                None if contrast.strength is None else float(contrast.strength),
+                contrast.rule,
+            ]
         templates = [
             reading.prompt.pieces(each, prepending=prepending is not None)
             for each in reading.prompt.templates

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from stickytoken.encoders.prompted._decoder import Decoder
+from stickytoken.encoders.prompted.attention_output import (
+    Subtraction,
+    output_projection,
+    recorded_values,
+    subtracted,
+)
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending, plain_states, prepended
+from stickytoken.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,7 @@ class PromptBatch:
         places: index of the placeholder, shape (rows,); None without one.
         echoes: pool all tokens from first to last, rather than only the last.
         beside: further inputs computed from the ids; see `Decoder.beside`.
+        subtraction: what contrastive prompting subtracts; None without it.
     """
 
     embeddings: torch.Tensor
@@ -37,6 +45,7 @@ class PromptBatch:
     places: torch.Tensor | None
     echoes: bool
     beside: dict[str, torch.Tensor] = field(default_factory=dict)
+    subtraction: Subtraction | None = None
 
     def pool(self, states: torch.Tensor) -> torch.Tensor:
         """Pool states into one vector per row, shape (rows, d)."""
@@ -95,6 +104,47 @@ def prompt_states(
         keep: applied to the states after a layer; its result is kept.
         cache: keys and values of tokens before the batch, or an empty cache to fill.
     """
+    with ExitStack() as changes:
+        if prepending is not None and batch.places is not None:
+            changes.enter_context(prepended(decoder.layers, prepending, batch.places, batch.last))
+        if (subtraction := batch.subtraction) is not None:
+            projection = output_projection(decoder, subtraction.settings.layer)
+            changes.enter_context(subtracted(projection, batch.last, subtraction))
+        return states_after(decoder, numbers, _inputs(decoder, batch, cache), keep)
+
+
+def attended_values(decoder: Decoder, batch: PromptBatch, layer: int, cache: Any = None) -> torch.Tensor:
+    """Return what the last tokens have attended to in a layer; nothing after it runs.
+
+    Args:
+        decoder: the model, in evaluation mode.
+        batch: its input.
+        layer: index of the layer, from 0.
+        cache: keys and values of tokens before the batch.
+
+    Returns:
+        The input of the layer's output projection, shape (rows, heads * size).
+
+    Raises:
+        ModelError: The layer has no output projection, or does not call it.
+    """
+    found: list[torch.Tensor] = []
+
+    def keep(values: torch.Tensor) -> None:
+        found.append(values)
+        raise _ReachedError
+
+    with recorded_values(output_projection(decoder, layer), batch.last, keep), suppress(_ReachedError):
+        decoder.model(**_inputs(decoder, batch, cache))
+    if not found:
+        raise ModelError(
+            f"{decoder.name} does not call the output projection of layer {layer} as a module, so contrast "
+            "cannot change its input: leave out contrast"
+        )
+    return found[0]
+
+
+def _inputs(decoder: Decoder, batch: PromptBatch, cache: Any) -> dict[str, Any]:
     inputs: dict[str, Any] = {
         "inputs_embeds": batch.embeddings,
         "attention_mask": batch.mask,
@@ -105,13 +155,7 @@ def prompt_states(
         inputs["position_ids"] = batch.positions
     if cache is not None:
         inputs["past_key_values"] = cache
-    copying = (
-        nullcontext()
-        if prepending is None or batch.places is None
-        else prepended(decoder.layers, prepending, batch.places, batch.last)
-    )
-    with copying:
-        return states_after(decoder, numbers, inputs, keep)
+    return inputs
 
 
 def states_after(

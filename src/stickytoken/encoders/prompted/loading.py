@@ -12,6 +12,7 @@ from stickytoken.encoders.loading.devices import require_cuda
 from stickytoken.encoders.loading.errors import explained, reported_missing, require_all_weights
 from stickytoken.encoders.loading.resolution import ModelSource, Origin, has_weights
 from stickytoken.encoders.loading.spec import EncoderSpec
+from stickytoken.encoders.prompted.contrast import require_contrast_options
 from stickytoken.encoders.prompted.prompts import PROMPTS, find_prompt, is_template
 from stickytoken.encoders.prompting import LayerChoice, Prompting
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
@@ -79,6 +80,7 @@ def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> C
     if options.prompt is None:
         raise InputError(f"{source.name!r} is a language model and needs a prompt: {', '.join(PROMPTS)}")
     prompt = find_prompt(options.prompt)
+    require_contrast_options(options)
     model, tokenizer = _load_parts(source, spec)
     precision = Precision.TF32 if spec.dtype == Precision.TF32 else None
     if precision:

@@ -13,15 +13,19 @@ import torch
 from stickytoken.encoders.prompted._cleaning import clean_sentence, join_words
 from stickytoken.encoders.prompted._decoder import Decoder, find_decoder
 from stickytoken.encoders.prompted._prompt_ids import Ids, PromptIds, PromptTokenizer
-from stickytoken.encoders.prompted._tokenizers import PromptTokenizers
-from stickytoken.encoders.prompted.layer_states import PromptBatch
-from stickytoken.encoders.prompted.prompts import Prompt
+from stickytoken.encoders.prompted._tokenizers import OwnTokenizer, PromptTokenizers
+from stickytoken.encoders.prompted.attention_output import Subtraction, attention_heads, output_projection
+from stickytoken.encoders.prompted.contrast import AUXILIARY, Contrast, ContrastRule
+from stickytoken.encoders.prompted.layer_states import PromptBatch, attended_values
+from stickytoken.encoders.prompted.prompts import SENTENCE, Prompt
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 from stickytoken.errors import InputError
 
 _PLACEHOLDER_SEED = 0
 # Rows of the embedding sampled for the norm of the placeholder's vector.
 _SAMPLED_ROWS = 1024
+# Sentences that both prompts of contrast must split alike; some may merge with quotation marks.
+_ALIKE = ("a", "The dog's bird", "7 I?", "'we'", "")
 
 
 class PromptRow(NamedTuple):
@@ -40,28 +44,48 @@ class Reading:
         prepending: layers at which the placeholder is overwritten; None is the plain prompt.
         layer: layer to read, an index into the embedding and the outputs of all layers; -1 is after the
             final norm.
+        contrast: where the auxiliary prompt is subtracted; None is never.
     """
 
     prompt: Prompt
     prepending: TokenPrepending | None
     layer: int
+    contrast: Contrast | None = None
 
     def __post_init__(self) -> None:
         if self.prompt.echoes and self.prepending is not None:
             raise InputError(
                 "an echo prompt already shows the whole sentence to every token: leave out token prepending"
             )
+        if self.prompt.echoes and self.contrast is not None:
+            raise InputError(
+                "an echo prompt reads every token of the sentence, and contrast changes only the last token "
+                "of a prompt: leave out contrast"
+            )
+        if self.contrast is not None and not self.prompt.quoted:
+            raise InputError(
+                f"contrast needs a prompt that quotes the sentence as its auxiliary prompt does: write "
+                f'"{SENTENCE}" with the quotation marks'
+            )
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of a prompt that lead to this reading, without presets."""
-        span = self.prepending
-        return {
+        span, contrast = self.prepending, self.contrast
+        found: dict[str, Any] = {
             "prompt": self.prompt.source,
             "token_prepending": span is not None,
             "start": None if span is None else span.start,
             "exit": None if span is None else span.exit,
             "layer": self.layer,
+        }
+        if contrast is None:
+            return found  # as earlier releases saved it, and can load it
+        return found | {
+            "contrast": True,
+            "contrast_layer": contrast.layer,
+            "contrast_strength": contrast.strength,
+            "contrast_rule": str(contrast.rule),
         }
 
 
@@ -74,10 +98,12 @@ class PromptedModel:
         name: name of the model in messages.
         reading: prompt, token prepending and layer.
         tokenizers: copies of the tokenizer that another reading of the model made; None makes them.
+        own: the copy to use; None chooses by the reading.
 
     Raises:
-        ModelError: The model is not decoder-only, or its tokenizer cannot be used.
-        InputError: The layer does not exist.
+        ModelError: The model is not decoder-only, its tokenizer cannot be used, or the layer of contrast has
+            no output projection.
+        InputError: A layer does not exist, or the prompt and the auxiliary one do not read the same tokens.
     """
 
     def __init__(
@@ -87,6 +113,7 @@ class PromptedModel:
         name: str,
         reading: Reading,
         tokenizers: PromptTokenizers | None = None,
+        own: OwnTokenizer | None = None,
     ) -> None:
         self.decoder = model if isinstance(model, Decoder) else find_decoder(model, name)
         self.reading = reading
@@ -95,7 +122,8 @@ class PromptedModel:
         prepending = reading.prepending
         if prepending is not None:
             prepending.require_layers(len(self.decoder.layers), name)
-        own = tokenizers.plain if prepending is None else tokenizers.prepending
+        if own is None:
+            own = tokenizers.plain if prepending is None else tokenizers.prepending
         self.padding_id = own.padding_id
         self.placeholder_id = own.placeholder_id
         self._texts = PromptTokenizer(
@@ -103,6 +131,24 @@ class PromptedModel:
         )
         # If the matrix has a row for the placeholder, that row is its vector, as in the published code.
         self._outside = self.placeholder_id is not None and self.placeholder_id >= self.decoder.rows
+        self.auxiliary = (
+            None if reading.contrast is None else self._auxiliary(reading.contrast, tokenizer, own)
+        )
+
+    def _auxiliary(self, contrast: Contrast, tokenizer: Any, own: OwnTokenizer) -> PromptedModel:
+        """The same model with the auxiliary prompt, run up to the layer of contrast."""
+        decoder = self.decoder
+        contrast.require_layers(len(decoder.layers), self.number, decoder.name)
+        output_projection(decoder, contrast.layer)
+        reading = Reading(AUXILIARY, None, contrast.layer + 1)
+        found = PromptedModel(decoder, tokenizer, decoder.name, reading, own=own)
+        for mine, other in zip(self.tokenize(_ALIKE), found.tokenize(_ALIKE), strict=True):
+            if mine.ids != other.ids:
+                raise InputError(
+                    f"the tokenizer of {decoder.name} splits a sentence in this prompt in another way than "
+                    f'in the auxiliary prompt of contrast: write "{SENTENCE}" with a space on both sides'
+                )
+        return found
 
     @property
     def prompts(self) -> tuple[PromptIds, ...]:
@@ -121,8 +167,9 @@ class PromptedModel:
         return [PromptRow(prompt, content) for content in contents for prompt in range(len(self.prompts))]
 
     def length(self, content: int) -> int:
-        """Return the length of the longest prompt around ``content`` tokens."""
-        return max(prompt.length(content) for prompt in self.prompts)
+        """Return the length of the longest prompt around ``content`` tokens, the auxiliary one included."""
+        longest = max(prompt.length(content) for prompt in self.prompts)
+        return longest if self.auxiliary is None else max(longest, self.auxiliary.length(content))
 
     def knows(self, token_id: int) -> bool:
         """Check whether the model embeds a token."""
@@ -148,6 +195,8 @@ class PromptedModel:
     def forget(self) -> None:
         """Draw the placeholder's vector again, since its norm depends on the weights."""
         vars(self).pop("placeholder", None)
+        if self.auxiliary is not None:
+            self.auxiliary.forget()
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Embed token ids, shape (rows, tokens, d)."""
@@ -195,12 +244,18 @@ class PromptedModel:
         positions = (mask.cumsum(1) - 1).clamp(min=0) + before
         return PromptLayout(ids, mask, positions, slots)
 
-    def batch(self, layout: PromptLayout, past: torch.Tensor | None = None) -> PromptBatch:
+    def batch(
+        self,
+        layout: PromptLayout,
+        past: torch.Tensor | None = None,
+        auxiliary: torch.Tensor | None = None,
+    ) -> PromptBatch:
         """Move a layout to the model's device and embed it.
 
         Args:
             layout: filled prompts.
             past: mask of the cached tokens before them, shape (rows, past).
+            auxiliary: values of the auxiliary prompt to subtract from each row, shape (rows, heads * size).
         """
         device = self.decoder.device
         ids, mask, positions, slots = (part.to(device) for part in layout)
@@ -214,7 +269,28 @@ class PromptedModel:
             places=places if self.reading.prepending is not None else None,
             echoes=self.reading.prompt.echoes,
             beside=self.beside(ids),
+            subtraction=None if auxiliary is None else self.subtraction(auxiliary),
         )
+
+    def auxiliary_values(self, batch: PromptBatch) -> torch.Tensor:
+        """Return what `batch` subtracts, from a batch of the auxiliary prompts of the same sentences.
+
+        Args:
+            batch: made by `auxiliary`.
+        """
+        contrast = self.reading.contrast
+        if contrast is None:
+            raise InputError("this reading has no contrast")
+        return attended_values(self.decoder, batch, contrast.layer)
+
+    def subtraction(self, auxiliary: torch.Tensor) -> Subtraction | None:
+        """Return how values of the auxiliary prompts are subtracted; None without contrast."""
+        contrast = self.reading.contrast
+        if contrast is None:
+            return None
+        by_head = contrast.rule is ContrastRule.SUB_HEAD_NORM
+        heads = attention_heads(self.decoder, auxiliary.shape[-1]) if by_head else 1
+        return Subtraction(contrast, heads, auxiliary)
 
 
 class PromptLayout(NamedTuple):

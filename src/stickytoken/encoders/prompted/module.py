@@ -11,13 +11,19 @@ from sentence_transformers.base.modules import InputModule
 from sentence_transformers.sentence_transformer.modules import Normalize
 
 from stickytoken.encoders._lengths import context_length
-from stickytoken.encoders.prompted._presets import layer_for, preset_for
+from stickytoken.encoders.prompted._presets import contrast_layer_for, layer_for, preset_for
+from stickytoken.encoders.prompted._prompt_ids import Ids
+from stickytoken.encoders.prompted.attention_output import layers_with_projection
+from stickytoken.encoders.prompted.contrast import Contrast, require_contrast_options
 from stickytoken.encoders.prompted.layer_states import pooled_states
 from stickytoken.encoders.prompted.model import PromptedModel, PromptLayout, Reading
 from stickytoken.encoders.prompted.prompts import Prompt, find_prompt
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 from stickytoken.encoders.prompting import LayerChoice, Prompting
 from stickytoken.errors import EncodingError, InputError
+
+# Before the names of an auxiliary prompt's features.
+_AUXILIARY = "auxiliary_"
 
 
 class CausalPrompt(InputModule):
@@ -35,6 +41,10 @@ class CausalPrompt(InputModule):
         start: first layer at which the placeholder is overwritten; None is the preset's.
         exit: first later layer at which it is not; None is the preset's.
         layer: layer to read; None is the published preset's, else the last one for a plain prompt.
+        contrast: use contrastive prompting.
+        contrast_layer: layer whose attention it changes, from 0; None is the preset's.
+        contrast_strength: its factor; None is the preset's.
+        contrast_rule: ``scaled``, ``norm``, ``scaled_norm`` or ``sub_head_norm``; None is ``scaled``.
 
     Raises:
         ModelError: The model is not decoder-only.
@@ -43,9 +53,13 @@ class CausalPrompt(InputModule):
 
     __module__ = "stickytoken.encoders.causal_module"  # sentence-transformers writes it into modules.json
     config_file_name = "causal_prompt_config.json"
-    config_keys = ["prompt", "token_prepending", "start", "exit", "layer"]  # noqa: RUF012 - the base class has it so
+    config_keys = [  # noqa: RUF012 - the base class has it so
+        "prompt",
+        *("token_prepending", "start", "exit", "layer"),
+        *("contrast", "contrast_layer", "contrast_strength", "contrast_rule"),
+    ]
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keyword-only, one decision each
         self,
         model: Any,
         tokenizer: Any,
@@ -55,12 +69,25 @@ class CausalPrompt(InputModule):
         start: int | None = None,
         exit: int | None = None,  # noqa: A002 - the published name
         layer: int | None = None,
+        contrast: bool = False,
+        contrast_layer: int | None = None,
+        contrast_strength: float | None = None,
+        contrast_rule: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.model = model.base_model if hasattr(model, "base_model") else model
         self.tokenizer = tokenizer
         name = getattr(getattr(model, "config", None), "_name_or_path", "") or type(model).__name__
-        options = Prompting(token_prepending=token_prepending, start=start, exit=exit, layer=layer)
+        options = Prompting(
+            token_prepending=token_prepending,
+            start=start,
+            exit=exit,
+            layer=layer,
+            contrast=contrast,
+            contrast_layer=contrast_layer,
+            contrast_strength=contrast_strength,
+            contrast_rule=contrast_rule,
+        )
         reading, _ = reading_for(self.model, name, find_prompt(prompt), options)
         self._prompted = PromptedModel(self.model, tokenizer, name, reading)
         self.max_seq_length = context_length(
@@ -75,7 +102,7 @@ class CausalPrompt(InputModule):
     def preprocess(
         self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any
     ) -> dict[str, torch.Tensor | Any]:
-        """Fill the prompts: one row per sentence and template, sentence by sentence.
+        """Fill the prompts: one row per sentence and template, sentence by sentence; also auxiliary prompts.
 
         Raises:
             EncodingError: A prompt is longer than the context.
@@ -90,8 +117,10 @@ class CausalPrompt(InputModule):
                     f"the text {text[:80]!r} makes a prompt of {length} tokens, but the model reads "
                     f"{self.max_seq_length}: use a shorter text"
                 )
-        ids, mask, positions, slots = self._prompted.layout(self._prompted.rows(contents))
-        return {"input_ids": ids, "attention_mask": mask, "position_ids": positions, "prompt_slots": slots.T}
+        features = _features(self._prompted, contents)
+        if self._prompted.auxiliary is not None:
+            features |= _features(self._prompted.auxiliary, contents, _AUXILIARY)
+        return features
 
     def forward(
         self, features: dict[str, torch.Tensor | Any], **kwargs: Any
@@ -100,15 +129,12 @@ class CausalPrompt(InputModule):
         del kwargs
         prompted = self._prompted
         prompted.forget()  # the weights may have changed since the last call
-        layout = PromptLayout(
-            features["input_ids"],
-            features["attention_mask"],
-            features["position_ids"],
-            features["prompt_slots"].T,
-        )
-        states = pooled_states(
-            prompted.decoder, prompted.batch(layout), [prompted.number], prompted.reading.prepending
-        )
+        values = None
+        if prompted.auxiliary is not None:
+            other = prompted.auxiliary.batch(_layout(features, _AUXILIARY))
+            values = prompted.auxiliary_values(other).repeat_interleave(len(prompted.prompts), dim=0)
+        batch = prompted.batch(_layout(features), auxiliary=values)
+        states = pooled_states(prompted.decoder, batch, [prompted.number], prompted.reading.prepending)
         means = states[:, 0].reshape(-1, len(prompted.prompts), states.shape[-1]).mean(1)
         return {**features, "sentence_embedding": means}
 
@@ -160,6 +186,27 @@ class CausalPrompt(InputModule):
         return cls(model, tokenizer, **config)
 
 
+def _features(
+    prompted: PromptedModel, contents: Sequence[Ids], name: str = ""
+) -> dict[str, torch.Tensor | Any]:
+    ids, mask, positions, slots = prompted.layout(prompted.rows(contents))
+    return {
+        f"{name}input_ids": ids,
+        f"{name}attention_mask": mask,
+        f"{name}position_ids": positions,
+        f"{name}prompt_slots": slots.T,
+    }
+
+
+def _layout(features: dict[str, torch.Tensor | Any], name: str = "") -> PromptLayout:
+    return PromptLayout(
+        features[f"{name}input_ids"],
+        features[f"{name}attention_mask"],
+        features[f"{name}position_ids"],
+        features[f"{name}prompt_slots"].T,
+    )
+
+
 def stacked(model: Any, tokenizer: Any, reading: Reading, *, normalize: bool) -> SentenceTransformer:
     """Return a SentenceTransformer with this reading of a model."""
     module = CausalPrompt(model, tokenizer, **reading.options | {"prompt": reading.prompt})
@@ -174,13 +221,14 @@ def reading_for(model: Any, name: str, prompt: Prompt, options: Prompting) -> tu
         model: the language model.
         name: name of the model in messages.
         prompt: the prompt that the options name.
-        options: token prepending and layers.
+        options: token prepending, contrast and layers.
 
     Returns:
         The reading, and where its layer comes from.
 
     Raises:
-        InputError: start or exit is given without token prepending, or a value is impossible.
+        InputError: start or exit is given without token prepending, a setting of contrast without contrast,
+            or a value is impossible.
     """
     from stickytoken.encoders.prompted._decoder import find_decoder
 
@@ -196,8 +244,19 @@ def reading_for(model: Any, name: str, prompt: Prompt, options: Prompting) -> tu
         first = preset.start if start is None else start
         # The preset's exit may be before a start that is given.
         prepending = TokenPrepending(first, max(preset.exit, first + 1) if end is None else end)
-    layer, choice = layer_for(preset, prompt, options.layer, prepending=options.token_prepending)
-    return Reading(prompt, prepending, layer), choice
+    steered = options.token_prepending or options.contrast
+    layer, choice = layer_for(preset, prompt, options.layer, steered=steered)
+    contrast = None
+    rule = require_contrast_options(options)
+    if options.contrast:
+        place, strength = options.contrast_layer, options.contrast_strength
+        if place is None:
+            number, possible = decoder.layer_number(layer), layers_with_projection(decoder)
+            place = contrast_layer_for(preset, len(decoder.layers), number, possible)
+        if strength is None and rule.scales:
+            strength = preset.contrast_strength
+        contrast = Contrast(place, strength, rule)
+    return Reading(prompt, prepending, layer, contrast), choice
 
 
 def _text(given: Any) -> str:

@@ -1,8 +1,9 @@
 """The prompts that turn a language model into a sentence encoder. Pure.
 
 PromptEOL: Jiang et al. 2023 (arXiv 2307.16645). Pretended chain of thought and knowledge enhancement: Zhang
-et al. 2024 (2404.03921). MetaEOL: Lei et al. 2024 (2402.18458). Echo: Springer et al. 2024 (2402.15449). The
-position of the placeholder: Fu et al., ACL 2025 (2412.11556).
+et al. 2024 (2404.03921); the mean of both: Cheng et al., ACL 2025 (2505.12831). MetaEOL: Lei et al. 2024
+(2402.18458). Echo: Springer et al. 2024 (2402.15449). The position of the placeholder: Fu et al., ACL 2025
+(2412.11556).
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def find_prompt(prompt: str | Prompt) -> Prompt:
     """Return a known prompt by name, or a prompt with the user's own template.
 
     Args:
-        prompt: ``prompteol``, ``cot``, ``ke``, ``metaeol``, ``echo``, or a text with ``{sentence}`` in it.
+        prompt: ``prompteol``, ``cot``, ``ke``, ``ck``, ``metaeol``, ``echo``, or a text with ``{sentence}``
+            in it.
 
     Raises:
         InputError: The prompt is neither, or its template cannot be filled.
@@ -152,20 +154,19 @@ _TASKS = (
     (_ABSTRACT, "highlights the primary entity or relation"),
 )
 
+_THOUGHT = f"After thinking step by step , this sentence : {_END}"
+_KNOWLEDGE = (
+    "The essence of a sentence is often captured by its main subjects and actions, while descriptive terms "
+    f"provide additional but less central details. With this in mind , this sentence : {_END}"
+)
+
 PROMPTS = {
     prompt.name: prompt
     for prompt in (
         Prompt("prompteol", (f"This sentence : {_END}",)),
-        Prompt("cot", (f"After thinking step by step , this sentence : {_END}",)),
-        Prompt(
-            "ke",
-            (
-                "The essence of a sentence is often captured by its main subjects and actions, while "
-                "descriptive "
-                "terms provide additional but less central details. With this in mind , this sentence : "
-                + _END,
-            ),
-        ),
+        Prompt("cot", (_THOUGHT,)),
+        Prompt("ke", (_KNOWLEDGE,)),
+        Prompt("ck", (_THOUGHT, _KNOWLEDGE)),
         Prompt(
             "metaeol",
             tuple(

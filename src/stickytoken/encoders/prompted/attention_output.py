@@ -1,0 +1,206 @@
+"""What a token has attended to: the input of a layer's output projection, recorded and replaced.
+
+It holds the outputs of the attention heads side by side, before the projection mixes them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stickytoken.encoders.prompted._decoder import Decoder
+from stickytoken.encoders.prompted.contrast import Contrast, ContrastRule
+from stickytoken.errors import ModelError
+
+# Names of the projection in transformers: o_proj (Llama and most others), out_proj (OPT, GPT-J), c_proj
+# (GPT-2), dense (Bloom, Falcon, GPT-NeoX). Feed-forward and convolution blocks use some of them too, so the
+# name of the block counts.
+_PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense")
+_ATTENTION = ("attn", "attention")
+_NOT_ATTENTION = ("linear",)
+_TINY = 1e-7
+# A difference below this many machine epsilons of A, and below this share of it, is rounding.
+_ROUNDING, _LARGEST_ROUNDING = 64, 0.01
+
+
+@dataclass(frozen=True)
+class Subtraction:
+    """What to subtract from a batch.
+
+    Attributes:
+        settings: layer, strength and rule.
+        heads: number of attention heads; 1 where the rule does not tell them apart.
+        values: values of the auxiliary prompt's last token, shape (rows, heads * size).
+    """
+
+    settings: Contrast
+    heads: int
+    values: torch.Tensor
+
+
+def contrasted(own: torch.Tensor, other: torch.Tensor, settings: Contrast, heads: int) -> torch.Tensor:
+    """Return what replaces the values of the prompt's last token.
+
+    Where both are equal up to rounding, as behind a sliding window that hides the beginnings of the prompts,
+    nothing remains: rules that keep a norm would enlarge the rounding, which depends on the batch.
+
+    Args:
+        own: its values A, shape (rows, heads * size).
+        other: values B of the auxiliary prompt, same shape.
+        settings: rule and strength.
+        heads: number of attention heads.
+    """
+    if settings.rule is ContrastRule.SUB_HEAD_NORM:
+        own, other = (values.unflatten(-1, (heads, -1)) for values in (own, other))
+        by_head: torch.Tensor = _with_norm(_difference(own, other), own)
+        return by_head.flatten(-2)
+    found = _difference(own, other)
+    if settings.rule is not ContrastRule.SCALED:
+        found = _with_norm(found, own)
+    return found if settings.strength is None else settings.strength * found
+
+
+def _difference(own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    found = own - other
+    share = min(_ROUNDING * torch.finfo(own.dtype).eps, _LARGEST_ROUNDING)
+    size = found.norm(dim=-1, keepdim=True)
+    return found.masked_fill(size <= share * own.norm(dim=-1, keepdim=True), 0)
+
+
+def _with_norm(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Scale values to the norm of others, over the last axis."""
+    norm = values.norm(dim=-1, keepdim=True) + _TINY
+    return values * (like.norm(dim=-1, keepdim=True) / norm)
+
+
+def attention_heads(decoder: Decoder, width: int) -> int:
+    """Return the number of attention heads.
+
+    Args:
+        decoder: the model.
+        width: size of their outputs side by side.
+
+    Raises:
+        ModelError: The model does not say, or its heads do not divide the width.
+    """
+    heads = getattr(decoder.model.config, "num_attention_heads", None)
+    if not isinstance(heads, int) or heads < 1 or width % heads:
+        raise ModelError(
+            f"{decoder.name} has {heads} attention heads for values of width {width}: the contrast rule "
+            f"{ContrastRule.SUB_HEAD_NORM} needs heads of equal size, so use another rule"
+        )
+    return heads
+
+
+def output_projection(decoder: Decoder, layer: int) -> torch.nn.Module:
+    """Find the module that mixes the outputs of the attention heads of a layer.
+
+    Args:
+        decoder: the model.
+        layer: index of the layer, from 0.
+
+    Raises:
+        ModelError: The layer has none.
+    """
+    found = _projection_of(decoder.layers[layer])
+    if found is not None:
+        return found
+    others = layers_with_projection(decoder)
+    where = f"layers {', '.join(map(str, others))} have one" if others else "no other layer has one either"
+    raise ModelError(
+        f"layer {layer} of {decoder.name} (a {decoder.model.config.model_type}) has no output projection of "
+        f"an attention ({', '.join(_PROJECTIONS)}), which contrast needs: {where}"
+    )
+
+
+def layers_with_projection(decoder: Decoder) -> list[int]:
+    """List the layers that contrast can change."""
+    return [place for place, layer in enumerate(decoder.layers) if _projection_of(layer) is not None]
+
+
+def _projection_of(layer: torch.nn.Module) -> torch.nn.Module | None:
+    found = [module for path, module in layer.named_modules() if _is_projection(path)]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_projection(path: str) -> bool:
+    *blocks, name = path.split(".")
+    return name in _PROJECTIONS and any(
+        any(word in block for word in _ATTENTION) and not any(word in block for word in _NOT_ATTENTION)
+        for block in blocks
+    )
+
+
+@contextmanager
+def recorded_values(
+    projection: torch.nn.Module, last: torch.Tensor, keep: Callable[[torch.Tensor], None]
+) -> Iterator[None]:
+    """Hand over the values of the last tokens, during calls from this thread.
+
+    Args:
+        projection: an output projection.
+        last: index of the last token in each row, shape (rows,).
+        keep: called with the values, shape (rows, heads * size).
+    """
+
+    def record(values: torch.Tensor, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        keep(values[rows, ends])
+        return values
+
+    with _hooked(projection, last, record):
+        yield
+
+
+@contextmanager
+def subtracted(projection: torch.nn.Module, last: torch.Tensor, subtraction: Subtraction) -> Iterator[None]:
+    """Replace the values of the last tokens, during calls from this thread; other tokens keep theirs.
+
+    Args:
+        projection: an output projection.
+        last: index of the last token in each row, shape (rows,).
+        subtraction: what to subtract from each row.
+    """
+
+    def replace(values: torch.Tensor, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        other = subtraction.values.to(values)
+        # Copy, so that values recorded elsewhere do not change.
+        changed = values.clone()
+        changed[rows, ends] = contrasted(values[rows, ends], other, subtraction.settings, subtraction.heads)
+        return changed
+
+    with _hooked(projection, last, replace):
+        yield
+
+
+@contextmanager
+def _hooked(
+    projection: torch.nn.Module,
+    last: torch.Tensor,
+    change: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Iterator[None]:
+    owner = threading.get_ident()
+
+    def hook(module: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        del module
+        if threading.get_ident() != owner:
+            return None
+        values = args[0]
+        if values.ndim != 3 or len(values) != len(last):
+            raise ModelError(
+                f"an attention of this model projects values of shape {tuple(values.shape)}: contrast needs "
+                "the shape (rows, tokens, heads * size)"
+            )
+        # A model may be spread over devices, so values are on the device of their layer.
+        rows = torch.arange(len(values), device=values.device)
+        return (change(values, rows, last.to(values.device)), *args[1:])
+
+    handle = projection.register_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
