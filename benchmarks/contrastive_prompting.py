@@ -42,6 +42,7 @@ from token_prepending import Bench, cpu_seconds
 LAYER, BAR = 4, 1.5
 EXITS = (2, 4, 6, 9, 12)
 CONTRAST_LAYERS = (1, 2, 3, 4, 6, 8)
+OTHER_STRENGTH = 2.0
 CHUNK, SAMPLES = 50, 2000
 PLAIN, PREPENDING, CONTRAST, BOTH = "prompt", "prompt + TP", "prompt + CP", "prompt + TP + CP"
 
@@ -104,7 +105,9 @@ def sample(task: SimilarityTask, places: NDArray[np.intp]) -> SimilarityTask:
     return SimilarityTask(task.name, tuple(first), tuple(second), tuple(gold))
 
 
-def chosen(encoder: CausalPromptEncoder, task: SimilarityTask) -> tuple[dict[str, Reading], list[Tried]]:
+def chosen(
+    encoder: CausalPromptEncoder, task: SimilarityTask, exits: Sequence[int], layers: Sequence[int]
+) -> tuple[dict[str, Reading], list[Tried]]:
     """The best reading of each kind on the development set, and all that were tried."""
     tried: list[Tried] = []
 
@@ -118,12 +121,13 @@ def chosen(encoder: CausalPromptEncoder, task: SimilarityTask) -> tuple[dict[str
         _, layer, span, contrast = max(scored, key=lambda each: each[:2])
         return replace(encoder.reading, prepending=span, contrast=contrast, layer=-layer)
 
-    contrasts = [Contrast(layer) for layer in CONTRAST_LAYERS if layer < encoder.layers // 2]
+    contrasts = [Contrast(layer) for layer in layers if layer < encoder.layers - 1]
     plain = best((None, None))
-    prepending = best(*((TokenPrepending(1, stop), None) for stop in EXITS if stop < encoder.layers))
+    prepending = best(*((TokenPrepending(1, stop), None) for stop in exits if stop < encoder.layers))
     alone = best(*((None, each) for each in contrasts))
     place = LAYER if alone.contrast is None else alone.contrast.layer
-    by_rule = best((None, Contrast(place, 2.0)), (None, Contrast(place, None, ContrastRule.SUB_HEAD_NORM)))
+    others = Contrast(place, OTHER_STRENGTH), Contrast(place, None, ContrastRule.SUB_HEAD_NORM)
+    by_rule = best(*((None, each) for each in others))
     alone = _better(alone, by_rule, tried)
     both = best(*((prepending.prepending, each) for each in contrasts))
     return {PLAIN: plain, PREPENDING: prepending, CONTRAST: alone, BOTH: both}, tried
@@ -149,7 +153,8 @@ def scores(arguments: argparse.Namespace) -> tuple[list[Check], dict[str, Any]]:
     generator = np.random.default_rng(0)
     dev, test = read_similarity(arguments.dev), read_similarity(arguments.test)
     loaded: Any = load_encoder(arguments.model, device="cpu", prompt=Prompting("prompteol"))
-    readings, tried = chosen(loaded, sample(dev, generator.choice(dev.units, arguments.pairs, replace=False)))
+    picked = sample(dev, generator.choice(dev.units, arguments.pairs, replace=False))
+    readings, tried = chosen(loaded, picked, arguments.exits, arguments.contrast_layers)
     encoders = {name: loaded.reread(reading) for name, reading in readings.items()}
     order, found, done = generator.permutation(test.units), [], 0
     started = time.monotonic()
@@ -209,6 +214,12 @@ def main() -> None:
     parser.add_argument("--dev", type=Path, help="pairs to choose layers on")
     parser.add_argument("--test", type=Path, help="pairs to score")
     parser.add_argument("--pairs", type=int, default=300, help="pairs of --dev that are used")
+    parser.add_argument(
+        "--exits", type=int, nargs="+", default=EXITS, help="of token prepending, to choose from"
+    )
+    parser.add_argument(
+        "--contrast-layers", type=int, nargs="+", default=CONTRAST_LAYERS, help="to choose from"
+    )
     parser.add_argument("--minutes", type=float, default=60, help="time for the test pairs")
     parser.add_argument("--name", default="contrastive_prompting", help="name of the result file")
     arguments = parser.parse_args()

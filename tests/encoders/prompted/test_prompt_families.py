@@ -7,7 +7,10 @@ import pytest
 import torch
 import transformers
 
+import contrast_reference
 import tiny_architectures as architectures
+from stickytoken.encoders.prefixes.reuse import ReuseLimits
+from stickytoken.encoders.prompted.contrast import Contrast, ContrastRule
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.module import CausalPrompt
@@ -74,8 +77,12 @@ def tokenizer_of(longest=512):
 @pytest.fixture(scope="module", params=FAMILIES)
 def parts(request):
     """A model with a row for the placeholder, and the tokenizer without it."""
+    return parts_of(request.param)
+
+
+def parts_of(name):
     tokenizer = tokenizer_of()
-    return random_model(*FAMILIES[request.param], rows=len(tokenizer) + 3), tokenizer
+    return random_model(*FAMILIES[name], rows=len(tokenizer) + 3), tokenizer
 
 
 def layers_of(model):
@@ -148,6 +155,55 @@ def test_a_family_gives_what_transformers_gives_alone_in_batches_and_padded(part
     with torch.inference_mode():
         padded = module(module.preprocess(SENTENCES))["sentence_embedding"].numpy()
     assert np.abs(padded - expected).max() < tolerance
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("span", "rule"), [(None, "scaled"), ((1, 3), "sub_head_norm")])
+def test_contrast_gives_what_hooks_on_transformers_give(name, span, rule):
+    parts = parts_of(name)
+    # Every other layer of LFM 2 is a convolution.
+    contrast = Contrast(1, 0.5 if rule == "scaled" else None, ContrastRule(rule))
+    prepending = None if span is None else TokenPrepending(*span)
+    reading = Reading(find_prompt("prompteol"), prepending, 3, contrast)
+    expected = contrast_reference.through_transformers(name, *parts, reading, "prompteol")
+    tolerance = 1e-5 * float(np.abs(expected).max())
+    texts = contrast_reference.SENTENCES
+    encoder = CausalPromptEncoder(*parts, "tiny", reading, reuse=ReuseLimits(fixed_share=0, rows=1))
+    assert np.abs(encoder.encode(texts) - expected).max() < tolerance
+    module = CausalPrompt(*parts, **reading.options)
+    with torch.inference_mode():
+        padded = module(module.preprocess(texts))["sentence_embedding"].numpy()
+    assert np.abs(padded - expected).max() < tolerance
+
+
+def test_contrast_needs_a_layer_whose_attention_has_an_output_projection():
+    parts = parts_of("lfm2")
+    with pytest.raises(
+        ModelError, match=r"layer 2 of tiny \(a lfm2\) has no output projection .* layers 1, 3 have one"
+    ):
+        CausalPromptEncoder(*parts, "tiny", Reading(find_prompt("prompteol"), None, -1, Contrast(2)))
+    module = CausalPrompt(*parts, contrast=True)  # the default chooses one that has
+    assert module.reading.contrast == Contrast(1)
+    model, tokenizer = parts_of("olmo2")
+    for layer in model.layers:
+        layer.self_attn.mixing = layer.self_attn.o_proj
+        del layer.self_attn.o_proj
+        layer.self_attn.forward = _renamed(layer.self_attn)
+    with pytest.raises(ModelError, match=r"layer 0 of Olmo2Model .* no other layer has one either"):
+        CausalPrompt(model, tokenizer, contrast=True)
+
+
+def _renamed(attention):
+    """The forward pass of an attention whose projection has another name."""
+
+    def run(*args, **kwargs):
+        vars(attention)["o_proj"] = attention.mixing
+        try:
+            return type(attention).forward(attention, *args, **kwargs)
+        finally:
+            del vars(attention)["o_proj"]
+
+    return run
 
 
 def test_a_placeholder_without_a_row_reads_the_embeddings_by_layer_of_token_0():
