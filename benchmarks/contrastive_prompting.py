@@ -156,7 +156,9 @@ def scores(arguments: argparse.Namespace) -> tuple[list[Check], dict[str, Any]]:
     picked = sample(dev, generator.choice(dev.units, arguments.pairs, replace=False))
     readings, tried = chosen(loaded, picked, arguments.exits, arguments.contrast_layers)
     encoders = {name: loaded.reread(reading) for name, reading in readings.items()}
+    checks: list[Check] = []
     order, found, done = generator.permutation(test.units), [], 0
+    more = {"dev_pairs": arguments.pairs, "tried": [asdict(row) for row in tried]}
     started = time.monotonic()
     while done < test.units and (not done or time.monotonic() - started < 60 * arguments.minutes):
         part = sample(test, order[done : done + CHUNK])
@@ -165,15 +167,20 @@ def scores(arguments: argparse.Namespace) -> tuple[list[Check], dict[str, Any]]:
         units = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in vectors]
         found.append(np.stack([(own[: part.units] * own[part.units :]).sum(1) for own in units]))
         done += part.units
+        cosines = np.concatenate(found, axis=1)
+        checks = _table(readings, sample(test, order[:done]), cosines, test.units)
+        # A run that is cut off leaves the result on the pairs so far.
+        write(checks, arguments.name, "cpu", **more, test_pairs=done)
         print(f"test: {done} of {test.units} pairs", file=sys.stderr, flush=True)
-    subset = sample(test, order[:done])
-    cosines = np.concatenate(found, axis=1)[:, :, None]
-    drawn = resampled(partial(subset.scores, "spearman", cosines), bootstrap_samples(done, SAMPLES, (0,)))
-    checks = _table(readings, 100 * drawn, done, test.units)
-    return checks, {"dev_pairs": arguments.pairs, "test_pairs": done, "tried": [asdict(row) for row in tried]}
+    return checks, {**more, "test_pairs": done}
 
 
-def _table(readings: dict[str, Reading], drawn: NDArray[np.float64], done: int, whole: int) -> list[Check]:
+def _table(
+    readings: dict[str, Reading], pairs: SimilarityTask, cosines: NDArray[np.float64], whole: int
+) -> list[Check]:
+    """One row per way of encoding; cosines of shape (ways, pairs)."""
+    samples = bootstrap_samples(pairs.units, SAMPLES, (0,))
+    drawn = 100 * resampled(partial(pairs.scores, "spearman", cosines[:, :, None]), samples)
     checks = []
     for place, (name, reading) in enumerate(readings.items()):
         weights = np.zeros((2, len(readings)))
@@ -186,7 +193,7 @@ def _table(readings: dict[str, Reading], drawn: NDArray[np.float64], done: int, 
         checks.append(
             Check(
                 f"{name}: {_told(reading)}",
-                f"none; {done:,} of {whole:,} test pairs" if not place else "none",
+                f"none; {pairs.units:,} of {whole:,} test pairs" if not place else "none",
                 told,
                 True,
                 {"reading": asdict(reading), "score": score._asdict(), "gain": gain._asdict()},
@@ -209,6 +216,7 @@ def _told(reading: Reading) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a small model and few sentences")
+    parser.add_argument("--sentences", type=int, default=192, help="for costs")
     parser.add_argument("--rounds", type=int, default=5, help="runs of which the least counts")
     parser.add_argument("--model", help="folder or name of a language model: scores in place of costs")
     parser.add_argument("--dev", type=Path, help="pairs to choose layers on")
@@ -234,7 +242,7 @@ def main() -> None:
             parser.error(str(error))
     else:
         checks = (
-            Costs(3, 64, 64, 1) if arguments.quick else Costs(12, 384, 192, arguments.rounds)
+            Costs(3, 64, 64, 1) if arguments.quick else Costs(12, 384, arguments.sentences, arguments.rounds)
         ).contrast()
     write(checks, arguments.name, "cpu", **more)
     show(checks, arguments.name)
