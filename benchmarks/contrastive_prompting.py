@@ -62,7 +62,8 @@ class Costs(Bench):
             num_attention_heads=qwen.num_attention_heads,
             num_key_value_heads=qwen.num_attention_heads,
         )
-        self.model: Any = transformers.LlamaModel(config).eval()
+        model: Any = transformers.LlamaModel(config)
+        self.model = model.eval()
 
     def contrast(self) -> list[Check]:
         """The prompt with contrast, alone and with token prepending, against the same without."""

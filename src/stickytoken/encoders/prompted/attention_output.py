@@ -56,9 +56,8 @@ def contrasted(own: torch.Tensor, other: torch.Tensor, settings: Contrast, heads
         heads: number of attention heads.
     """
     if settings.rule is ContrastRule.SUB_HEAD_NORM:
-        own, other = (values.unflatten(-1, (heads, -1)) for values in (own, other))
-        by_head: torch.Tensor = _with_norm(_difference(own, other), own)
-        return by_head.flatten(-2)
+        own, other = (values.reshape(*values.shape[:-1], heads, -1) for values in (own, other))
+        return _with_norm(_difference(own, other), own).flatten(-2)
     found = _difference(own, other)
     if settings.rule is not ContrastRule.SCALED:
         found = _with_norm(found, own)
@@ -68,14 +67,14 @@ def contrasted(own: torch.Tensor, other: torch.Tensor, settings: Contrast, heads
 def _difference(own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     found = own - other
     share = min(_ROUNDING * torch.finfo(own.dtype).eps, _LARGEST_ROUNDING)
-    size = found.norm(dim=-1, keepdim=True)
-    return found.masked_fill(size <= share * own.norm(dim=-1, keepdim=True), 0)
+    size, whole = (torch.linalg.vector_norm(each, dim=-1, keepdim=True) for each in (found, own))
+    return found.masked_fill(size <= share * whole, 0)
 
 
 def _with_norm(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Scale values to the norm of others, over the last axis."""
-    norm = values.norm(dim=-1, keepdim=True) + _TINY
-    return values * (like.norm(dim=-1, keepdim=True) / norm)
+    norm, wanted = (torch.linalg.vector_norm(each, dim=-1, keepdim=True) for each in (values, like))
+    return values * (wanted / (norm + _TINY))
 
 
 def attention_heads(decoder: Decoder, width: int) -> int:
