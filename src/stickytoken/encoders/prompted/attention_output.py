@@ -74,7 +74,8 @@ def _difference(own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 def _with_norm(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Scale values to the norm of others, over the last axis."""
     norm, wanted = (torch.linalg.vector_norm(each, dim=-1, keepdim=True) for each in (values, like))
-    return values * (wanted / (norm + _TINY))
+    scaled: torch.Tensor = values * (wanted / (norm + _TINY))
+    return scaled
 
 
 def attention_heads(decoder: Decoder, width: int) -> int:
