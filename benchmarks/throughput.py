@@ -2,6 +2,8 @@
 
 python benchmarks/throughput.py            # a quarter of an hour on 2 CPU cores
 python benchmarks/throughput.py --quick    # a minute, on few texts
+python benchmarks/throughput.py --only sets --name throughput_sets   # also beside another job, five minutes
+python benchmarks/throughput.py --only sets --model all-mpnet-base-v2 --name throughput_mpnet
 python benchmarks/throughput.py --device cuda
 
 Everything is measured in one run on one machine, turn by turn, and the best of each counts: on a
@@ -16,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +37,7 @@ from stickytoken.methods.std.plan import make_plan, scoring_stage
 from stickytoken.methods.std.settings import StdSettings
 from stickytoken.methods.std.stages import ScoringStage
 from stickytoken.vocabulary.categories import categorize
+from throughput_sets import set_checks
 
 BATCH_SIZES = (32, 64, 128, 256, 512)
 # Rows, columns in and out of the matrix products whose rate counts as the machine's.
@@ -219,9 +223,25 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true", help="few texts, each way once")
     parser.add_argument("--name", default="throughput", help="name of the result file")
+    parser.add_argument(
+        "--only", choices=("scoring", "sets"), default="scoring", help="std scoring, or sets of texts"
+    )
     arguments = parser.parse_args()
-    size, scored, turns = (8, 4, 1) if arguments.quick else (34, 500, 3)
     model = SentenceTransformer(resolve_model(arguments.model).location, device=arguments.device)
+    measured = of_sets if arguments.only == "sets" else of_scoring
+    checks = measured(model, arguments)
+    write(checks, arguments.name, str(model.device))
+    show(checks, arguments.name)
+    if not all(check.passed for check in checks):
+        sys.exit(1)
+
+
+def of_sets(model: SentenceTransformer, arguments: argparse.Namespace) -> list[Check]:
+    return set_checks(model, Path(arguments.model).name, 2 if arguments.quick else 5)
+
+
+def of_scoring(model: SentenceTransformer, arguments: argparse.Namespace) -> list[Check]:
+    size, scored, turns = (8, 4, 1) if arguments.quick else (34, 500, 3)
     encoder = load_encoder(model)
     vocabulary = categorize(encoder.tokenizer)
     settings = StdSettings(sentences=500)
@@ -236,14 +256,10 @@ def main() -> None:
     texts = texts_of(stage, tokens[:size])
     # Equal texts are computed once; [CLS] and [SEP] stand around each.
     lengths = [len(own.ids) + 2 for own in encoder.tokenize(list(dict.fromkeys(texts)))]
-    checks = [
+    return [
         *checks_of(measured, len(texts), operations(model, lengths)),
         scoring_check(measure_scoring(encoder, model, stage, tokens[size:]), len(vocabulary.available)),
     ]
-    write(checks, arguments.name, encoder.device)
-    show(checks, arguments.name)
-    if not all(check.passed for check in checks):
-        sys.exit(1)
 
 
 if __name__ == "__main__":
