@@ -2,7 +2,7 @@
 
 python benchmarks/model_card.py RUN --corpus sts.txt --corpus trec.txt     # docs/models/<model>.md
 
-RUN is a finished run of the profile method over the whole vocabulary. The published tokens are those of the
+RUN is a finished run of the profile method, best over the whole vocabulary. The published tokens are those of the
 paper's table, if it has the model.
 """
 
@@ -92,15 +92,22 @@ def judged_section(run: Run, corpora: list[str]) -> str:
 
 
 def behind(run: Run, plan: ProfilePlanRecord) -> list[str]:
-    """What a page about a model behind an endpoint says about the measurement."""
+    """What a page says about how the model was read, and about how much of it."""
     loading = run.record.model.loading
-    if loading is None or loading.endpoint is None:
-        return []
-    return [
-        f"The model was measured through an endpoint. Noise floor: the cosine of two texts differs by "
-        f"{plan.call_noise:.1e} (SD) from one call to the next; no interval is narrower than that. "
-        f"{run.record.tokens:,} tokens were examined, drawn at random."
-    ]
+    said = []
+    if loading is not None and loading.endpoint is not None:
+        said.append(
+            f"The model was measured through an endpoint. Noise floor: the cosine of two texts differs by "
+            f"{plan.call_noise:.1e} (SD) from one call to the next; no interval is narrower than that."
+        )
+    if loading is not None and loading.layer_choice is not None:
+        said.append(
+            f"A language model that was not trained for embeddings, read through the prompt "
+            f"`{loading.prompt}` at layer {loading.layer} (-1 is the last)."
+        )
+    if run.record.tokens < run.available:
+        said.append(f"{run.record.tokens:,} tokens were examined, drawn at random.")
+    return [" ".join(said)] if said else []
 
 
 def page(run: Run, corpora: list[str], folder: Path, title: str | None) -> str:
@@ -122,7 +129,8 @@ def page(run: Run, corpora: list[str], folder: Path, title: str | None) -> str:
         "SD is the lift beyond an ordinary token's, in standard deviations of the similarities of texts.",
         rows(tokens.sort("lift", descending=True).head(SHOWN)),
         "## Special tokens that text can contain",
-        rows(special) if len(special) else "None.",
+        rows(special.head(SHOWN)) if len(special) else "None.",
+        *([f"{len(special) - SHOWN} more lift less."] if len(special) > SHOWN else []),
         "## The published tokens",
         published_section(run, tokens, folder),
         "## On other corpora",
