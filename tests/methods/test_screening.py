@@ -11,11 +11,11 @@ import planted
 import profiled
 import tiny
 import tiny_architectures
-from stickytoken import load_encoder
+from stickytoken import detect, load_encoder
 from stickytoken.encoders._arithmetic import _tf32, require_precision
 from stickytoken.encoders.cpu.calibration import calibration_inputs
 from stickytoken.encoders.cpu.low_precision import BFloat16Linears, Int8Linears
-from stickytoken.errors import InputError
+from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.insertion import Token
 from stickytoken.measurement.engines.local import compute_shard
 from stickytoken.measurement.stage import Shard
@@ -159,12 +159,17 @@ def test_a_processor_without_the_instructions_is_an_error(monkeypatch, tmp_path)
         require_precision(model_of("bert", tmp_path), Precision.INT8, "m")
 
 
-def test_a_precision_that_changes_the_vectors_too_much_is_an_error(tmp_path):
-    model = model_of("bert", tmp_path)
-    with torch.no_grad():  # one weight so large that the others round to nothing
+def coarse_in_int8(model):
+    """Make one weight of every output so large that the others round to nothing."""
+    with torch.no_grad():
         for layer in model[0].modules():
             if isinstance(layer, torch.nn.Linear):
                 layer.weight[:, 0] *= 1e4
+    return model
+
+
+def test_a_precision_that_changes_the_vectors_too_much_is_an_error(tmp_path):
+    model = coarse_in_int8(model_of("bert", tmp_path))
     with pytest.raises(InputError, match=r"int8 changes the vectors of .* too much \(mean cosine "):
         load_encoder(model).at(Precision.INT8)
 
@@ -247,6 +252,25 @@ def test_without_later_rounds_there_is_nothing_to_screen_for():
 
 def test_one_spelling_of_a_screening_precision():
     assert ProfileSettings(screen_precision="int8").screen_precision is Precision.INT8
+
+
+@pytest.mark.slow
+def test_a_model_that_does_not_bear_int8_is_screened_in_bfloat16_and_told_so(tmp_path):
+    model = coarse_in_int8(tiny.sentence_transformer(tiny.bert_backbone(tmp_path)))
+    asked = {
+        "sentences": profiled.sentences(200, tiny.WORDS),
+        "settings": ProfileSettings(screen_precision="int8"),
+        "out": tmp_path / "run",
+        "evidence": False,
+    }
+    said = (
+        r"int8 changes the vectors of .* too much \(mean cosine .* with its own\): bfloat16 is used instead"
+    )
+    with pytest.warns(StickyTokenWarning, match=said):
+        run = detect(model, **asked)
+    assert run.settings.values["screen_precision"] == "bfloat16"
+    with pytest.warns(StickyTokenWarning, match=said):
+        assert detect(model, **asked).tokens.equals(run.tokens)
 
 
 @pytest.mark.slow

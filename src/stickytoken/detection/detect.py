@@ -24,7 +24,7 @@ from stickytoken.measurement.environment import hardware, now, package_versions
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.measurement.resume import Resumed, resumed
 from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE
-from stickytoken.methods.job import SHARD_PROBES, FolderRunner, Job, MethodSettings, suited
+from stickytoken.methods.job import SHARD_PROBES, FolderRunner, Job, MethodSettings, bearable, suited
 from stickytoken.methods.protocol import AnyMethod
 from stickytoken.methods.registry import choose_method
 from stickytoken.validation import file_path, require_callable
@@ -90,6 +90,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         require_usable(out, chosen_method.entry.name, settings)
     files = look_at_model(str(encoder)) if isinstance(encoder, (str, Path)) else None
     encoder = load_encoder(encoder)
+    settings = bearable(settings, encoder)
     model_identity = encoder.identity  # before its tokenizer is used: the user may have changed the model
     corpus = readable(corpus, encoder.tokenizer, encoder.name)
     vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)

@@ -27,6 +27,7 @@ from stickytoken.measurement.store import (
 from stickytoken.methods.job import MethodSettings
 from stickytoken.methods.registry import entries, method_named
 from stickytoken.methods.stored_settings import StoredSettings
+from stickytoken.precision import Precision
 
 _SHOWN_VERSION = 40
 
@@ -80,6 +81,9 @@ def require_usable(path: Path, method: str, settings: MethodSettings) -> None:
         claim = earlier_run or folder.read_record(IDENTITY_FILE, IdentityRecord)
     ours = {"method": method, "settings": json.loads(json.dumps(asdict(settings)))}
     earlier = {} if claim is None else {name: claim.identity_parts.get(name) for name in ours}
+    screens = [(known.get("settings") or {}).get("screen_precision") for known in (ours, earlier)]
+    if screens == [Precision.INT8, Precision.BFLOAT16]:  # of a model that does not bear int8
+        ours["settings"]["screen_precision"] = Precision.BFLOAT16
     if claim is not None and (different := differences(ours, earlier)):
         raise RunError(
             f"{path} contains a different run (it differs in {', '.join(different)}): choose another folder"

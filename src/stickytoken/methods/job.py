@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -10,14 +11,15 @@ import polars as pl
 
 from stickytoken.corpora import Sentences
 from stickytoken.corpora.choice import PairCorpus
-from stickytoken.encoders.protocol import Encoder
-from stickytoken.errors import InputError
+from stickytoken.encoders.protocol import Encoder, reads_ids
+from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.engines.protocol import Engine
 from stickytoken.measurement.engines.stages import run_stage
 from stickytoken.measurement.progress import ProgressCallback
 from stickytoken.measurement.stage import Shard, Stage, cut_into_shards
 from stickytoken.measurement.store import ResultFolder, ShardCost
+from stickytoken.precision import Precision
 from stickytoken.vocabulary.categories import Vocabulary
 
 # Texts in a shard: what a kill loses, and enough of every length to fill batches.
@@ -49,6 +51,25 @@ def suited(settings: MethodSettings, texts_only: bool) -> MethodSettings:
     """
     if texts_only and settings.insertion is Insertion.IDS:
         return replace(settings, insertion=Insertion.WORDS)
+    return settings
+
+
+def bearable(settings: MethodSettings, encoder: Encoder) -> MethodSettings:
+    """Screen in bfloat16 where int8 was asked for and the model does not bear it, with a warning.
+
+    Raises:
+        InputError: it does not bear bfloat16 either.
+    """
+    if getattr(settings, "screen_precision", None) is not Precision.INT8 or not reads_ids(encoder):
+        return settings
+    try:
+        encoder.at(Precision.INT8)
+    except InputError as error:
+        encoder.at(Precision.BFLOAT16)
+        reason = str(error).rpartition(": ")[0]
+        warnings.warn(f"{reason}: bfloat16 is used instead", StickyTokenWarning, stacklevel=3)
+        changed: Any = {"screen_precision": Precision.BFLOAT16}
+        return replace(settings, **changed)
     return settings
 
 
