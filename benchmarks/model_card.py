@@ -2,8 +2,8 @@
 
 python benchmarks/model_card.py RUN --corpus sts.txt --corpus trec.txt     # docs/models/<model>.md
 
-RUN is a finished run of the profile method, best over the whole vocabulary. The published tokens are those of the
-paper's table, if it has the model.
+RUN is a finished run of the profile method, best over the whole vocabulary. The published tokens are those of
+the paper's table, if it has the model.
 """
 
 from __future__ import annotations

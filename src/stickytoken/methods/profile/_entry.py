@@ -42,8 +42,8 @@ ENTRY = MethodEntry(
         Option(
             "screen_precision",
             Precision,
-            "Precision of the pass over all tokens: faster, less exact. CPU: int8 (bfloat16 if the model does "
-            "not bear it), bfloat16. GPU: tf32, bfloat16, float16.",
+            "Precision of the pass over all tokens: faster, less exact. CPU: int8 (bfloat16 if the model "
+            "does not bear it), bfloat16. GPU: tf32, bfloat16, float16.",
             "the model's own",
         ),
     ),
