@@ -108,6 +108,7 @@ def test_candidates_are_examined_where_the_tokenizer_is_secret(served, corpus_fi
     [
         ("detect MODEL --endpoint http://localhost:1/v1 --endpoint-model m", "both name a model"),
         ("detect --endpoint http://localhost:1/v1", "belong together"),
+        ("detect --endpoint localhost:1/v1 --endpoint-model m", "localhost:1/v1 is not a URL: begin it with"),
         ("detect MODEL --max-cost 1", "--max-cost apply only to models behind an endpoint"),
         ("detect http://localhost:1/v1#m", "hides its vocabulary: pass its tokenizer"),
         ("detect http://localhost:1/v1#m --tokenizer MODEL --max-cost 1", "without a price"),

@@ -1,6 +1,8 @@
 """Commands that go on from a run of a model behind an endpoint."""
 
+import base64
 import json
+import os
 import re
 import signal
 import subprocess
@@ -141,8 +143,61 @@ def test_the_web_app_tries_tokens_of_the_run(place, browser):
             assert scanned.STICKY in page.inner_text("#try-answer")
             drawn(page, 2)
             assert heard == []
+            assert KEY not in page.content() + page.request.get(f"{url}/config").text()
     finally:
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)
     assert "Traceback" not in said[1]
     assert KEY not in "".join(said)
+
+
+CRASHING = """
+import sys
+from stickytoken.encoders.endpoint import _request
+
+def read_answer(content, texts):
+    raise RuntimeError("a bug")
+
+_request.read_answer = read_answer
+sys.argv[0] = "stickytoken"
+from stickytoken.__main__ import main
+main()
+"""
+
+
+def said_by(*command, crashing=False, **variables):
+    """What a process prints, on both streams."""
+    start = ["-c", CRASHING] if crashing else ["-m", "stickytoken"]
+    done = subprocess.run(
+        [sys.executable, *start, *map(str, command)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    return (done.stdout + done.stderr).decode()
+
+
+def test_the_key_is_in_no_file_and_no_output(place, monkeypatch):
+    texts = place.folder / "spoken.txt"
+    texts.write_text("\n".join(profiled.sentences(10, seed=11)) + "\n", encoding="utf-8")
+
+    def embedding(out):
+        return ("embed", f"{place.url}#mini", "--input", texts, "--out", place.folder / out, "--verbose")
+
+    logged = said_by(*embedding("first.parquet"), OPENAI_LOG="debug")
+    assert "HTTP Request" in logged
+    crashed = said_by(*embedding("second.parquet"), "--prompt", "never sent: ", crashing=True)
+    assert "RuntimeError: a bug" in crashed
+    assert "Traceback" in crashed
+    report = place.folder / "report.html"
+    reported = said_by("report", place.run, "--out", report)
+    assert report.is_file(), reported
+    monkeypatch.setattr(place.server.behaviour, "key", "another")
+    refused = said_by(*embedding("second.parquet"), "--prompt", "never sent: ", "--format", "json")
+    assert "Incorrect API key provided: [key]" in refused
+    kept = [path.read_bytes() for path in place.folder.rglob("*") if path.is_file()]
+    assert any(b"report" in content for content in kept)
+    for spelling in (KEY, KEY[::-1], base64.b64encode(KEY.encode()).decode().rstrip("=")):
+        assert spelling not in logged + crashed + reported + refused
+        assert not any(spelling.encode() in content for content in kept)

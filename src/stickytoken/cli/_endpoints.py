@@ -91,6 +91,8 @@ def prepared(encoder: EndpointEncoder) -> Encoder:
         f"noise {found.noise:.1e}",
     ]
     inform(f"endpoint: {', '.join(fact for fact in facts if fact)}")
+    if (earlier := encoder.endpoint.moved_from) is not None:
+        inform(f"same model as {earlier}: its {len(encoder.endpoint.answers):,} answers are used")
     return encoder
 
 
@@ -128,7 +130,7 @@ def announced(
         spent = encoder.endpoint.spending
         if spent.requests:
             cost = "" if spent.cost is None else f", cost {spent.cost:.4g}"
-            inform(f"sent: {spent.requests:,} requests, {spent.tokens:,} tokens{cost}")
+            inform(f"sent, with the checks: {spent.requests:,} requests, {spent.tokens:,} tokens{cost}")
 
 
 class _Forecast:

@@ -10,23 +10,13 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.encoders._sentinels import SENTINELS, fingerprint_of
 from stickytoken.encoders.checks import require_list, require_usable, shown
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.tokenizing.tokenizer import adapted
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.vocabulary.categories import RoundTripTokenizer
-
-# Their vectors stand for the weights of a model that gives no fingerprint.
-_SENTINELS = (
-    "a",
-    "The river is cold in winter.",
-    "She paid 42.50 for two tickets!",
-    "Ein alter Baum steht am Ufer.",
-    "https://example.org/a?b=c",
-    "the the the the the the the the",
-)
-_SENTINEL_DECIMALS = 4
 
 
 class TextModel(Protocol):
@@ -107,7 +97,7 @@ class TextEncoder:
     @cached_property
     def dimension(self) -> int:
         """Number of components of a vector."""
-        return int(self._vectors(_SENTINELS[:1]).shape[1])
+        return int(self._vectors(SENTINELS[:1]).shape[1])
 
     @property
     def identity(self) -> EncoderIdentity:
@@ -207,10 +197,7 @@ class TextEncoder:
         given = getattr(self._model, "fingerprint", None)
         if given is not None:
             return _sha256(str(given() if callable(given) else given))
-        vectors = self._vectors(_SENTINELS).astype(np.float64)
-        units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(float).tiny)
-        # Adding zero makes -0.0 equal to 0.0.
-        return hashlib.sha256((units.round(_SENTINEL_DECIMALS) + 0.0).tobytes()).hexdigest()
+        return fingerprint_of(self._vectors(SENTINELS))
 
     @property
     def _given_tokenizer(self) -> Any:

@@ -50,6 +50,36 @@ def test_what_was_answered_is_never_sent_again(serve):
     assert len(first.endpoint.answers) == len(TEXTS)
 
 
+def test_a_server_at_another_port_is_recognised_and_its_answers_are_not_paid_for_again(serve):
+    first = serve().encoder()
+    vectors = first.encode(TEXTS)
+    moved = serve()
+    for found in (moved.encoder(), moved.encoder()):
+        assert found.endpoint.moved_from == first.name
+        np.testing.assert_array_equal(found.encode(TEXTS), vectors)
+        assert found.identity == first.identity
+    assert not set(TEXTS) & set(moved.server.texts)
+    moved.encoder().encode(["sent at the second port"])
+    third = serve().encoder()
+    third.encode([*TEXTS, "sent at the second port"])
+    assert third.endpoint.moved_from == first.name
+
+
+@pytest.mark.parametrize("other", [{"wrong": True}, {"name": "maxi"}, {"noise": 0.01}])
+def test_another_model_at_another_port_has_answers_of_its_own(serve, other):
+    serve().encoder().encode(TEXTS)
+    found = serve(**other).encoder()
+    assert found.endpoint.moved_from is None
+    assert len(found.endpoint.answers) == 0
+
+
+def test_damaged_answers_of_another_address_are_no_obstacle(serve, own_cache):
+    damaged = own_cache / "endpoints" / "mini-000000000000" / "answers.sqlite"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"no database" * 1000)
+    assert serve().encoder().endpoint.moved_from is None
+
+
 def test_a_prompt_goes_before_every_text_and_into_the_identity(serve, encoder):
     served = serve()
     plain, prompted = served.encoder(), served.encoder(prompt="the quick ")

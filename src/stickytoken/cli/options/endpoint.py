@@ -79,8 +79,10 @@ class EndpointFlags:
 
         Raises:
             typer.BadParameter: neither names one.
-            InputError: both name a model, or the options are incomplete.
+            InputError: both name a model, the options are incomplete, or the URL is none.
         """
+        from stickytoken.encoders.endpoint.address import names_endpoint
+
         if self.endpoint is None and self.endpoint_model is None:
             if not model:
                 raise typer.BadParameter(
@@ -91,6 +93,11 @@ class EndpointFlags:
             raise InputError(f"{model!r} and --endpoint both name a model: leave one of them out")
         if self.endpoint is None or self.endpoint_model is None:
             raise InputError("--endpoint and --endpoint-model belong together: pass both")
+        if not names_endpoint(self.endpoint):
+            raise InputError(
+                f"--endpoint {self.endpoint} is not a URL: begin it with http:// or https://, as in "
+                "http://localhost:8080/v1"
+            )
         return f"{self.endpoint}#{self.endpoint_model}"
 
     @property

@@ -25,9 +25,8 @@ def of_status(address: Address, status: int, said: str, *, has_key: bool) -> Mod
     if status == PAYMENT_REQUIRED:
         return ModelError(f"{address.name}: the account has no credit left ({said}): add some; {KEPT}")
     if status in _NOT_FOUND:
-        return ModelError(
-            f"{address.name}: the server knows no such model or path ({said}): {_path_or_model(address)}"
-        )
+        what = _other_url(address) or "check the name of the model and the URL"
+        return ModelError(f"{address.name}: the server knows no such model or path ({said}): {what}")
     return None
 
 
@@ -41,7 +40,8 @@ def key_missing(address: Address) -> ModelError:
 
 def not_an_api(address: Address) -> ModelError:
     """Explain that a web page answered."""
-    return ModelError(f"{address.name}: a web page answers there, not an API: {_path_or_model(address)}")
+    what = _other_url(address) or "check the URL, or try later if the server is in maintenance"
+    return ModelError(f"{address.name}: a web page answers there, not an API: {what}")
 
 
 def refused(name: str, said: object) -> ModelError:
@@ -66,7 +66,9 @@ def _key_refused(address: Address, said: str) -> ModelError:
     )
 
 
-def _path_or_model(address: Address) -> str:
-    if address.base_url.endswith("/v1"):
-        return "check the name of the model and the URL"
-    return f"check the URL, which usually ends in /v1, as in {address.base_url}/v1#{address.model}"
+def _other_url(address: Address) -> str | None:
+    """Name the URL that was probably meant; None if it has the usual form."""
+    usual = address.base_url.removesuffix("/embeddings").removesuffix("/v1") + "/v1"
+    if usual == address.base_url:
+        return None
+    return f"check the URL, which usually ends in /v1, as in {usual}#{address.model}"

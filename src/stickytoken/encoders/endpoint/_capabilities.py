@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal
@@ -12,17 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-SENTINELS = (
-    "a",
-    "The river is cold in winter.",
-    "She paid 42.50 for two tickets!",
-    "Ein alter Baum steht am Ufer.",
-    "https://example.org/a?b=c",
-    "the the the the the the the the",
-)
-"""Texts whose vectors stand for the model: if they change, the model did."""
+from stickytoken.encoders._sentinels import SENTINELS, fingerprint_of, unit
 
-_DECIMALS = 4
 # Tokens in a request: enough to use a server fully, and far below what servers take.
 _MOST_TOKENS = 16_384
 _LEAST_TOKENS = 256
@@ -96,8 +86,7 @@ class Capabilities(BaseModel):
     @property
     def fingerprint(self) -> str:
         """Identifies the model by the vectors of the sentinel texts."""
-        units = unit(self.sentinel_vectors)
-        return hashlib.sha256((units.round(_DECIMALS) + 0.0).tobytes()).hexdigest()
+        return fingerprint_of(self.sentinel_vectors)
 
     def drift(self, rows: Sequence[NDArray[np.float32]]) -> float | None:
         """Compare later vectors of the sentinel texts with the first ones.
@@ -118,12 +107,6 @@ class Capabilities(BaseModel):
 
 _DRIFT = 1e-3
 _DRIFT_OF_NOISE = 4.0
-
-
-def unit(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Divide vectors by their lengths, shape (n, d); a zero vector stays zero."""
-    wide = vectors.astype(np.float64)
-    return np.asarray(wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), np.finfo(float).tiny))
 
 
 def packed(vectors: NDArray[np.float32]) -> str:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.encoders._sentinels import SENTINELS, unit
 from stickytoken.encoders.endpoint._advice import given_up, not_an_api, refused, unreachable
 from stickytoken.encoders.endpoint._attempts import Attempts
-from stickytoken.encoders.endpoint._capabilities import SENTINELS, Capabilities, Empty, packed, unit
+from stickytoken.encoders.endpoint._capabilities import Capabilities, Empty, packed
 from stickytoken.encoders.endpoint._lengths import Lengths, LengthSearch
 from stickytoken.encoders.endpoint._request import (
     Encoding,
@@ -287,8 +288,9 @@ def _usage(
     if tokenizer_known and usage.mismatch is not None:
         ours, theirs = usage.mismatch
         raise ModelError(
-            f"the tokenizer does not belong to {conversation.name}: where the server counts {theirs} "
-            f"tokens more, it counts {ours}: pass the tokenizer of the model, or candidates without any"
+            f"the tokenizer does not belong to {conversation.name}: from one request to a longer one, it "
+            f"counts {ours} tokens more, and the server counts {theirs} more: pass the tokenizer of the "
+            "model, or candidates if it is unpublished"
         )
     return usage
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stickytoken.encoders.endpoint._capabilities import Long, unit
+from stickytoken.encoders._sentinels import unit
+from stickytoken.encoders.endpoint._capabilities import Long
 from stickytoken.encoders.endpoint._request import Reply
 
 _FIRST = 64

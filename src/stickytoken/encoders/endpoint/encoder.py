@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from stickytoken.encoders._sentinels import SENTINELS
 from stickytoken.encoders._text_encoder import TextEncoder, vocabulary_hash
 from stickytoken.encoders.checks import require_usable, shown
 from stickytoken.encoders.endpoint._answers import Answers, answers_folder
 from stickytoken.encoders.endpoint._batches import cut_into_batches, unanswered
-from stickytoken.encoders.endpoint._capabilities import SENTINELS, Capabilities
+from stickytoken.encoders.endpoint._capabilities import Capabilities
 from stickytoken.encoders.endpoint._discovery import Conversation, discover
+from stickytoken.encoders.endpoint._moved import ADDRESS, CAPABILITIES, answers_of, recognised
 from stickytoken.encoders.endpoint._recipient import Keep, Recipient
 from stickytoken.encoders.endpoint._request import Requester
 from stickytoken.encoders.endpoint._secret import key_of
@@ -31,7 +33,6 @@ from stickytoken.errors import EncodingError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.vocabulary.categories import RoundTripTokenizer
 
-_CAPABILITIES = "capabilities"
 # Requests after which the sentinel texts are sent again.
 _CHECKED_EVERY = 200
 _CHUNK = 4096
@@ -66,7 +67,7 @@ class EndpointModel:
         self.tokenizer = tokenizer
         self.prompt = prompt
         self.options = options
-        self.answers = Answers(answers_folder(address, options.dimensions))
+        self._server = Answers(answers_folder(address, options.dimensions))
         self.spending = Spending(options.price_per_million, options.max_cost)
         self._sender: Sender | None = None
         self._requester: Requester | None = None
@@ -74,9 +75,15 @@ class EndpointModel:
         self.before_sending: Callable[[], None] | None = None  # called once, before the first request
         self.refused: dict[str, str] = {}  # texts that the server does not take, and why
         self.waits: Callable[[str, float], None] | None = None
-        self._noted = f"{_CAPABILITIES} {vocabulary_hash(tokenizer)} {max_length}"
+        self._noted = f"{CAPABILITIES} {vocabulary_hash(tokenizer)} {max_length}"
         self.capabilities = self._known() or self._discovered(max_length)
+        self.answers = answers_of(self._server)
         self.max_length = self.capabilities.max_length if max_length is None else max_length
+
+    @property
+    def moved_from(self) -> str | None:
+        """The address at which the same model was asked first; None if that is this one."""
+        return None if self.answers is self._server else self.answers.fact(ADDRESS)
 
     @property
     def fingerprint(self) -> str:
@@ -162,7 +169,7 @@ class EndpointModel:
         )
 
     def _known(self) -> Capabilities | None:
-        noted = self.answers.fact(self._noted)
+        noted = self._server.fact(self._noted)
         try:
             return None if noted is None else Capabilities.model_validate_json(noted)
         except ValidationError:  # of another version
@@ -173,7 +180,8 @@ class EndpointModel:
         conversation = Conversation(self._requester, self.count, self.spending)
         candidates = isinstance(self.tokenizer, CandidateVocabulary)
         found = discover(conversation, max_length, self.options.dimensions, not candidates)
-        self.answers.note(self._noted, found.model_dump_json())
+        found = recognised(self._server, self.name, f"{self.address.model} {self.options.dimensions}", found)
+        self._server.note(self._noted, found.model_dump_json())
         self._unchecked = 0
         return found
 
@@ -192,7 +200,7 @@ class EndpointModel:
             raise ModelError(
                 f"{self.name} has changed: the vectors of fixed texts now have a cosine of "
                 f"{least:.4f} to their earlier ones. Finished measurements are kept; for the new model, move "
-                f"{self.answers.folder} away and choose another run folder"
+                f"{self._server.folder} away and choose another run folder"
             )
         self._unchecked = 0
 
