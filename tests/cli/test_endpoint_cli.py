@@ -101,6 +101,7 @@ def test_candidates_are_examined_where_the_tokenizer_is_secret(served, corpus_fi
     tokens = pl.read_parquet(tmp_path / "run" / "tokens.parquet")
     assert tokens["token"].to_list() == ["river", "stone", "!"]
     assert json.loads(done.stdout)["looked_at"] == 3
+    assert "estimate: " in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Endpoint: TypeAlias = Annotated[
     str | None,
     endpoint_option(
-        help="URL of an OpenAI-compatible server, with --endpoint-model; the same as the model URL#NAME."
+        help="URL of an OpenAI-compatible server, such as http://localhost:8080/v1. Needs --endpoint-model."
     ),
 ]
 EndpointModel: TypeAlias = Annotated[
@@ -25,11 +25,13 @@ EndpointModel: TypeAlias = Annotated[
 ]
 TokenizerSource: TypeAlias = Annotated[
     str | None,
-    endpoint_option(help="Its tokenizer: a folder, a hub name, tiktoken:NAME or a .tiktoken file."),
+    endpoint_option(help="The model's tokenizer: a folder, a hub name, tiktoken:NAME or a .tiktoken file."),
 ]
 Candidates: TypeAlias = Annotated[
     str | None,
-    endpoint_option(help="For an unpublished tokenizer: a txt file with one string to examine per line."),
+    endpoint_option(
+        help="Instead of an unpublished tokenizer: a text file with one string to examine per line."
+    ),
 ]
 Dimensions: TypeAlias = Annotated[
     int | None,
@@ -52,7 +54,9 @@ Price: TypeAlias = Annotated[
 MaxCost: TypeAlias = Annotated[
     float | None,
     endpoint_option(
-        "--max-cost", min=0, help="Stop before this command spends more. Answers received so far are kept."
+        "--max-cost",
+        min=0,
+        help="Stop before this command spends more. Needs --price-per-million; all answers are kept.",
     ),
 ]
 Yes: TypeAlias = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -53,11 +54,8 @@ class Rehearsal(StandIn[EndpointEncoder]):
         prompt = self._encoder.endpoint.prompt
         known = self._encoder.endpoint.answers.find([prompt + text for text in dict.fromkeys(texts)])
         self._note(texts, known)
-        made_up = {
-            text: self._vector(ids)
-            for text, ids in zip(texts, self.content_ids(texts), strict=True)
-            if prompt + text not in known
-        }
+        new = [text for text in texts if prompt + text not in known]
+        made_up = {text: self._vector(parts) for text, parts in zip(new, self._parts(new), strict=True)}
         return np.stack([known[prompt + text] if text not in made_up else made_up[text] for text in texts])
 
     @property
@@ -103,6 +101,14 @@ class Rehearsal(StandIn[EndpointEncoder]):
     def _table(self) -> NDArray[np.float32]:
         """Random vectors, shape (rows, d)."""
         return np.random.default_rng(_SEED).standard_normal((_ROWS, self.dimension), dtype=np.float32)
+
+    def _parts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text's tokens, or of its words where the tokenizer is unpublished."""
+        if not getattr(self.tokenizer, "estimates", False):
+            return self.content_ids(texts)
+        return [
+            [zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in text.split()] for text in texts
+        ]
 
     def _vector(self, ids: Sequence[int]) -> NDArray[np.float32]:
         whole = np.asarray(ids, dtype=np.int64)
