@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.repairs.tokenizer_edit import word_pieces
+from stickytoken.repairs.tokenizer_edit import merge_pairs, renamed_model, word_pieces
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -31,7 +31,7 @@ def pieces_of(backend: Tokenizer, ids: Sequence[int]) -> dict[int, tuple[int, ..
     names = {token_id: name for token_id in ids if (name := backend.id_to_token(token_id)) is not None}
     pipeline = json.loads(backend.to_str())
     added = {token["id"] for token in pipeline["added_tokens"]}
-    model = _without(pipeline["model"], set(names.values()))
+    model = _without(pipeline["model"], names)
     unknown = _unknown_id(model, backend)
     bare = Tokenizer.from_str(json.dumps({**_bare(pipeline), "model": model}))
     found: dict[int, tuple[int, ...]] = dict.fromkeys(ids, ())
@@ -47,29 +47,13 @@ def _bare(pipeline: Mapping[str, Any]) -> dict[str, Any]:
     return {"version": pipeline.get("version", "1.0"), "added_tokens": [], **dict.fromkeys(parts)}
 
 
-def _without(model: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
+def _without(model: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
     """Return the settings of a tokenizer's model with entries renamed, so that nothing reaches them."""
-    kept = dict(model)
-    vocabulary = model["vocab"]
-    if isinstance(vocabulary, list):  # Unigram
-        kept["vocab"] = [
-            [f"{_REMOVED}{place}", score] if piece in names else [piece, score]
-            for place, (piece, score) in enumerate(vocabulary)
-        ]
-        return kept
-    kept["vocab"] = {
-        f"{_REMOVED}{token_id}" if name in names else name: token_id for name, token_id in vocabulary.items()
-    }
-    if "merges" in model:
-        kept["merges"] = [
-            merge for merge in model["merges"] if names.isdisjoint((*_parts(merge), "".join(_parts(merge))))
-        ]
+    kept = renamed_model(dict(model), {token_id: f"{_REMOVED}{token_id}" for token_id in names})
+    if (pairs := merge_pairs(kept)) is not None:
+        gone = set(names.values())
+        kept["merges"] = [list(pair) for pair in pairs if gone.isdisjoint((*pair, "".join(pair)))]
     return kept
-
-
-def _parts(merge: str | Sequence[str]) -> tuple[str, str]:
-    left, right = merge.split(" ") if isinstance(merge, str) else merge
-    return left, right
 
 
 def _unknown_id(model: Mapping[str, Any], backend: Tokenizer) -> int | None:

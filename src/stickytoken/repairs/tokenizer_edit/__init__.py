@@ -3,5 +3,15 @@
 from stickytoken.repairs.tokenizer_edit._edit import TokenizerEdit, edited_tokenizer, splittable
 from stickytoken.repairs.tokenizer_edit._pieces import word_pieces
 from stickytoken.repairs.tokenizer_edit._pipeline import Pipeline, read_pipeline
+from stickytoken.repairs.tokenizer_edit._unreachable import merge_pairs, renamed_model
 
-__all__ = ["Pipeline", "TokenizerEdit", "edited_tokenizer", "read_pipeline", "splittable", "word_pieces"]
+__all__ = [
+    "Pipeline",
+    "TokenizerEdit",
+    "edited_tokenizer",
+    "merge_pairs",
+    "read_pipeline",
+    "renamed_model",
+    "splittable",
+    "word_pieces",
+]
