@@ -16,7 +16,9 @@ def settled(page, tab):
     panel = open_tab(page, tab)
     if tab == "Explain":
         expect(page.locator("#explain-answer .headline")).to_be_visible(timeout=60_000)
-    if tab == "Repair":  # no repair is open
+    if tab == "Why":
+        expect(panel.locator("#why-answer .headline")).to_be_visible(timeout=60_000)
+    elif tab == "Repair":  # no repair is open
         expect(panel.locator("#repair-answer")).to_be_visible()
     else:
         expect(panel.locator(".js-plotly-plot[role=img]").first).to_be_visible()

@@ -38,7 +38,7 @@ ATTACKS = (
 )
 SHOWN = tuple(visible(text) for text in ATTACKS)
 TOKEN = re.compile("^Token")
-TABS = ("Try", "Explore", "Explain", "Repair", "Compare")
+TABS = ("Try", "Why", "Explore", "Explain", "Repair", "Compare")
 WIDE: dict[str, Any] = {"viewport": {"width": 1400, "height": 900}}
 
 

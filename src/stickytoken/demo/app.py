@@ -17,6 +17,7 @@ from stickytoken.demo.tabs.explain_tab import explain_tab
 from stickytoken.demo.tabs.explore_tab import explore_tab
 from stickytoken.demo.tabs.repair_tab import repair_tab
 from stickytoken.demo.tabs.try_tab import try_tab
+from stickytoken.demo.tabs.why_tab import why_tab
 from stickytoken.reports.figures.style import template
 from stickytoken.reports.templating import packaged
 from stickytoken.visible_text import visible
@@ -76,6 +77,8 @@ def make_app(startup: Startup, shared: bool = False) -> App:
         with gr.Tabs():
             with gr.Tab("Try"):
                 try_tab(startup, blocks)
+            with gr.Tab("Why") as asking:
+                why_tab(startup, blocks, asking)
             with gr.Tab("Explore") as exploring:
                 explore_tab(startup, exploring)
             with gr.Tab("Explain") as explaining:

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from stickytoken.attribution.result import Why
+from stickytoken.attribution.result import Part, Why
 from stickytoken.attribution.words import sentences
 from stickytoken.errors import InputError
 from stickytoken.measurement.atomic import write_atomically
 from stickytoken.reports._page import render
+
+# Numbers stay legible on the deepest shade, on light and on dark ground.
+_DEEPEST = 0.6
 
 
 def similarity_page(found: Why, top: int = 10) -> str:
@@ -20,7 +23,6 @@ def similarity_page(found: Why, top: int = 10) -> str:
         found: what `stickytoken.why` returned.
         top: pairs to list.
     """
-    highest = float(np.abs(found.matrix).max()) or 1.0
     return render(
         "similarity.html.j2",
         [],
@@ -28,11 +30,17 @@ def similarity_page(found: Why, top: int = 10) -> str:
         found=found,
         lines=sentences(found, top),
         pairs=found.strongest(top),
-        rows=[
-            (part, [(float(value), _colour(float(value) / highest)) for value in values])
-            for part, values in zip(found.first.parts, found.matrix, strict=True)
-        ],
+        rows=shaded_rows(found),
     )
+
+
+def shaded_rows(found: Why) -> list[tuple[Part, list[tuple[float, str]]]]:
+    """Return each part of the first text with its contributions and their colours."""
+    highest = float(np.abs(found.matrix).max()) or 1.0
+    return [
+        (part, [(float(value), _colour(float(value) / highest)) for value in values])
+        for part, values in zip(found.first.parts, found.matrix, strict=True)
+    ]
 
 
 def write_similarity_page(found: Why, path: Path, top: int = 10) -> None:
@@ -61,4 +69,4 @@ def require_place(path: Path) -> None:
 def _colour(share: float) -> str:
     """Return the shade of a cell: red raises the similarity, blue lowers it."""
     red, green, blue = (214, 69, 65) if share >= 0 else (52, 101, 202)
-    return f"rgba({red},{green},{blue},{abs(share):.3f})"
+    return f"rgba({red},{green},{blue},{_DEEPEST * abs(share):.3f})"
