@@ -32,8 +32,7 @@ from stickytoken.corpora import load_sentences, text_kinds
 from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.methods.panel import unit_vectors
-from stickytoken.repairs.rows import RowContext, new_rows
-from stickytoken.repairs.rows._pieces import pieces_of
+from stickytoken.repairs.rows import RowContext, new_rows, pieces_of
 from stickytoken.repairs.strategies import ROWS, Strategy
 
 CARRIERS, CONTEXTS, PANEL, COPIES, LONGEST = 10, 8, 300, 8, 24
