@@ -36,9 +36,10 @@ from stickytoken.methods.panel import AnchorPanel, unit_vectors
 from stickytoken.methods.profile.anchors import TextGroup
 from stickytoken.methods.profile.carriers import short_texts
 from stickytoken.methods.profile.estimates import measurements
-from stickytoken.methods.profile.plan import round_stage, spread_of
+from stickytoken.methods.profile.plan import round_stage
 from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round
+from stickytoken.methods.profile.seen import spread_of
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.vocabulary.categories import Vocabulary, categorize
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from stickytoken.errors import InputError
 
 Value = TypeVar("Value")
+Numbers: TypeAlias = "int | str | Iterable[int]"
+"""Whole numbers as a user passes them: one, several, or a text of several separated by commas."""
 
 _SHOWN = 80
 
@@ -44,6 +46,36 @@ def whole_number(name: str, value: Any, least: int | None = None) -> int:
     if least is not None and number < least:
         raise InputError(f"{name} is {_plain(value)}: it must be at least {least}")
     return number
+
+
+def distinct_numbers(name: str, value: Any, least: int) -> tuple[int, ...]:
+    """Return whole numbers that are all different, in the order given.
+
+    Args:
+        name: of the argument.
+        value: one number, several, or a text of several separated by commas.
+        least: the smallest allowed one.
+
+    Raises:
+        InputError: One is not a whole number, is below ``least``, or is there twice.
+    """
+    if isinstance(value, str):
+        parts: list[Any] = [_as_number(part.strip()) for part in value.split(",")]
+    elif isinstance(value, (bool, int, float)):
+        parts = [value]
+    else:
+        parts = list_of("whole numbers", name, value)
+    numbers = tuple(whole_number(name, part, least) for part in parts)
+    if twice := [number for place, number in enumerate(numbers) if number in numbers[:place]]:
+        raise InputError(f"{name} include {twice[0]} twice: name each once")
+    return numbers
+
+
+def _as_number(text: str) -> int | str:
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def proportion(name: str, value: Any) -> float:

@@ -23,12 +23,18 @@ def draw(generator, count, dimension=DIMENSION):
 # fit_pull
 
 
+def fitted(before, after):
+    """Contraction and pull of one token."""
+    found = fit_pull(before, after[None])
+    return found.contraction[0], found.pull[0]
+
+
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(seeds, st.floats(-0.5, 1.5), st.integers(2, 9))
 def test_what_follows_the_model_is_recovered_exactly(seed, contraction, carriers):
     generator = np.random.default_rng(seed)
     before, pull = draw(generator, carriers).astype(np.float64), generator.normal(size=DIMENSION)
-    found, vector = fit_pull(before, (1 - contraction) * before + pull)
+    found, vector = fitted(before, (1 - contraction) * before + pull)
     assert found == pytest.approx(contraction, abs=1e-9)
     assert vector == pytest.approx(pull, abs=1e-9)
 
@@ -41,7 +47,7 @@ def test_the_fit_is_that_of_least_squares_over_carriers_and_dimensions(seed, car
     before, after = draw(generator, carriers), draw(generator, carriers)
     design = np.hstack([before.reshape(-1, 1).astype(float), np.tile(np.eye(DIMENSION), (carriers, 1))])
     kept, *constants = np.linalg.lstsq(design, after.ravel().astype(float), rcond=None)[0]
-    contraction, pull = fit_pull(before, after)
+    contraction, pull = fitted(before, after)
     assert contraction == pytest.approx(1 - kept, abs=1e-5)
     assert pull == pytest.approx(constants, abs=1e-5)
 
@@ -49,10 +55,10 @@ def test_the_fit_is_that_of_least_squares_over_carriers_and_dimensions(seed, car
 def test_copies_that_change_nothing_have_neither_and_those_that_erase_the_text_leave_one_point():
     generator = np.random.default_rng(1)
     before = draw(generator, 5)
-    contraction, pull = fit_pull(before, before)
+    contraction, pull = fitted(before, before)
     assert (contraction, *pull) == pytest.approx([0] * 8, abs=1e-6)
     point = draw(generator, 1)[0]
-    contraction, pull = fit_pull(before, np.tile(point, (5, 1)))
+    contraction, pull = fitted(before, np.tile(point, (5, 1)))
     assert contraction == pytest.approx(1)
     assert pull == pytest.approx(point, abs=1e-6)
 
@@ -61,7 +67,7 @@ def test_copies_that_change_nothing_have_neither_and_those_that_erase_the_text_l
 def test_where_the_carriers_do_not_differ_all_of_the_change_is_pull(carriers):
     generator = np.random.default_rng(2)
     before, after = np.tile(draw(generator, 1), (carriers, 1)), draw(generator, carriers)
-    contraction, pull = fit_pull(before, after)
+    contraction, pull = fitted(before, after)
     assert contraction == pytest.approx(0, abs=1e-6)
     assert pull == pytest.approx((after - before).mean(axis=0), abs=1e-6)
 
@@ -71,12 +77,12 @@ def test_where_the_carriers_do_not_differ_all_of_the_change_is_pull(carriers):
 def test_the_order_of_the_carriers_changes_nothing_and_a_turn_of_the_space_turns_the_pull(seed, order):
     generator = np.random.default_rng(seed)
     before, after = draw(generator, 6), draw(generator, 6)
-    contraction, pull = fit_pull(before, after)
-    shuffled = fit_pull(before[list(order)], after[list(order)])
+    contraction, pull = fitted(before, after)
+    shuffled = fitted(before[list(order)], after[list(order)])
     assert shuffled[0] == pytest.approx(contraction, abs=1e-6)
     assert shuffled[1] == pytest.approx(pull, abs=1e-6)
     turn, _ = np.linalg.qr(generator.normal(size=(DIMENSION, DIMENSION)))
-    turned = fit_pull((before @ turn).astype(np.float32), (after @ turn).astype(np.float32))
+    turned = fitted((before @ turn).astype(np.float32), (after @ turn).astype(np.float32))
     assert turned[0] == pytest.approx(contraction, abs=1e-5)
     assert turned[1] == pytest.approx(pull @ turn, abs=1e-5)
 
@@ -134,7 +140,7 @@ def test_where_the_model_holds_the_predicted_lift_is_the_mean_change_over_the_pa
     predicted = predicted_lifts(tokens, anchorage(carriers))
     for row in range(9):
         after = (1 - tokens.contraction[row]) * carriers.vectors + tokens.pull[row]
-        lifts = carriers.response(after.astype(np.float32)).lifts
+        lifts = carriers.response(after[None].astype(np.float32)).lifts[0]
         counting = carriers.pair_weights.sum(axis=1) > 0
         assert predicted[row] == pytest.approx(lifts[counting].mean(), abs=1e-5)
 

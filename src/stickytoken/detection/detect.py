@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from stickytoken.corpora.choice import PairSource, SentenceSource, choose_corpus, corpus_fingerprint
@@ -17,6 +17,7 @@ from stickytoken.detection.selection import TokenSource, choose_tokens, token_id
 from stickytoken.encoders.loading.load import AnyModel, load_encoder, reads_texts_only
 from stickytoken.encoders.loading.spec import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
+from stickytoken.errors import InputError
 from stickytoken.hashing import digest
 from stickytoken.measurement.default_folder import default_folder
 from stickytoken.measurement.engines.choice import EngineChoice, chosen_engine
@@ -27,7 +28,7 @@ from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FIL
 from stickytoken.methods.job import SHARD_PROBES, FolderRunner, Job, MethodSettings, bearable, suited
 from stickytoken.methods.protocol import AnyMethod
 from stickytoken.methods.registry import choose_method
-from stickytoken.validation import file_path, require_callable
+from stickytoken.validation import Numbers, distinct_numbers, file_path, require_callable
 from stickytoken.vocabulary.categories import Vocabulary, categorize
 from stickytoken.vocabulary.writing import written
 
@@ -42,6 +43,8 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     sample: int | None = None,
     settings: MethodSettings | None = None,
     seed: int | None = None,
+    dimensions: Numbers = (),
+    layers: Numbers = (),
     out: str | Path | None = None,
     engine: EngineChoice = "local",
     evidence: bool = True,
@@ -61,6 +64,10 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
         sample: look at a random sample of this many of them.
         settings: of the method; None is its defaults, and insertion as words where a model reads only texts.
         seed: replaces the seed of the settings.
+        dimensions: also judge the tokens by so many first components of the vectors, as a model trained with
+            a Matryoshka loss is used; it replaces those of the settings.
+        layers: also judge them by the vectors after so many layers, counted from 1; together with dimensions,
+            by each of these at each layer.
         out: the run folder; None is ``runs/<model>-<method>-<identity>``.
         engine: ``local``, this process; ``ray``, the workers of a Ray on this machine or of the cluster
             that RAY_ADDRESS names; a `RayCluster`; or an engine that is open, such as that of `ray_engine`.
@@ -83,6 +90,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
     settings = suited(chosen_method.settings(), reads_texts_only(encoder)) if settings is None else settings
     if seed is not None:
         settings = replace(settings, seed=seed)
+    settings = with_views(settings, chosen_method.entry.name, dimensions, layers)
     require_callable("progress", progress)
     corpus = choose_corpus(sentences, pairs)
     out = None if out is None else file_path("out", out)
@@ -114,6 +122,23 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
             write_evidence(job, run.tokens, chosen_method.ranked_by.key, panel, folder, progress)
     record_model(run.path, run.record, files)
     return run
+
+
+def with_views(settings: MethodSettings, method: str, dimensions: Numbers, layers: Numbers) -> MethodSettings:
+    """Add dimensions and layers to the settings of a method.
+
+    Raises:
+        InputError: they cannot be used, or the method measures the model as it is alone.
+    """
+    asked = {"dimensions": dimensions, "layers": layers}
+    given = {name: numbers for name, value in asked.items() if (numbers := distinct_numbers(name, value, 1))}
+    known = {each.name for each in fields(settings)}
+    if lacking := [name for name in given if name not in known]:
+        raise InputError(
+            f"the method {method} has no {lacking[0]}: it measures the model as it is, so leave them out or "
+            "use the method profile"
+        )
+    return replace(settings, **given) if given else settings
 
 
 def _record(job: Job[MethodSettings], method: AnyMethod, model: EncoderIdentity) -> RunRecord:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from stickytoken.corpora import load_sentences
 from stickytoken.corpora.choice import SentenceSource
@@ -10,10 +14,13 @@ from stickytoken.corpora.readability import readable
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_model import encoder_for, restored_settings
 from stickytoken.encoders.loading.load import AnyModel
+from stickytoken.encoders.view_encoder import view_encoders
+from stickytoken.encoders.views import views_of
+from stickytoken.errors import InputError
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.methods.job import Job
 from stickytoken.methods.judgement import Judgement
-from stickytoken.validation import require_callable, whole_number
+from stickytoken.validation import Numbers, distinct_numbers, require_callable, whole_number
 from stickytoken.vocabulary.categories import categorize
 from stickytoken.vocabulary.writing import written
 
@@ -27,6 +34,8 @@ def judge(
     column: str | None = None,
     encoder: AnyModel | None = None,
     anchors: int = ANCHORS,
+    dimensions: Numbers = (),
+    layers: Numbers = (),
     progress: ProgressCallback = ignore_progress,
 ) -> Judgement:
     """Measure what the tokens of a finished run do to the texts of a corpus.
@@ -41,6 +50,8 @@ def judge(
         column: the column with the texts, for files and Hub datasets.
         encoder: the run's model; None loads the one that the run names, as it was loaded.
         anchors: random texts of the corpus to compare with, at most.
+        dimensions: also judge by so many first components of the vectors; the run must have measured them.
+        layers: also judge by the vectors after so many layers; the run must have measured them.
         progress: told of every step.
 
     Raises:
@@ -52,6 +63,12 @@ def judge(
     opened.method.require_judging(opened)
     require_callable("progress", progress)
     anchors = whole_number("anchors", anchors, 2)
+    numbers = {
+        name: distinct_numbers(name, given, 1)
+        for name, given in (("dimensions", dimensions), ("layers", layers))
+    }
+    if any(numbers.values()):
+        require_measured(opened, numbers)
     corpus = load_sentences(sentences, column)
     model = encoder_for(encoder, opened, "judge")
     corpus = readable(corpus, model.tokenizer, model.name)
@@ -61,4 +78,48 @@ def judge(
     tokens = [token for token in vocabulary.available if token.id in measured]
     restricted = len(tokens) < len(vocabulary.available)
     job = Job(model, settings, corpus, vocabulary, tokens, restricted, not restricted)
-    return opened.method.judge(job, opened, anchors, progress)
+    if not any(numbers.values()):
+        return opened.method.judge(job, opened, anchors, progress)
+    return _in_views(job, opened, anchors, progress, numbers)
+
+
+def require_measured(run: Run, numbers: Mapping[str, Sequence[int]]) -> None:
+    """Refuse dimensions and layers that a run did not measure.
+
+    Args:
+        run: a finished run.
+        numbers: what is asked for, by the name of the setting.
+
+    Raises:
+        InputError: the message says what the run has.
+    """
+    for name, asked in numbers.items():
+        measured = run.settings.values.get(name) or []
+        if missing := [number for number in asked if number not in measured]:
+            known = f"has {name} {', '.join(map(str, measured))}" if measured else f"was made without {name}"
+            raise InputError(
+                f"{name} include {missing[0]}, but the run in {run.path} {known}: detect with "
+                f"--{name} {','.join(map(str, dict.fromkeys([*measured, *asked])))} into another folder"
+            )
+
+
+def _in_views(
+    job: Job[Any], run: Run, anchors: int, progress: ProgressCallback, numbers: Mapping[str, Sequence[int]]
+) -> Judgement:
+    """Judge by the model as it is, and by some of the views that the run measured, from one encoding."""
+    settings = job.settings
+    views = views_of(job.encoder, settings.dimensions, settings.layers)
+    named = product(settings.layers or (None,), settings.dimensions or (views.own.dimension,))
+    asked = [
+        view
+        for view, (layer, dimension) in zip(views.asked, named, strict=True)
+        if dimension in (numbers["dimensions"] or (dimension,)) and layer in (numbers["layers"] or (layer,))
+    ]
+    encoders = view_encoders(job.encoder, replace(views, asked=tuple(asked)))
+    found = {
+        view: run.method.judge(
+            replace(job, encoder=encoder), run, anchors, progress, None if view == views.own else view
+        )
+        for view, encoder in encoders.items()
+    }
+    return replace(found[views.own], others={view: found[view] for view in asked})

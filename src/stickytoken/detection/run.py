@@ -12,9 +12,11 @@ from stickytoken.corpora.choice import SentenceSource
 from stickytoken.detection.evidence import RunEvidence, read_evidence
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.detection.schema import RunRecord
+from stickytoken.encoders.views import View
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement.store import TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.methods.descriptions import Column
+from stickytoken.methods.dimensions import DimensionRecord, dimensions_table, read_dimensions, tokens_in
 from stickytoken.methods.judgement import Judgement
 from stickytoken.methods.protocol import AnyMethod
 from stickytoken.methods.records import PlanRecord, ResultRecord
@@ -164,6 +166,43 @@ class Run:
             raise InputError(f"the run in {self.path} has no token {token!r}")
         return rows
 
+    @property
+    def dimensions(self) -> list[DimensionRecord]:
+        """What was found by dimension and layer, the model as it is first; empty without further ones.
+
+        Raises:
+            RunError: dimensions.json is damaged.
+        """
+        return read_dimensions(self.path)
+
+    def by_dimension(self) -> pl.DataFrame:
+        """One row per dimension and layer: counts of verdicts and severities, lifts, spread of similarities.
+
+        The model as it is comes first. The table is empty if the run was made without dimensions and layers.
+        """
+        return dimensions_table(self.dimensions)
+
+    def at(self, dimension: int, layer: int | None = None) -> pl.DataFrame:
+        """The tokens by so many first components of the vectors, with the columns of `tokens`.
+
+        Args:
+            dimension: number of components.
+            layer: layers that run; None is the model as it is.
+
+        Raises:
+            InputError: the run has no such dimension or layer.
+            RunError: the table is missing or damaged.
+        """
+        known = [record.view for record in self.dimensions]
+        view = View(
+            whole_number("dimension", dimension, 1),
+            None if layer is None else whole_number("layer", layer, 1),
+        )
+        if view not in known:
+            said = "; ".join(map(str, known)) or "only the model as it is"
+            raise InputError(f"the run in {self.path} has no {view}: it has {said}")
+        return tokens_in(self.path, view)
+
     def judge(self, sentences: SentenceSource, **options: Any) -> Judgement:
         """Measure what the tokens do to the texts of a corpus; see `stickytoken.judge`."""
         from stickytoken.detection.judge import judge  # it opens runs
@@ -179,6 +218,7 @@ class Run:
             "available": self.record.model.available,
             **self.result.model_dump(),
             "sticky": self.sticky.to_dicts(),
+            **({"dimensions": views} if (views := self.by_dimension().to_dicts()) else {}),
         }
 
 

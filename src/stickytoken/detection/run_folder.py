@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from stickytoken.detection.schema import SCHEMA_VERSION, RunRecord
 from stickytoken.errors import RunError
 from stickytoken.measurement.atomic import require_writable
-from stickytoken.measurement.identity import differences
+from stickytoken.measurement.identity import differences, settings_values
 from stickytoken.measurement.resume import IdentityRecord, Kind
 from stickytoken.measurement.store import (
     IDENTITY_FILE,
@@ -79,7 +78,7 @@ def require_usable(path: Path, method: str, settings: MethodSettings) -> None:
     with folder.locked():
         earlier_run = RUN.read(folder) if folder.holds_run() else None
         claim = earlier_run or folder.read_record(IDENTITY_FILE, IdentityRecord)
-    ours = {"method": method, "settings": json.loads(json.dumps(asdict(settings)))}
+    ours = {"method": method, "settings": settings_values(settings)}
     earlier = {} if claim is None else {name: claim.identity_parts.get(name) for name in ours}
     screens = [(known.get("settings") or {}).get("screen_precision") for known in (ours, earlier)]
     if screens == [Precision.INT8, Precision.BFLOAT16]:  # of a model that does not bear int8

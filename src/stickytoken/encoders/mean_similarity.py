@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder, reads_ids
+from stickytoken.encoders.views import View
 from stickytoken.errors import EncodingError
 
 EntryProgress = Callable[[int, int], None]
@@ -55,48 +56,86 @@ def mean_similarity(
     Raises:
         EncodingError: No entry can be encoded.
     """
+    (found,) = mean_similarities(encoder, [View(encoder.dimension)], progress, chunk=chunk, most=most)
+    return found
+
+
+def mean_similarities(
+    encoder: Encoder,
+    views: Sequence[View],
+    progress: EntryProgress | None = None,
+    *,
+    chunk: int = 4096,
+    most: int | None = None,
+) -> list[MeanSimilarity]:
+    """Compute u in several views from one encoding; see `mean_similarity`.
+
+    Args:
+        encoder: from `whole_vectors`.
+        views: of its vectors.
+        progress: see `mean_similarity`.
+        chunk: see `mean_similarity`.
+        most: see `mean_similarity`.
+
+    Raises:
+        EncodingError: No entry can be encoded.
+    """
     strings = list(encoder.tokenizer.entries.values())
-    if most is not None and most < len(strings):
-        return _estimated(encoder, strings, most, progress, chunk)
-    total, used = np.zeros(encoder.dimension), 0
-    for vectors in _unit_vectors(encoder, strings, progress, chunk):
-        total += vectors.sum(axis=0)
-        used += len(vectors)
-    if used == 0:
+    entries = len(strings)
+    sampled = most is not None and most < entries
+    if sampled:
+        places = np.sort(np.random.default_rng(_SAMPLE).permutation(entries)[:most])
+        strings = [strings[place] for place in places.tolist()]
+    totals = [np.zeros(view.dimension) for view in views]
+    used = [0] * len(views)
+    kept: list[list[NDArray[np.float64]]] = [[] for _ in views]
+    for vectors in _chunks(encoder, strings, progress, chunk):
+        for place, view in enumerate(views):
+            units = _unit_vectors(view.of(vectors))
+            totals[place] += units.sum(axis=0)
+            used[place] += len(units)
+            if sampled:
+                kept[place].append(units)
+    if sampled:
+        return [_estimated(encoder, np.concatenate(units), len(strings), entries) for units in kept]
+    if min(used) == 0:
         raise EncodingError(f"{encoder.name}: no vocabulary entry can be encoded")
-    mean = total / used
-    return MeanSimilarity(float(mean @ mean), used, len(strings) - used)
+    means = [total / count for total, count in zip(totals, used, strict=True)]
+    return [
+        MeanSimilarity(float(mean @ mean), count, entries - count)
+        for mean, count in zip(means, used, strict=True)
+    ]
 
 
-def _estimated(
-    encoder: Encoder, strings: list[str], most: int, progress: EntryProgress | None, chunk: int
-) -> MeanSimilarity:
+def _estimated(encoder: Encoder, vectors: NDArray[np.float64], drawn: int, entries: int) -> MeanSimilarity:
     """Estimate u from a random sample, with the standard error of a U-statistic (Hoeffding 1948)."""
-    places = np.sort(np.random.default_rng(_SAMPLE).permutation(len(strings))[:most])
-    chosen = [strings[place] for place in places.tolist()]
-    vectors = np.concatenate(list(_unit_vectors(encoder, chosen, progress, chunk)))
-    count, entries = len(vectors), len(strings)
+    count = len(vectors)
     if count < 2:
-        raise EncodingError(f"{encoder.name}: of {most:,} random vocabulary entries, {count} can be encoded")
+        raise EncodingError(f"{encoder.name}: of {drawn:,} random vocabulary entries, {count} can be encoded")
     mean = vectors.mean(axis=0)
     of_two = (count * float(mean @ mean) - 1) / (count - 1)  # of two different entries
     value = of_two + (1 - of_two) / entries  # an entry is paired with itself, too
     error = 2 * float((vectors @ mean).std(ddof=1)) * np.sqrt((1 - count / entries) / count)
-    return MeanSimilarity(value, count, most - count, float(error))
+    return MeanSimilarity(value, count, drawn - count, float(error))
 
 
-def _unit_vectors(
+def _chunks(
     encoder: Encoder, strings: list[str], progress: EntryProgress | None, chunk: int
-) -> Iterator[NDArray[np.float64]]:
-    """Yield the unit vectors of the entries that have one, chunk by chunk, shape (n, d)."""
+) -> Iterator[NDArray[np.float32]]:
+    """Yield the vectors of the entries that the model reads in full, chunk by chunk, shape (n, d)."""
     if progress is not None:
         progress(0, len(strings))
     for start in range(0, len(strings), chunk):
-        vectors = _vectors(encoder, strings[start : start + chunk]).astype(np.float64)
-        norms = np.linalg.norm(vectors, axis=1)
-        yield vectors[norms > 0] / norms[norms > 0, None]
+        yield _vectors(encoder, strings[start : start + chunk])
         if progress is not None:
             progress(min(start + chunk, len(strings)), len(strings))
+
+
+def _unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Scale vectors to length 1, and leave out zero ones."""
+    exact = vectors.astype(np.float64)
+    norms = np.linalg.norm(exact, axis=1)
+    return np.asarray(exact[norms > 0] / norms[norms > 0, None])
 
 
 def _vectors(encoder: Encoder, strings: Sequence[str]) -> NDArray[np.float32]:

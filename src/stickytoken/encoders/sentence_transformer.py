@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stickytoken.encoders._arithmetic import Arithmetic
 from stickytoken.encoders._batch_runner import BatchRunner
 from stickytoken.encoders._fingerprint import modules_fingerprint
 from stickytoken.encoders._lengths import maximum_length, set_maximum_length
@@ -45,13 +46,19 @@ class SentenceTransformerEncoder(ModelEncoder):
         precision: precision of matrix products; None is that of the weights.
         packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS or
             a measurement.
+        shared: arithmetic of another encoder of the same modules.
 
     Raises:
         ModelError: The model does not read text, or its tokenizer cannot be used.
         InputError: The model does not support the longest input or the precision.
     """
 
-    _from_weights: ClassVar[tuple[str, ...]] = (*ModelEncoder._from_weights, "_reuse", "_reuse_agrees")
+    _from_weights: ClassVar[tuple[str, ...]] = (
+        *ModelEncoder._from_weights,
+        "_reuse",
+        "_reuse_agrees",
+        "_wholes",
+    )
 
     def __init__(
         self,
@@ -64,6 +71,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         reuse: ReuseLimits | None = REUSE,
         precision: Precision | None = None,
         packed_layers: bool | None = None,
+        shared: Arithmetic | None = None,
     ) -> None:
         if len(model) == 0 or getattr(model, "tokenizer", None) is None:
             raise ModelError(f"{name}: the model has no tokenizer, so it does not read text")
@@ -71,7 +79,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         self._asked_prompt = prompt
         self._token_budget = token_budget
         self._reuse_limits = reuse
-        super().__init__(model, name, precision, packed_layers)
+        super().__init__(model, name, precision, packed_layers, shared)
         if max_length is not None:
             taken = self._template.overhead + len(self._tokenizer.encode_many([self.prompt])[0])
             set_maximum_length(model, max_length, name, taken=taken)
@@ -158,16 +166,37 @@ class SentenceTransformerEncoder(ModelEncoder):
         with self._computing():
             return int(self._runner.launch([(self.usable_entries()[0],)]).shape[1])
 
+    def whole(self, layers: tuple[int, ...] = ()) -> SentenceTransformerEncoder:
+        """Return an encoder of whole vectors; see `whole_vectors`."""
+        if not layers and self._model.truncate_dim is None:
+            return self
+        from stickytoken.encoders._whole import WholeEncoder  # it is made of this class
+
+        self._follow()
+        if layers not in self._wholes:
+            shared = self._arithmetic
+            options = self._options(self._precision)
+            self._wholes[layers] = WholeEncoder(
+                self._model, self.name, layers=layers, shared=shared, **options
+            )
+        return self._wholes[layers]
+
+    @cached_property
+    def _wholes(self) -> dict[tuple[int, ...], SentenceTransformerEncoder]:
+        return {}
+
     def _built(self, precision: Precision) -> SentenceTransformerEncoder:
-        return SentenceTransformerEncoder(
-            self._model,
-            self.name,
-            prompt=self._asked_prompt,
-            token_budget=self._token_budget,
-            reuse=self._reuse_limits,
-            precision=precision,
-            packed_layers=self._packed_layers,
-        )
+        return SentenceTransformerEncoder(self._model, self.name, **self._options(precision))
+
+    def _options(self, precision: Precision | None) -> dict[str, Any]:
+        """Return the options of this encoder, for another one of the same model."""
+        return {
+            "prompt": self._asked_prompt,
+            "token_budget": self._token_budget,
+            "reuse": self._reuse_limits,
+            "precision": precision,
+            "packed_layers": self._packed_layers,
+        }
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Return the content ids of each text by word, prompt in the head, without special tokens."""

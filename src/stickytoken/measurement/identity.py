@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from stickytoken.encoders.protocol import EncoderIdentity
+
+
+LATER = {"later": True}
+"""Metadata of a setting that was added later: at its default it is no part of an identity, so that what was
+measured before keeps its own."""
+
+
+def settings_values(settings: DataclassInstance) -> dict[str, Any]:
+    """Return the settings that an identity rests on, as read back from a file: tuples become lists."""
+    unset = {
+        each.name
+        for each in fields(settings)
+        if each.metadata.get("later") and getattr(settings, each.name) == each.default
+    }
+    values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    return {name: value for name, value in values.items() if name not in unset}
 
 
 def identity_of(
@@ -31,7 +47,7 @@ def identity_of(
         "version": version,
         "encoder": asdict(encoder),
         **inputs,
-        "settings": json.loads(json.dumps(asdict(settings))),  # as read back from a file: tuples become lists
+        "settings": settings_values(settings),
     }
 
 

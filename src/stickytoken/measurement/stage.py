@@ -56,6 +56,26 @@ class CountingStage(Stage, Protocol):
         ...
 
 
+class BatchedStage(Stage, Protocol):
+    """A stage that measures many tokens at once, from `whole_vectors` where it names layers."""
+
+    @property
+    def layers(self) -> tuple[int, ...] | None:
+        """Layers whose vectors it needs, maybe none; None where it needs the encoder's own vectors."""
+        ...
+
+    def measure_all(
+        self, tokens: Sequence[Token], vectors: NDArray[np.float32]
+    ) -> Sequence[Mapping[str, Measured]]:
+        """Compute the numbers of tokens from the vectors of their probes, in order."""
+        ...
+
+
+def measures_batches(stage: Stage) -> TypeGuard[BatchedStage]:
+    """Check whether a stage measures many tokens at once."""
+    return hasattr(stage, "measure_all")
+
+
 def counts_copies(stage: Stage) -> TypeGuard[CountingStage]:
     """Check whether a stage asks for the copies that the tokenizer sees."""
     return bool(getattr(stage, "carrier_texts", ()))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 
+from stickytoken.encoders.views import View
+from stickytoken.errors import InputError
 from stickytoken.methods.verdicts import Verdict
 
 MEASURING = "measure"
@@ -32,6 +35,7 @@ class Judgement:
         error: standard error of the lifts that are computed from the run.
         measured: number of tokens that were put into texts of the corpus.
         undecided: tokens that may be flagged but were not among those.
+        others: judgements in the other views that were asked for.
     """
 
     tokens: pl.DataFrame
@@ -44,6 +48,7 @@ class Judgement:
     error: float
     measured: int
     undecided: int
+    others: Mapping[View, Judgement] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(self.having(verdict)):,} {verdict}" for verdict in Verdict)
@@ -65,7 +70,49 @@ class Judgement:
             "lift", "token_id", descending=[True, False]
         )
 
+    def at(self, dimension: int, layer: int | None = None) -> Judgement:
+        """The judgement in another view that was asked for.
+
+        Raises:
+            InputError: it was not.
+        """
+        found = next((each for view, each in self.others.items() if view.is_at(dimension, layer)), None)
+        if found is None:
+            known = "; ".join(map(str, self.others)) or "no other view"
+            raise InputError(f"the judgement has no {View(dimension, layer)}: it has {known}")
+        return found
+
+    def by_dimension(self) -> pl.DataFrame:
+        """One row per view that was asked for: counts, largest lift, spread of the similarities."""
+        rows = [
+            {
+                "layer": view.layer,
+                "dimension": view.dimension,
+                "sticky": len(found.sticky),
+                "topical": len(found.flagged) - len(found.sticky),
+                **found.severities(),
+                "similarity_spread": found.similarity_spread,
+                "ordinary_lift": found.ordinary_lift,
+                "largest_sd": (float(found.tokens["lift"].to_numpy().max()) - found.ordinary_lift)
+                / found.similarity_spread,
+            }
+            for view, found in self.others.items()
+        ]
+        return pl.DataFrame(rows, schema_overrides={"layer": pl.Int64})
+
+    def severities(self) -> dict[str, int]:
+        """Count the flagged tokens of every severity."""
+        names = ("severe", "serious", "mild", "negligible")
+        return {name: int((self.tokens["severity"] == name).sum()) for name in names}
+
     def summary(self) -> dict[str, Any]:
         """The judgement in JSON values, with the flagged tokens."""
-        numbers = {name: value for name, value in vars(self).items() if name != "tokens"}
-        return numbers | {"flagged": self.flagged.to_dicts()}
+        numbers = {name: value for name, value in vars(self).items() if name not in ("tokens", "others")}
+        found = numbers | {"flagged": self.flagged.to_dicts()}
+        if not self.others:
+            return found
+        by_view = [
+            row | {"flagged": each.flagged.to_dicts()}
+            for row, each in zip(self.by_dimension().to_dicts(), self.others.values(), strict=True)
+        ]
+        return found | {"dimensions": by_view}

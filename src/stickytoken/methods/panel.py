@@ -13,13 +13,17 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float64]
 
 
+# Similarities are float32 numbers: a smaller rise is none.
+_ROUNDING = 1e-6
+
+
 class Response(NamedTuple):
-    """How copies changed the similarities of K carriers to the anchors.
+    """How copies of T tokens changed the similarities of K carriers to the anchors.
 
     Attributes:
-        lifts: mean change over the pairs below the mean similarity, shape (K,).
-        groups: the same by group of anchors, NaN if no pair of the group lies below, shape (K, G).
-        rising: share of the pairs below that rise, shape (K,).
+        lifts: mean change over the pairs below the mean similarity, shape (T, K).
+        groups: the same by group of anchors, NaN if no pair of the group lies below, shape (T, K, G).
+        rising: share of the pairs below that rise, shape (T, K).
     """
 
     lifts: Vector
@@ -88,11 +92,25 @@ class CarrierPanel:
     @cached_property
     def pair_weights(self) -> Vector:
         """Weights of the pairs below; each carrier's row sums to 1, or to 0 without pairs; shape (K, A)."""
+        shares = np.divide(
+            self._group_shares, self._counts, out=np.zeros_like(self._counts), where=self._counts > 0
+        )
+        return np.where(self.below, shares[:, self.panel.groups], 0.0)
+
+    @cached_property
+    def _group_shares(self) -> Vector:
+        """Weights of the groups that have a pair below; each carrier's row sums to 1, or to 0; (K, G)."""
         present = np.where(self._counts > 0, self.panel.group_weights, 0.0)
         totals = present.sum(axis=1, keepdims=True)
-        present = np.divide(present, totals, out=np.zeros_like(present), where=totals > 0)
-        shares = np.divide(present, self._counts, out=np.zeros_like(present), where=self._counts > 0)
-        return np.where(self.below, shares[:, self.panel.groups], 0.0)
+        shares: Vector = np.divide(present, totals, out=np.zeros_like(present), where=totals > 0)
+        return shares
+
+    @cached_property
+    def _group_means(self) -> Vector:
+        """Mean anchor of each group over the pairs below, zero without one, shape (K, G, d)."""
+        shares = self.below[:, None, :] * self.panel.membership.T[None]
+        sums = shares.astype(np.float64) @ self.panel.vectors.astype(np.float64)
+        return np.asarray(sums / np.maximum(self._counts, 1)[..., None], dtype=np.float64)
 
     def chosen(self, places: Sequence[int]) -> CarrierPanel:
         """Keep some of the carriers."""
@@ -100,20 +118,24 @@ class CarrierPanel:
         return CarrierPanel(self.panel, self.vectors[kept], self.before[kept], self.below[kept])
 
     def response(self, vectors: NDArray[np.float32]) -> Response:
-        """Measure the carriers with copies in them.
+        """Measure the carriers with copies of many tokens in them.
+
+        A mean of similarities is the similarity to the mean anchor, so only the shares of rising pairs need
+        every similarity.
 
         Args:
-            vectors: unit vectors, shape (K, d), in the order of the carriers.
+            vectors: unit vectors, shape (T, K, d), carriers in their order.
         """
-        after = (vectors @ self.panel.vectors.T).astype(np.float64)
-        change = after - self.before
-        sums = np.where(self.below, change, 0.0) @ self.panel.membership
-        groups = np.divide(sums, self._counts, out=np.full_like(sums, np.nan), where=self._counts > 0)
-        return Response(
-            lifts=(change * self.pair_weights).sum(axis=1),
-            groups=groups,
-            rising=((change > 0) * self.pair_weights).sum(axis=1),
-        )
+        groups = np.empty((len(vectors), *self._counts.shape))
+        rising = np.empty(groups.shape[:2])
+        for place, means in enumerate(self._group_means):
+            after, before = vectors[:, place], self.vectors[place].astype(np.float64)
+            groups[:, place] = after.astype(np.float64) @ means.T - means @ before
+            bounds = (self.before[place] + _ROUNDING).astype(np.float32)
+            rises = (after @ self.panel.vectors.T > bounds).astype(np.float32)
+            rising[:, place] = rises @ self.pair_weights[place].astype(np.float32)
+        lifts = (groups * self._group_shares).sum(axis=2)
+        return Response(lifts, np.where(self._counts > 0, groups, np.nan), rising)
 
 
 def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, Type
 
 import polars as pl
 
+from stickytoken.encoders.views import View
 from stickytoken.errors import InputError
 from stickytoken.measurement.progress import ProgressCallback
 from stickytoken.methods.descriptions import Column, Fact, Figure, PlanTexts, ProbeTable, Scale
@@ -207,7 +208,12 @@ class Method(ABC, Generic[Settings, Plan, Result]):
         raise self._cannot_judge(run)
 
     def judge(
-        self, job: Job[Settings], run: FinishedRun[Plan, Result], anchors: int, progress: ProgressCallback
+        self,
+        job: Job[Settings],
+        run: FinishedRun[Plan, Result],
+        anchors: int,
+        progress: ProgressCallback,
+        view: View | None = None,
     ) -> Judgement:
         """Judge the job's tokens on its corpus by a finished run.
 
@@ -216,6 +222,8 @@ class Method(ABC, Generic[Settings, Plan, Result]):
             run: the run.
             anchors: texts of the corpus to compare with, at most.
             progress: called after every step.
+            view: of the vectors, which the run must have measured; the job's encoder gives them in it. None
+                is the model as it is.
 
         Raises:
             InputError: the method cannot judge, or not this corpus.

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from stickytoken.methods.panel import CarrierPanel, Vector
 
+# Below it, carriers differ by rounding alone.
+_NO_VARIATION = 1e-12
 # Without contraction there is no fixed point.
 _LEAST_CONTRACTION = 1e-3
 
@@ -32,21 +34,24 @@ class Pull(NamedTuple):
     pull: NDArray[np.floating[Any]]
 
 
-def fit_pull(before: NDArray[np.float32], after: NDArray[np.float32]) -> tuple[float, Vector]:
-    """Fit k and p by least squares: after = (1 - k) before + p, over carriers and dimensions.
+def fit_pull(before: NDArray[np.float32], after: NDArray[np.float32]) -> Pull:
+    """Fit k and p of T tokens by least squares: after = (1 - k) before + p, over carriers and dimensions.
 
     Args:
         before: unit vectors of the carriers, shape (K, d).
-        after: unit vectors of the carriers with copies in them, shape (K, d).
+        after: unit vectors of the carriers with copies in them, shape (T, K, d).
 
     Returns:
-        k and p, shape (d,). Where the carriers do not differ, k is 0 and p the mean change.
+        k and p. Where the carriers do not differ, k is 0 and p the mean change.
     """
-    origin, mean = before.mean(axis=0, dtype=np.float64), after.mean(axis=0, dtype=np.float64)
+    origin, mean = before.mean(axis=0, dtype=np.float64), after.mean(axis=1, dtype=np.float64)
     deviations = before - origin
     variation = float((deviations**2).sum())
-    kept = float(((after - mean) * deviations).sum()) / variation if variation > 0 else 1.0
-    return 1 - kept, mean - kept * origin
+    if variation < _NO_VARIATION:
+        return Pull(np.zeros(len(after)), mean - origin)
+    # The deviations sum to zero, so the means of the vectors do not matter.
+    kept = after.reshape(len(after), -1).astype(np.float64) @ deviations.ravel() / variation
+    return Pull(1 - kept, mean - kept[:, None] * origin)
 
 
 class Anchorage(NamedTuple):

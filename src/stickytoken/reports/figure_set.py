@@ -9,6 +9,11 @@ from stickytoken.methods.descriptions import Distribution, Scatter
 from stickytoken.reports._made_repairs import repair_figures
 from stickytoken.reports._measured_impacts import impact_figures
 from stickytoken.reports.content import RunContent
+from stickytoken.reports.figures.by_dimension import (
+    by_dimension,
+    by_dimension_table,
+    describe_by_dimension,
+)
 from stickytoken.reports.figures.composition import (
     breakdowns,
     composition,
@@ -39,6 +44,7 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     found = [_distribution(content, each) for each in described if isinstance(each, Distribution)]
     found += curve_figures(content, content.run)
     found += [_scatter(content, each) for each in described if isinstance(each, Scatter)]
+    found += _dimensions(content.run)
     found += [_composition(content), *_map(content), *impact_figures(content.impacts)]
     return [*found, *repair_figures(content.repairs)]
 
@@ -107,6 +113,27 @@ def _scatter(content: RunContent, described: Scatter) -> ReportFigure:
         described.reading,
         scatter_table(content.tokens, x, y, names),
     )
+
+
+def _dimensions(run: Run) -> list[ReportFigure]:
+    rows = run.by_dimension().to_dicts()
+    if not rows:
+        return []
+    plot = by_dimension(rows)
+    return [
+        ReportFigure(
+            "by-dimension",
+            "By dimension and layer",
+            plot,
+            describe_by_dimension(rows),
+            "What the tokens do if only the first components of the vectors are used, or the vectors after "
+            "an earlier layer; the model as it is comes first. Left, flagged tokens by severity. The spread "
+            "of the similarities (right) is what one SD is worth: where it grows, the same lift matters less.",
+            by_dimension_table(rows),
+            stacked(plot, 3, 980),
+            in_markdown=True,
+        )
+    ]
 
 
 def _composition(content: RunContent) -> ReportFigure:

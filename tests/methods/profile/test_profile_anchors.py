@@ -9,6 +9,7 @@ import tiny
 from stickytoken import load_encoder
 from stickytoken.corpora import bundled_frame, load_sentences, text_kinds_frame
 from stickytoken.encoders import analyze_vocabulary
+from stickytoken.encoders.views import View
 from stickytoken.methods.panel import unit_vectors
 from stickytoken.methods.profile.anchors import (
     Sources,
@@ -149,13 +150,13 @@ def test_a_group_without_a_text_that_fits_is_no_group(tmp_path):
 def test_texts_of_unknown_topics_are_clustered_and_weigh_the_same(foreign):
     settings = replace(SETTINGS, topics=6, anchors=120)
     (whole,) = choose_anchors(foreign, settings, sources(foreign, profiled.corpus(200)), set()).chosen
-    found = clustered(foreign, settings, whole)
+    found = clustered(foreign, settings, whole, View(foreign.dimension))
     assert names(found) == [f"cluster {place}" for place in range(6)]
     assert sorted(text for group in found for text in group.texts) == sorted(whole.texts)
     for group in found:
         assert group.kind
         assert group.weight == pytest.approx(len(group.texts) / 120)
-    one = clustered(foreign, replace(settings, topics=1), whole)
+    one = clustered(foreign, replace(settings, topics=1), whole, View(foreign.dimension))
     assert [(group.name, group.weight, group.kind) for group in one] == [("cluster 0", 1.0, False)]
 
 

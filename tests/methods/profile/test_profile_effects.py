@@ -131,7 +131,7 @@ def test_the_effects_of_a_token_are_fitted_to_the_carriers_of_its_round(model, r
         for text, (placement, copies) in zip(before, cells, strict=True)
     ]
     vectors = unit_vectors(model.encode(before)), unit_vectors(model.encode(after))
-    contraction, pull = fit_pull(*vectors)
+    (contraction,), (pull,) = fit_pull(vectors[0], vectors[1][None])
     row = found.ids.tolist().index(34)
     assert found.effects.contraction[row] == pytest.approx(contraction, abs=1e-5)
     assert found.effects.pull[row] == pytest.approx(pull, abs=1e-3)

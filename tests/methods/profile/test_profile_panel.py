@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stickytoken.methods.panel import AnchorPanel, balanced
+from stickytoken.methods.panel import AnchorPanel, Response, balanced
 
 DIMENSION = 6
 # Ten anchors in four groups of unequal sizes and weights; the last one is measured beside the lift.
@@ -35,6 +35,11 @@ def weight_of(anchor):
 def similarities(carriers, anchors):
     """As the encoder's vectors give them, in single precision."""
     return (carriers @ anchors.T).astype(float).tolist()
+
+
+def respond(carriers, copies):
+    """The response of one token's copies."""
+    return Response(*(part[0] for part in carriers.response(copies[None])))
 
 
 def slow_mean(change, below, groups):
@@ -101,12 +106,12 @@ def test_lifts_and_rising_pairs_equal_loops_over_pairs(seed, level):
     panel, carriers, copies = panel_of(seed), draw([seed, 2], 7), draw([seed, 3], 7)
     before, after = similarities(carriers, panel.vectors), similarities(copies, panel.vectors)
     u = float(np.quantile(before, min(level, 1))) + (level > 1)
-    found = panel.against(carriers, u).response(copies)
+    found = respond(panel.against(carriers, u), copies)
     for k in range(7):
         lift, by_group, rising = slow_response(panel, before[k], after[k], u)
-        assert found.lifts[k] == pytest.approx(lift, abs=1e-12)
-        assert found.groups[k] == pytest.approx(by_group, abs=1e-12, nan_ok=True)
-        assert found.rising[k] == pytest.approx(rising, abs=1e-12)
+        assert found.lifts[k] == pytest.approx(lift, abs=1e-6)
+        assert found.groups[k] == pytest.approx(by_group, abs=1e-6, nan_ok=True)
+        assert found.rising[k] == pytest.approx(rising, abs=1e-6)
 
 
 def test_the_levels_of_the_loops_leave_out_groups_of_the_lift_and_whole_carriers():
@@ -141,31 +146,31 @@ def test_a_group_of_no_weight_has_a_lift_of_its_own_and_no_say_in_the_lift():
     panel, carriers, copies = panel_of(3), draw([3, 2], 5), draw([3, 3], 5)
     kept = GROUPS != 3
     without = AnchorPanel(panel.vectors[kept], GROUPS[kept], WEIGHTS[:3])
-    found, expected = (each.against(carriers, 2.0).response(copies) for each in (panel, without))
+    found, expected = (respond(each.against(carriers, 2.0), copies) for each in (panel, without))
     assert np.allclose(found.lifts, expected.lifts, atol=1e-12)
-    assert np.allclose(found.rising, expected.rising, atol=1e-12)
+    assert np.allclose(found.rising, expected.rising, atol=1e-6)
     assert np.allclose(found.groups[:, :3], expected.groups, atol=1e-6)
     assert np.isfinite(found.groups[:, 3]).all()
 
 
 def test_a_carrier_without_a_pair_below_has_no_lift_and_no_group():
     panel, carriers = panel_of(4), draw([4, 2], 3)
-    found = panel.against(carriers, -2.0).response(draw([4, 3], 3))
+    found = respond(panel.against(carriers, -2.0), draw([4, 3], 3))
     assert found.lifts.tolist() == found.rising.tolist() == [0, 0, 0]
     assert np.isnan(found.groups).all()
 
 
 def test_copies_that_change_nothing_give_no_lift():
     panel, carriers = panel_of(5), draw([5, 2], 4)
-    found = panel.against(carriers, 2.0).response(carriers)
-    assert not found.lifts.any()
+    found = respond(panel.against(carriers, 2.0), carriers)
+    assert np.allclose(found.lifts, 0, atol=1e-12)
     assert not found.rising.any()
-    assert not found.groups.any()
+    assert np.allclose(found.groups, 0, atol=1e-12)
 
 
 def test_with_all_pairs_below_the_lift_is_the_change_toward_the_mean_anchor():
     panel, carriers, copies = panel_of(6), draw([6, 2], 5), draw([6, 3], 5)
-    found = panel.against(carriers, 2.0).response(copies)
+    found = respond(panel.against(carriers, 2.0), copies)
     center = sum(weight_of(anchor) * panel.vectors[anchor].astype(float) for anchor in range(len(GROUPS)))
     assert np.allclose(found.lifts, (copies - carriers) @ center, atol=1e-6)
     assert np.allclose(found.lifts, found.groups @ WEIGHTS, atol=1e-12)
@@ -174,7 +179,7 @@ def test_with_all_pairs_below_the_lift_is_the_change_toward_the_mean_anchor():
 def test_chosen_carriers_respond_as_they_do_among_all():
     panel, carriers, copies = panel_of(7), draw([7, 2], 6), draw([7, 3], 6)
     whole, places = panel.against(carriers, 0.3), [4, 1]
-    part, expected = whole.chosen(places).response(copies[places]), whole.response(copies)
+    part, expected = respond(whole.chosen(places), copies[places]), respond(whole, copies)
     for some, everything in zip(part, expected, strict=True):
         assert np.allclose(some, everything[places], atol=1e-6, equal_nan=True)
     assert np.array_equal(whole.chosen(places).vectors, carriers[places])
@@ -186,8 +191,8 @@ def test_the_order_of_anchors_and_of_carriers_changes_nothing(anchors, carriers)
     anchors, carriers = np.array(anchors), np.array(carriers)
     panel, without, copies = panel_of(8), draw([8, 2], 5), draw([8, 3], 5)
     turned = AnchorPanel(panel.vectors[anchors], GROUPS[anchors], WEIGHTS)
-    found = turned.against(without[carriers], 0.35).response(copies[carriers])
-    for left, right in zip(found, panel.against(without, 0.35).response(copies), strict=True):
+    found = respond(turned.against(without[carriers], 0.35), copies[carriers])
+    for left, right in zip(found, respond(panel.against(without, 0.35), copies), strict=True):
         assert np.allclose(left, right[carriers], atol=1e-6, equal_nan=True)
 
 

@@ -17,6 +17,7 @@ from stickytoken.cli.options.output import VerbosityOptions
 from stickytoken.cli.options.panels import output_option, texts_option
 from stickytoken.cli.options.texts import Column
 from stickytoken.cli.output.console import print_json
+from stickytoken.cli.output.dimensions import print_dimensions
 from stickytoken.cli.output.judgement import print_csv, print_judgement
 
 
@@ -42,6 +43,16 @@ def judge(
     anchors: Annotated[
         int, texts_option(min=2, help="Maximum number of texts to compare with, drawn at random.")
     ] = 2000,
+    dimensions: Annotated[
+        str | None,
+        texts_option(
+            help="Also judge by so many first components of the vectors, of those that the run measured."
+        ),
+    ] = None,
+    layers: Annotated[
+        str | None,
+        texts_option(help="Also judge by the vectors after so many layers, of those that the run measured."),
+    ] = None,
     model: RunsModel = None,
     loading: LoadingOptions,
     prompting: PromptingOptions,
@@ -69,7 +80,14 @@ def judge(
     opened.method.require_judging(opened)
     corpus = load_sentences(sentences, column)
     encoder = load_for(str(run), opened.record, loading, prompting, model)
-    judged = partial(run_judge, opened, corpus, anchors=anchors)
+    judged = partial(
+        run_judge,
+        opened,
+        corpus,
+        anchors=anchors,
+        dimensions=() if dimensions is None else dimensions,
+        layers=() if layers is None else layers,
+    )
     with announced(
         encoder,
         loading,
@@ -83,3 +101,5 @@ def judge(
         print_csv(found.tokens)
     else:
         print_judgement(opened.model_name, found, limit)
+        if found.others:
+            print_dimensions(opened.model_name, found.by_dimension())

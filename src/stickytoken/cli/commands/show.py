@@ -12,10 +12,13 @@ from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOption
 from stickytoken.cli.options.panels import output_option, texts_option
 from stickytoken.cli.options.texts import InCategory
 from stickytoken.cli.output.console import print_json, print_line
+from stickytoken.cli.output.dimensions import print_dimensions
 from stickytoken.cli.output.run import print_rows, show_run
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from stickytoken.detection import Run
 
 _LISTED = 50
@@ -35,6 +38,19 @@ def show(
         texts_option(
             "--validated", help="List only tokens with a verdict; some methods judge only candidates."
         ),
+    ] = False,
+    dimension: Annotated[
+        int | None,
+        texts_option(
+            min=1, help="List tokens by so many first components of the vectors, where the run has them."
+        ),
+    ] = None,
+    layer: Annotated[
+        int | None,
+        texts_option(min=1, help="List tokens by the vectors after so many layers, where the run has them."),
+    ] = None,
+    dimensions: Annotated[
+        bool, output_option("--dimensions", help="Show the table by dimension and layer only.")
     ] = False,
     sort: Annotated[
         str | None,
@@ -58,11 +74,16 @@ def show(
     if contains == "":
         raise InputError("--contains is '': pass a part of a token's text, or leave it out")
     found = open_run(run)
-    if not any((token is not None, verdict, category, contains, validated, sort, limit)):
+    if dimensions:
+        _show_dimensions(found, output_format)
+        return
+    if not any((token is not None, verdict, category, contains, validated, sort, limit, dimension, layer)):
         show_run(found, output_format)
         return
     _require_of(found, verdict, validated, sort)
-    rows = found.token(token) if token is not None else found.tokens
+    rows = _rows_at(found, dimension, layer)
+    if token is not None:
+        rows = rows.filter(pl.col("token_id").is_in(found.token(token)["token_id"].to_list()))
     if verdict:
         rows = rows.filter(verdict=verdict)
     if category:
@@ -81,6 +102,41 @@ def show(
         print_line("no tokens match")
     else:
         print_rows(f"{len(listed)} of {len(rows)} tokens", found, listed)
+
+
+def _show_dimensions(run: Run, output_format: Format) -> None:
+    """Print the table by dimension and layer.
+
+    Raises:
+        InputError: the run has none.
+    """
+    table = run.by_dimension()
+    if table.is_empty():
+        raise InputError(
+            f"the run in {run.path} was made without dimensions and layers: detect with --dimensions"
+        )
+    if output_format is Format.JSON:
+        print_json({"run": str(run.path), "dimensions": table.to_dicts()})
+    else:
+        print_dimensions(run.record.model.name, table)
+
+
+def _rows_at(run: Run, dimension: int | None, layer: int | None) -> pl.DataFrame:
+    """Return the tokens by a dimension and layer; the model as it is without either.
+
+    Raises:
+        InputError: the run does not have it, or a layer alone leaves it open.
+    """
+    if dimension is None and layer is None:
+        return run.tokens
+    if dimension is None:
+        known = [record.dimension for record in run.dimensions if record.layer == layer]
+        if len(known) > 1:
+            raise InputError(
+                f"--layer {layer} has the dimensions {', '.join(map(str, known))}: pass --dimension, too"
+            )
+        dimension = known[0] if known else run.record.identity_parts["encoder"]["dimension"]
+    return run.at(dimension, layer)
 
 
 def _require_of(run: Run, verdict: str | None, validated: bool, sort: str | None) -> None:

@@ -35,7 +35,11 @@ Candidates: TypeAlias = Annotated[
 ]
 Dimensions: TypeAlias = Annotated[
     int | None,
-    endpoint_option(min=1, help="Number of vector components to request. Default: the model's own."),
+    endpoint_option(
+        "--request-dimensions",
+        min=1,
+        help="Number of vector components to request. Default: the model's own.",
+    ),
 ]
 KeyVariable: TypeAlias = Annotated[
     str | None,
@@ -72,7 +76,7 @@ class EndpointFlags:
     endpoint_model: EndpointModel = None
     tokenizer: TokenizerSource = None
     candidates: Candidates = None
-    dimensions: Dimensions = None
+    request_dimensions: Dimensions = None
     key_variable: KeyVariable = None
     price_per_million: Price = None
     max_cost: MaxCost = None
@@ -115,7 +119,7 @@ class EndpointFlags:
 
         return EndpointOptions(
             key_variable=self.key_variable,
-            dimensions=self.dimensions,
+            dimensions=self.request_dimensions,
             price_per_million=self.price_per_million,
             max_cost=self.max_cost,
         )
@@ -123,5 +127,12 @@ class EndpointFlags:
     @property
     def given(self) -> list[str]:
         """The options that only an endpoint has and that were passed."""
-        names = ("tokenizer", "candidates", "dimensions", "key_variable", "price_per_million", "max_cost")
+        names = (
+            "tokenizer",
+            "candidates",
+            "request_dimensions",
+            "key_variable",
+            "price_per_million",
+            "max_cost",
+        )
         return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from stickytoken.cli.options.output import Format
 from stickytoken.cli.output.console import inform, print_json, print_line, print_table, status
+from stickytoken.cli.output.dimensions import print_dimensions
 from stickytoken.errors import MissingExtraError
 from stickytoken.methods.descriptions import Column
 
@@ -81,6 +82,8 @@ def _print_run(run: Run) -> None:
         print_rows(f"Tokens of {run.record.model.name} that were asked for", run, ranked)
     elif not run.sticky.is_empty():
         print_rows(f"Sticky tokens of {run.record.model.name}", run, run.sticky)
+    if run.dimensions:
+        print_dimensions(run.record.model.name, run.by_dimension())
     for line in others:
         print_line(line)
     print_line(f"{run.result.sequences:,} texts in {run.result.seconds:,.0f} s; run: {run.path}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity, reads_ids, require_ids
+from stickytoken.encoders.views import whole_vectors
 from stickytoken.insertion import Probe, Token
 from stickytoken.measurement.engines.protocol import ComputedShard, P, S, Work
-from stickytoken.measurement.stage import CountingStage, Shard, Stage, counts_copies
+from stickytoken.measurement.stage import CountingStage, Shard, Stage, counts_copies, measures_batches
 from stickytoken.measurement.store import ShardCost
 from stickytoken.precision import Precision
 
@@ -153,10 +154,17 @@ def measure_shard(
     stage: Stage, prepared: PreparedShard, encoder: Encoder
 ) -> tuple[list[dict[str, Any]], int]:
     """Encode a prepared shard and measure each token; see `compute_shard`."""
-    vectors = encode_probes(encoder, prepared.probes, stage.precision)
+    found: Sequence[Mapping[str, Any]]
+    if measures_batches(stage):
+        reading = encoder if stage.layers is None else whole_vectors(encoder, stage.layers)
+        vectors = encode_probes(reading, prepared.probes, stage.precision)
+        found = stage.measure_all([token for token, _ in prepared.tokens], vectors)
+    else:
+        vectors = encode_probes(encoder, prepared.probes, stage.precision)
+        found = [stage.measure(token, vectors[own]) for token, own in prepared.tokens]
     rows = [
-        {"token_id": token.id, **stage.measure(token, vectors[own]), **_counted(prepared, own)}
-        for token, own in prepared.tokens
+        {"token_id": token.id, **numbers, **_counted(prepared, own)}
+        for (token, own), numbers in zip(prepared.tokens, found, strict=True)
     ]
     return rows, len(prepared.probes)
 

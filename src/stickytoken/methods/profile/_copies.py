@@ -26,9 +26,13 @@ def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder
         stage: the round.
         encoder: the model.
     """
+    return allowing_for_merges_of(measurements(rows, len(stage.carriers)), stage, encoder)
+
+
+def allowing_for_merges_of(measured: Measurements, stage: ProfileStage, encoder: Encoder) -> Measurements:
+    """Scale the measurements of a round to the number of copies that was planned."""
     lengths = list(map(len, encoder.content_ids(stage.carrier_texts)))
-    copies = [cell.copies for cell in stage.cells]
-    return allowing_for_merges(measurements(rows, len(stage.carriers)), copies, lengths)
+    return allowing_for_merges(measured, [cell.copies for cell in stage.cells], lengths)
 
 
 def allowing_for_merges(

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder, reads_ids
+from stickytoken.encoders.view_encoder import ViewEncoder
+from stickytoken.encoders.views import View
 from stickytoken.errors import InputError, ModelError
 from stickytoken.inspection import inspector_of
 from stickytoken.measurement.progress import Progress, ProgressCallback, ignore_progress
@@ -23,9 +25,10 @@ from stickytoken.methods.profile._effects import RoundEffects
 from stickytoken.methods.profile.anchors import Sources, TextGroup, choose_anchors
 from stickytoken.methods.profile.carriers import short_texts
 from stickytoken.methods.profile.estimates import Ids, Measurements, Vector
-from stickytoken.methods.profile.plan import round_stage, spread_of, usable_carriers
+from stickytoken.methods.profile.plan import round_stage
 from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round, screening_carriers
+from stickytoken.methods.profile.seen import Seen, spread_of, usable_carriers
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.pull import Pull, anchorage, predicted_lifts
 from stickytoken.methods.statistics import Estimates, mean_with_interval
@@ -76,7 +79,8 @@ def encoded_corpus(job: Job[ProfileSettings], plan: ProfilePlanRecord, anchors: 
         raise InputError(f"{source} has no texts left to compare with: use more texts")
     vectors = unit_vectors(encoder.encode(chosen.texts))
     panel = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
-    texts, before = usable_carriers(encoder, list(carriers), panel, plan.mean_similarity, _CARRIERS, source)
+    seen = Seen(View(encoder.dimension), panel, plan.mean_similarity)
+    texts, (before,) = usable_carriers(encoder, list(carriers), [seen], _CARRIERS, source)
     return Corpus(
         plan.model_copy(update={"carriers": texts}),
         panel,
@@ -159,7 +163,8 @@ def features(encoder: Encoder, screened: RoundEffects) -> list[NDArray[np.floati
     contraction, pull = screened.effects
     known = [np.column_stack([pull, contraction.astype(pull.dtype)])]
     try:
-        rows = inspector_of(encoder).embedding_matrix() if reads_ids(encoder) else None
+        model = encoder.model if isinstance(encoder, ViewEncoder) else encoder
+        rows = inspector_of(model).embedding_matrix() if reads_ids(model) else None
     except ModelError:
         rows = None
     return known if rows is None else [*known, rows[screened.ids]]

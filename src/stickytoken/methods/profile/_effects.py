@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from stickytoken.encoders.views import View
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.profile.estimates import Ids, Measurements
 from stickytoken.methods.profile.rounds import Round
@@ -110,23 +111,37 @@ def _coordinates(
     return np.concatenate(parts) if parts else np.zeros((0, len(axes)), dtype=np.float16)
 
 
-def write_effects(folder: ResultFolder, effects: Effects) -> None:
-    """Write the axes, then the table that says that both are there."""
+def write_effects(folder: ResultFolder, effects: Effects, view: View | None = None) -> None:
+    """Write the axes, then the table that says that both are there.
+
+    Args:
+        folder: the run folder.
+        effects: of one view.
+        view: the view; None is the model as it is.
+    """
+    table, axes = effect_files(view)
     if effects.axes is not None:
-        folder.write_table(AXES_FILE, pl.DataFrame({"axis": effects.axes}))
-    folder.write_table(EFFECTS_FILE, effects.table)
+        folder.write_table(axes, pl.DataFrame({"axis": effects.axes}))
+    folder.write_table(table, effects.table)
 
 
-def read_effects(path: Path) -> Effects:
-    """Read the effects that a run keeps.
+def effect_files(view: View | None) -> tuple[str, str]:
+    """Name the files of a view's effects and axes; None is the model as it is."""
+    if view is None:
+        return EFFECTS_FILE, AXES_FILE
+    return f"effects-{view.key}.parquet", f"effects_axes-{view.key}.parquet"
+
+
+def read_effects(path: Path, view: View | None = None) -> Effects:
+    """Read the effects that a run keeps of a view; None is the model as it is.
 
     Raises:
-        RunError: effects.parquet is missing or damaged.
+        RunError: their file is missing or damaged.
     """
-    folder = ResultFolder(path)
-    table = folder.read_table(EFFECTS_FILE, EFFECTS_COLUMNS)
-    projected = (path / AXES_FILE).is_file()
-    axes = folder.read_table(AXES_FILE, ("axis",))["axis"].to_numpy() if projected else None
+    folder, (file, axes_file) = ResultFolder(path), effect_files(view)
+    table = folder.read_table(file, EFFECTS_COLUMNS)
+    projected = (path / axes_file).is_file()
+    axes = folder.read_table(axes_file, ("axis",))["axis"].to_numpy() if projected else None
     return Effects(table, axes)
 
 

@@ -40,6 +40,13 @@ ENTRY = MethodEntry(
             "adaptive",
         ),
         Option(
+            "dimensions",
+            str,
+            "Also judge by so many first components of the vectors, such as 64,128,256.",
+            "the model's own",
+        ),
+        Option("layers", str, "Also judge by the vectors after so many layers, such as 2,4,6.", "all layers"),
+        Option(
             "screen_precision",
             Precision,
             "Precision of the pass over all tokens: faster, less exact. CPU: int8 (bfloat16 if the model "

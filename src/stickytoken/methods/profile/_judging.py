@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from stickytoken.encoders.views import View
 from stickytoken.errors import RunError
 from stickytoken.measurement.progress import ProgressCallback
 from stickytoken.methods._null import Null
@@ -27,9 +28,11 @@ from stickytoken.methods.profile._corpus_probes import (
 )
 from stickytoken.methods.profile._effects import EFFECTS_FILE, RoundEffects, read_effects
 from stickytoken.methods.profile._ranks import moves_up
+from stickytoken.methods.profile._views import known_in
 from stickytoken.methods.profile._words import ProfileRun
 from stickytoken.methods.profile.anchors import anchor_panel
 from stickytoken.methods.profile.estimates import Ids, TokenEstimates, Vector
+from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.verdict import (
@@ -62,7 +65,11 @@ def require_judging(run: ProfileRun) -> None:
 
 
 def judge_corpus(
-    job: Job[ProfileSettings], run: ProfileRun, anchors: int, progress: ProgressCallback
+    job: Job[ProfileSettings],
+    run: ProfileRun,
+    anchors: int,
+    progress: ProgressCallback,
+    view: View | None = None,
 ) -> Judgement:
     """Compute the lift of every token on a corpus, measure those that may matter, and judge.
 
@@ -71,14 +78,15 @@ def judge_corpus(
         run: the run.
         anchors: number of texts of the corpus to compare with, at most.
         progress: called after every step.
+        view: of the vectors; None is the model as it is.
 
     Raises:
         InputError: the corpus has too few texts, or the model does not tell them apart.
     """
-    plan, tokens = run.plan, run.tokens
+    plan, tokens = known_in(run, view)
     corpus = encoded_corpus(job, plan, anchors)
     memory = MemoryRunner(job.encoder, progress)
-    screened = read_effects(run.path).of(Round.SCREEN)
+    screened = read_effects(run.path, view).of(Round.SCREEN)
     every = len(tokens) == len(job.vocabulary.available)
     unselected = np.isin(screened.ids, screened.ids if every else plan.reference)
     reference = calibrating_tokens(screened.ids[unselected], job.settings.seed)
@@ -94,7 +102,7 @@ def judge_corpus(
     common_variance = found.error**2 / len(reference)
     probed = probed_tokens(job, corpus, chosen, calibrating.common, common_variance, memory)
     estimates = _estimates(screened.ids, found, null, probed, job.settings.confidence)
-    universal = _universality(job, run, screened.ids, probed, calibrating)
+    universal = _universality(job, plan, tokens, screened.ids, probed, calibrating)
     table = _table(job, corpus, tokens, screened, probed, estimates, universal, int(unselected.sum()))
     return Judgement(
         tokens=table,
@@ -117,27 +125,32 @@ def _null(found: Calibrated, unselected: NDArray[np.bool_]) -> Null:
 
 
 def _universality(
-    job: Job[ProfileSettings], run: ProfileRun, ids: Ids, probed: Probed, calibrating: Calibrating
+    job: Job[ProfileSettings],
+    plan: ProfilePlanRecord,
+    measured: pl.DataFrame,
+    ids: Ids,
+    probed: Probed,
+    calibrating: Calibrating,
 ) -> Vector:
     """Return the run's universality; of tokens that it did not measure closely, that of their pulls here."""
     found = np.full(len(ids), np.nan)
-    tokens = run.tokens.select("token_id", "texts", pl.col("universality").cast(pl.Float64))
+    tokens = measured.select("token_id", "texts", pl.col("universality").cast(pl.Float64))
     found[np.searchsorted(ids, tokens["token_id"].to_numpy())] = tokens["universality"].to_numpy()
     closely = tokens.filter(pl.col("texts") == tokens["texts"].max())["token_id"].to_numpy()
     rough = ~np.isin(probed.ids, closely)
-    kinds = [place for place, group in enumerate(run.plan.groups) if group.kind]
+    kinds = [place for place, group in enumerate(plan.groups) if group.kind]
     if not rough.any() or not kinds:
         return found
-    panel = anchor_panel(job.encoder, run.plan, job.vocabulary.available)
-    carriers = unit_vectors(job.encoder.encode(run.plan.carriers))
+    panel = anchor_panel(job.encoder, plan, job.vocabulary.available)
+    carriers = unit_vectors(job.encoder.encode(plan.carriers))
     effects = Pull(probed.effects.contraction[rough], probed.effects.pull[rough])
     lifts = []
     for kind in kinds:
         alone = np.eye(len(panel.group_weights))[kind]
-        of_kind = anchorage(replace(panel, group_weights=alone).against(carriers, run.plan.mean_similarity))
+        of_kind = anchorage(replace(panel, group_weights=alone).against(carriers, plan.mean_similarity))
         ordinary = float(np.median(predicted_lifts(calibrating.effects, of_kind)))
         lifts.append(predicted_lifts(effects, of_kind) - ordinary)
-    spreads = np.array([run.plan.groups[kind].spread for kind in kinds])
+    spreads = np.array([plan.groups[kind].spread for kind in kinds])
     found[np.searchsorted(ids, probed.ids[rough])] = universality(
         np.column_stack(lifts), spreads, job.settings.smallest_effect
     )

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
+from stickytoken.encoders.views import View, Views, views_of
 from stickytoken.measurement.progress import ProgressCallback
 from stickytoken.measurement.store import ShardCost
 from stickytoken.methods.job import FolderRunner, Job, StageRunner
 from stickytoken.methods.panel import AnchorPanel
-from stickytoken.methods.profile._copies import round_measurements, shares_seen
+from stickytoken.methods.profile._copies import shares_seen
 from stickytoken.methods.profile._effects import kept_effects, write_effects
 from stickytoken.methods.profile._results import Findings, decide
-from stickytoken.methods.profile.anchors import anchor_panel
+from stickytoken.methods.profile._views import (
+    encoded_panels,
+    views_measurements,
+    views_stage,
+    write_views,
+)
 from stickytoken.methods.profile.carrier_choice import representative_carriers, typical_carriers
 from stickytoken.methods.profile.estimates import (
     Ids,
@@ -23,9 +31,16 @@ from stickytoken.methods.profile.estimates import (
     lifts_of,
     together,
 )
-from stickytoken.methods.profile.plan import make_profile_plan, round_stage
+from stickytoken.methods.profile.plan import make_profile_plan
 from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.methods.profile.rounds import Round, cells, highest, screening_carriers, tokens_to_confirm
+from stickytoken.methods.profile.rounds import (
+    Round,
+    cells,
+    highest,
+    screening_carriers,
+    tokens_of_a_view,
+    tokens_to_confirm,
+)
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.protocol import Outcome
 
@@ -36,18 +51,40 @@ def plan_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> Profi
     Raises:
         InputError: sentences that cannot be used.
     """
-    return make_profile_plan(job.encoder, job.settings, job.sentences, job.vocabulary.available, progress)
+    return make_profile_plan(
+        job.encoder, job.settings, job.sentences, job.vocabulary.available, progress, views=_views(job)
+    )
 
 
 def run_profile(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, vocabulary: pl.DataFrame, run: FolderRunner
 ) -> Outcome[ProfileResultRecord]:
     """Run the rounds into a run folder, and sum up what they found."""
-    measured = measure_rounds(job, plan, run)
+    views = _views(job)
+    every = measure_views(job, plan, run, views)
+    measured = every[views.own]
     found = measured.findings(job, plan, vocabulary)
     write_effects(run.folder, kept_effects(measured.rounds))
-    tokens = found.tokens.filter(pl.col("token_id").is_in([token.id for token in job.tokens]))
+    ids = [token.id for token in job.tokens]
+    if views.asked:
+        plans = {view: _plan_of(plan, views, view) for view in dict.fromkeys((views.own, *views.asked))}
+        by_view = {views.own: found} | {
+            view: every[view].findings(job, plans[view], vocabulary) for view in plans if view != views.own
+        }
+        for view in by_view:
+            if view != views.own:
+                write_effects(run.folder, kept_effects(every[view].rounds), view)
+        write_views(run.folder, by_view, plans, ids)
+    tokens = found.tokens.filter(pl.col("token_id").is_in(ids))
     return Outcome(tokens, _result(job, found, measured, run.cost))
+
+
+def _views(job: Job[ProfileSettings]) -> Views:
+    return views_of(job.encoder, job.settings.dimensions, job.settings.layers)
+
+
+def _plan_of(plan: ProfilePlanRecord, views: Views, view: View) -> ProfilePlanRecord:
+    return plan if view == views.own else plan.seen_in(view)
 
 
 class Measured(NamedTuple):
@@ -96,39 +133,91 @@ class Measured(NamedTuple):
 def measure_rounds(
     job: Job[ProfileSettings], plan: ProfilePlanRecord, run: StageRunner, confirm_all: bool = False
 ) -> Measured:
+    """Run the rounds, and return what they measured of the model as it is; see `measure_views`."""
+    views = _views(job)
+    return measure_views(job, plan, run, views, confirm_all)[views.own]
+
+
+def measure_views(
+    job: Job[ProfileSettings],
+    plan: ProfilePlanRecord,
+    run: StageRunner,
+    views: Views,
+    confirm_all: bool = False,
+) -> dict[View, Measured]:
     """Run the rounds: a pilot of random tokens, all tokens, and those that lift most.
+
+    What is encoded for all views is chosen by whole vectors, so that a run on the truncated model chooses the
+    same. Every other view adds the tokens of the last round that lift most in it, and rests on its own alone.
 
     Args:
         job: with the tokens to measure.
         plan: plan of the run.
         run: runs a stage.
+        views: the views.
         confirm_all: send all tokens that were asked for to the last round.
     """
     # A probe may name tokens that cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
     wanted, unselected = np.array([token.id for token in job.tokens]), _unselected(job, plan)
-    panel = anchor_panel(job.encoder, plan, job.vocabulary.available)
+    panels = encoded_panels(job.encoder, views, plan, job.vocabulary.available)
 
-    def measure(step: Round, ids: Ids, places: list[int]) -> Measurements:
-        stage = round_stage(job.encoder, job.settings, plan, panel, step, places)
+    def measure(step: Round, ids: Ids, places: list[int]) -> dict[View, Measurements]:
+        stage = views_stage(job.encoder, job.settings, plan, panels, step, places)
         rows = run(stage, [tokens[token_id] for token_id in ids.tolist()])
-        return round_measurements(rows, stage, job.encoder)
+        return views_measurements(rows, stage, views.own, job.encoder)
 
     every = list(range(len(plan.carriers)))
     if not job.settings.adaptive:
-        rounds = {Round.SCREEN: measure(Round.SCREEN, np.union1d(wanted, unselected), every)}
-        return Measured(rounds, panel, every, wanted)
+        screened = measure(Round.SCREEN, np.union1d(wanted, unselected), every)
+        return {
+            view: Measured({Round.SCREEN: found}, panels.panels[view], every, wanted)
+            for view, found in screened.items()
+        }
     late = np.array(plan.late_reference)
     pilot = measure(Round.PILOT, late, every)
-    few = _few_carriers(job, plan, pilot)
+    few = _few_carriers(job, plan, pilot[views.whole])
     rest = [place for place in every if place not in few]
     screened = measure(Round.SCREEN, np.union1d(wanted, unselected), few)
-    chosen = wanted if confirm_all else _candidates(screened, plan, wanted, unselected, job.settings)
-    known = pilot.chosen(np.arange(len(late)), rest)
-    further = np.setdiff1d(chosen, late)
-    confirmed = together(known, measure(Round.CONFIRM, further, rest)) if len(further) else known
-    rounds = {Round.SCREEN: screened, Round.CONFIRM: confirmed}
-    return Measured(rounds, panel, few, np.intersect1d(rounds[Round.CONFIRM].ids, wanted))
+    chosen = {
+        view: np.setdiff1d(ids, late)
+        for view, ids in _chosen(job, plan, views, screened, wanted if confirm_all else None).items()
+    }
+    known = {view: found.chosen(np.arange(len(late)), rest) for view, found in pilot.items()}
+    further = reduce(np.union1d, chosen.values())
+    confirmed = measure(Round.CONFIRM, further, rest) if len(further) else {}
+    found = {}
+    for view, ids in chosen.items():
+        last = known[view]
+        if len(ids):
+            rows = confirmed[view].rows(ids)
+            last = together(last, confirmed[view].chosen(rows, list(range(len(rest)))))
+        rounds = {Round.SCREEN: screened[view], Round.CONFIRM: last}
+        found[view] = Measured(rounds, panels.panels[view], few, np.intersect1d(last.ids, wanted))
+    return found
+
+
+def _chosen(
+    job: Job[ProfileSettings],
+    plan: ProfilePlanRecord,
+    views: Views,
+    screened: Mapping[View, Measurements],
+    everything: Ids | None,
+) -> dict[View, Ids]:
+    """Choose the tokens of the last round in every view: those of whole vectors, and its own highest."""
+    if everything is not None:
+        return dict.fromkeys(screened, everything)
+    count = tokens_to_confirm(job.settings, len(job.tokens))
+    of_whole = _candidates(job, _plan_of(plan, views, views.whole), screened[views.whole], count)
+    found = {}
+    for view, measured in screened.items():
+        own = (
+            np.empty(0, dtype=np.int64)
+            if view == views.whole
+            else _candidates(job, _plan_of(plan, views, view), measured, count, of_a_view=True)
+        )
+        found[view] = np.union1d(of_whole, own)
+    return found
 
 
 def _few_carriers(job: Job[ProfileSettings], plan: ProfilePlanRecord, pilot: Measurements) -> list[int]:
@@ -150,14 +239,22 @@ def _importance(plan: ProfilePlanRecord) -> np.ndarray:
 
 
 def _candidates(
-    screened: Measurements,
+    job: Job[ProfileSettings],
     plan: ProfilePlanRecord,
-    wanted: Ids,
-    unselected: Ids,
-    settings: ProfileSettings,
+    screened: Measurements,
+    count: int,
+    of_a_view: bool = False,
 ) -> Ids:
-    """Choose the tokens that lift most: all anchors, and the kind of text that each lifts most."""
-    late = np.array(plan.late_reference)
+    """Choose the tokens that lift most: all anchors, and the kind of text that each lifts most.
+
+    Args:
+        job: with the tokens that were asked for.
+        plan: plan of the run, in the view of the measurements.
+        screened: of the first round.
+        count: number of tokens to choose.
+        of_a_view: choose fewer of them, as further views do.
+    """
+    settings, late, unselected = job.settings, np.array(plan.late_reference), _unselected(job, plan)
     found = estimate(
         *lifts_of({Round.SCREEN: screened}), unselected, late, settings.confidence, plan.call_noise
     )
@@ -169,8 +266,12 @@ def _candidates(
     standard = np.divide(deviations, spreads, out=np.zeros_like(deviations), where=spreads > 0)
     # Not by posterior means: with one error for all tokens they rank alike.
     values = np.column_stack([found.tested.value, np.nan_to_num(standard).max(axis=1)])
-    asked = np.isin(found.ids, wanted)
-    return highest(found.ids[asked], values[asked], tokens_to_confirm(settings, len(wanted)))
+    asked = np.isin(found.ids, [token.id for token in job.tokens])
+    if of_a_view:
+        smallest = settings.smallest_effect * plan.similarity_spread
+        reaching = asked & (found.lift.high >= found.null.center + smallest)
+        count = tokens_of_a_view(count, int(reaching.sum()))
+    return highest(found.ids[asked], values[asked], count)
 
 
 def _unselected(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> Ids:

@@ -12,8 +12,9 @@ from stickytoken.corpora import Sentences
 from stickytoken.corpora.corpus import text_kinds
 from stickytoken.corpora.readability import LARGEST_UNKNOWN, as_read
 from stickytoken.encoders.protocol import Encoder
+from stickytoken.encoders.views import View
 from stickytoken.insertion import Token
-from stickytoken.methods.panel import AnchorPanel, balanced, unit_vectors
+from stickytoken.methods.panel import AnchorPanel, balanced
 from stickytoken.methods.profile._clusters import cluster
 from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.settings import ProfileSettings
@@ -154,9 +155,9 @@ def _ids(encoder: Encoder, texts: Sequence[tuple[str, str]]) -> list[list[int]]:
     return encoder.content_ids([text for text, _ in texts])
 
 
-def clustered(encoder: Encoder, settings: ProfileSettings, group: TextGroup) -> list[TextGroup]:
-    """Group texts of unknown topics by their vectors; every text keeps its weight."""
-    labels = cluster(unit_vectors(encoder.encode(group.texts)), settings.topics, settings.seed)
+def clustered(encoder: Encoder, settings: ProfileSettings, group: TextGroup, view: View) -> list[TextGroup]:
+    """Group texts of unknown topics by their vectors in a view; every text keeps its weight."""
+    labels = cluster(view.units(encoder.encode(group.texts)), settings.topics, settings.seed)
     found = []
     for label in range(int(labels.max()) + 1):
         texts = [text for text, own in zip(group.texts, labels, strict=True) if own == label]
@@ -189,6 +190,26 @@ def anchor_panel(
         vocabulary: available tokens.
         beside: also those that are measured beside the lift.
     """
+    (panel,) = anchor_panels(encoder, [View(encoder.dimension)], plan, vocabulary, beside)
+    return panel
+
+
+def anchor_panels(
+    encoder: Encoder,
+    views: Sequence[View],
+    plan: ProfilePlanRecord,
+    vocabulary: Sequence[Token],
+    beside: bool = True,
+) -> list[AnchorPanel]:
+    """Encode the anchors of a plan, for several views.
+
+    Args:
+        encoder: from `whole_vectors`.
+        views: of its vectors.
+        plan: the plan.
+        vocabulary: available tokens.
+        beside: also those that are measured beside the lift.
+    """
     weights = [group.weight for group in plan.groups]
     anchors = [anchor for anchor in plan.anchors if beside or weights[anchor.group] > 0]
     texts = [anchor.text for anchor in anchors]
@@ -197,11 +218,9 @@ def anchor_panel(
         named = {token.id: token.text for token in vocabulary}
         texts += [named[token_id] for token_id in plan.vocabulary_anchors]
         groups += [len(weights) - 1] * len(plan.vocabulary_anchors)
-    return AnchorPanel(
-        unit_vectors(encoder.encode(texts)),
-        np.array(groups, dtype=np.intp),
-        np.array(weights[: max(groups) + 1]),
-    )
+    vectors = encoder.encode(texts)
+    places, of_groups = np.array(groups, dtype=np.intp), np.array(weights[: max(groups) + 1])
+    return [AnchorPanel(view.units(vectors), places, of_groups) for view in views]
 
 
 WORDS = TextGroup(_WORDS, [], 0.0, False)

@@ -10,9 +10,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from stickytoken.encoders.views import View
 from stickytoken.errors import InputError
 from stickytoken.methods._null import Null
-from stickytoken.methods.profile.rounds import Round
+from stickytoken.methods.profile.rounds import Round, view_columns
 from stickytoken.methods.pull import Pull
 from stickytoken.methods.statistics import (
     Estimates,
@@ -85,21 +86,34 @@ def measurements(rows: pl.DataFrame, carriers: int) -> Measurements:
         carriers: number of carriers of the round.
     """
     ordered = rows.sort("token_id")
-    count = len(ordered)
-
-    def matrix(column: str) -> NDArray[Any]:
-        # Python numbers would take a gigabyte for a large vocabulary.
-        flat = ordered[column].explode().to_numpy(writable=True)
-        return flat.reshape(count, len(flat) // max(1, count))
-
     return Measurements(
         ids=ordered["token_id"].to_numpy().astype(np.int64),
-        lifts=matrix("lifts"),
-        rising=matrix("rising"),
-        groups=matrix("groups").reshape(count, carriers, -1),
-        effects=Pull(ordered["contraction"].to_numpy(writable=True), matrix("pull")),
-        seen=matrix("seen") if "seen" in ordered.columns else None,
+        lifts=_matrix(ordered, "lifts"),
+        rising=_matrix(ordered, "rising"),
+        groups=_matrix(ordered, "groups").reshape(len(ordered), carriers, -1),
+        effects=Pull(ordered["contraction"].to_numpy(writable=True), _matrix(ordered, "pull")),
+        seen=_matrix(ordered, "seen") if "seen" in ordered.columns else None,
     )
+
+
+def view_measurements(rows: pl.DataFrame, carriers: int, view: View) -> Measurements:
+    """Turn the columns of a further view in the rows of one round into arrays; see `measurements`."""
+    ordered = rows.sort("token_id")
+    numbers, pull = (_matrix(ordered, column) for column in view_columns(view))
+    return Measurements(
+        ids=ordered["token_id"].to_numpy().astype(np.int64),
+        lifts=numbers[:, :carriers],
+        rising=numbers[:, carriers : 2 * carriers].astype(np.float32),
+        groups=numbers[:, 2 * carriers : -1].reshape(len(ordered), carriers, -1).astype(np.float32),
+        effects=Pull(numbers[:, -1].copy(), pull),
+        seen=_matrix(ordered, "seen") if "seen" in ordered.columns else None,
+    )
+
+
+def _matrix(ordered: pl.DataFrame, column: str) -> NDArray[Any]:
+    # Python numbers would take a gigabyte for a large vocabulary.
+    flat = ordered[column].explode().to_numpy(writable=True)
+    return flat.reshape(len(ordered), len(flat) // max(1, len(ordered)))
 
 
 def together(first: Measurements, second: Measurements) -> Measurements:

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from stickytoken.corpora import Sentences
 from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder, require_ids
+from stickytoken.encoders.views import Views, only_own
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.progress import ProgressCallback
-from stickytoken.methods._model_mean import model_mean
+from stickytoken.methods._model_mean import model_means
 from stickytoken.methods.panel import AnchorPanel, unit_vectors
 from stickytoken.methods.profile.anchors import (
     WORDS,
@@ -25,15 +26,23 @@ from stickytoken.methods.profile.anchors import (
     vocabulary_anchors,
 )
 from stickytoken.methods.profile.carriers import short_texts
-from stickytoken.methods.profile.record import AnchorGroupRecord, AnchorRecord, ProfilePlanRecord
+from stickytoken.methods.profile.record import (
+    AnchorGroupRecord,
+    AnchorRecord,
+    ProfilePlanRecord,
+)
 from stickytoken.methods.profile.rounds import LATE_REFERENCE, Round, carriers_needed, cells
+from stickytoken.methods.profile.seen import (
+    group_spread,
+    seen_anchors,
+    spread_of,
+    usable_carriers,
+    view_record,
+)
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.stage import ProfileStage
 
 _LEAST_ANCHORS = 40
-# Smallest share of the anchors that must lie below the mean similarity for each carrier.
-_LEAST_BELOW = 0.02
-_NO_SPREAD = 1e-5
 _REFERENCE = 2  # key of the generator
 # A vocabulary above the first size has u estimated from as many entries as the second: with an error of
 # some 0.002 it shifts the limit below which pairs count, where similarities spread by 0.05 and more.
@@ -47,6 +56,7 @@ def make_profile_plan(
     vocabulary: Sequence[Token],
     progress: ProgressCallback,
     *,
+    views: Views | None = None,
     unused: Callable[[str], bool] | None = None,
     similarity: MeanSimilarity | None = None,
 ) -> ProfilePlanRecord:
@@ -58,12 +68,14 @@ def make_profile_plan(
         corpus: sentences.
         vocabulary: available tokens.
         progress: called after every step.
+        views: to plan for; None is the model as it is.
         unused: whether a text may be used; None allows all.
-        similarity: u, if it is known.
+        similarity: u of the model as it is, if it is known.
 
     Raises:
         InputError: there are too few sentences, or the model does not tell them apart.
     """
+    views = only_own(encoder) if views is None else views
     _require_capable(encoder, settings)  # before the long work, as the next lines: they may fail
     found = sources(encoder, corpus)
     if unused is not None:
@@ -71,18 +83,23 @@ def make_profile_plan(
     carriers = short_texts(encoder, settings, found.own, carriers_needed(settings), corpus.source)
     anchors = choose_anchors(encoder, settings, found, set(carriers.values()))
     _require_anchors(anchors, corpus, settings)
+    reading, every = views.reading(encoder), [views.own, *views.further]
     if len(anchors.chosen) == 1:  # no kinds that the model reads, and no topics
-        anchors = anchors._replace(chosen=clustered(encoder, settings, anchors.chosen[0]))
+        anchors = anchors._replace(chosen=clustered(reading, settings, anchors.chosen[0], views.whole))
     words = vocabulary_anchors(encoder, settings, vocabulary)
     groups = [*anchors.chosen, *([WORDS] if words else [])]
-    vectors = unit_vectors(encoder.encode([*anchors.texts, *(word.text for word in words)]))
+    vectors = reading.encode([*anchors.texts, *(word.text for word in words)])
     places = np.concatenate([anchors.places, np.full(len(words), len(groups) - 1, dtype=np.intp)])
-    panel = AnchorPanel(vectors, places, np.array([group.weight for group in groups]))
-    u = similarity or model_mean(encoder, progress, _sampled_entries(encoder))
-    chosen, before = usable_carriers(
-        encoder, list(carriers), panel, u.value, carriers_needed(settings), corpus.source
+    means = (
+        model_means(encoder, views, every, progress, _sampled_entries(encoder))
+        if similarity is None
+        else {views.own: similarity}
     )
-    drawn = np.random.default_rng([settings.seed, _REFERENCE]).permutation([token.id for token in vocabulary])
+    seen = seen_anchors(vectors, places, np.array([group.weight for group in groups]), means)
+    chosen, similarities = usable_carriers(
+        reading, list(carriers), seen, carriers_needed(settings), corpus.source
+    )
+    u, before, panel = means[views.own], similarities[0], seen[0].panel
     return ProfilePlanRecord(
         mean_similarity=u.value,
         mean_similarity_entries=u.entries,
@@ -97,9 +114,13 @@ def make_profile_plan(
         ],
         vocabulary_anchors=[word.id for word in words],
         carriers=chosen,
-        reference=sorted(int(token_id) for token_id in drawn[: settings.reference]),
+        reference=_drawn(settings, vocabulary, settings.reference),
         call_noise=float(getattr(encoder, "noise", 0.0)),
-        late_reference=sorted(int(token_id) for token_id in drawn[: min(settings.reference, LATE_REFERENCE)]),
+        late_reference=_drawn(settings, vocabulary, min(settings.reference, LATE_REFERENCE)),
+        views=[
+            view_record(each, means[each.view], of)
+            for each, of in list(zip(seen, similarities, strict=True))[1:]
+        ],
     )
 
 
@@ -144,6 +165,12 @@ def round_stage(
     )
 
 
+def _drawn(settings: ProfileSettings, vocabulary: Sequence[Token], count: int) -> list[int]:
+    """Return the ids of so many random tokens, ascending; fewer are the beginning of more."""
+    order = np.random.default_rng([settings.seed, _REFERENCE]).permutation([token.id for token in vocabulary])
+    return sorted(order[:count].tolist())
+
+
 def _sampled_entries(encoder: Encoder) -> int | None:
     """Size of the sample that u is estimated from; the same for a run over all tokens and over a few."""
     return _SAMPLED_ENTRIES if len(encoder.tokenizer.entries) > _ALL_ENTRIES else None
@@ -167,44 +194,7 @@ def _require_anchors(anchors: Anchors, corpus: Sentences, settings: ProfileSetti
         )
 
 
-def usable_carriers(
-    encoder: Encoder,
-    texts: Sequence[str],
-    panel: AnchorPanel,
-    mean_similarity_value: float,
-    needed: int,
-    source: str,
-) -> tuple[list[str], NDArray[np.float32]]:
-    """Choose the first carriers that have enough unrelated anchors; also return their similarities.
-
-    Raises:
-        InputError: there are too few, or the model does not tell the sentences apart.
-    """
-    before = unit_vectors(encoder.encode(texts)) @ panel.vectors.T
-    if before[:, panel.weights > 0].std() < _NO_SPREAD:
-        raise InputError(
-            f"{encoder.name} gives all sentences of {source} the same similarity "
-            f"({before.mean():.4f}): there is nothing that a token could move"
-        )
-    usable = np.flatnonzero((before < mean_similarity_value) @ panel.weights >= _LEAST_BELOW)[:needed]
-    if len(usable) < needed:
-        raise InputError(
-            f"only {len(usable)} of {len(texts)} carriers from {source} have a similarity below the "
-            f"model's mean {mean_similarity_value:.4f} to some anchors, {needed} are needed: "
-            "use sentences on more varied subjects or, if the model finds all texts more similar than single "
-            "words, load it with the prompt and pooling that it was trained with"
-        )
-    return [texts[k] for k in usable], before[usable]
-
-
 def _described(group: TextGroup, before: NDArray[np.float32]) -> AnchorGroupRecord:
-    weights = np.full(before.shape[1], 1 / before.shape[1])
     return AnchorGroupRecord(
-        name=group.name, weight=group.weight, kind=group.kind, spread=spread_of(before, weights)
+        name=group.name, weight=group.weight, kind=group.kind, spread=group_spread(before)
     )
-
-
-def spread_of(before: NDArray[np.float32], weights: NDArray[np.float64]) -> float:
-    """Standard deviation of similarities, weighted by anchor."""
-    mean = float((before @ weights).mean())
-    return float(np.sqrt((((before - mean) ** 2) @ weights).mean()))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
 
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from stickytoken.encoders.views import View
 from stickytoken.measurement.records import Record
 from stickytoken.methods.records import PlanRecord, ResultRecord
 
@@ -24,6 +27,19 @@ class AnchorRecord(Record):
     group: int
 
 
+class ViewRecord(Record):
+    """What the plan knows of one view: some first components of the vectors, maybe after an earlier layer."""
+
+    dimension: int
+    layer: int | None = Field(description="layers that run; null for the model as it is")
+    mean_similarity: float
+    mean_similarity_entries: int
+    mean_similarity_error: float
+    similarity_spread: float
+    share_below: float
+    spreads: list[float] = Field(description="by group of anchors")
+
+
 class ProfilePlanRecord(PlanRecord):
     """plan.json of the profile method."""
 
@@ -41,6 +57,24 @@ class ProfilePlanRecord(PlanRecord):
     call_noise: float = Field(
         default=0.0, description="standard deviation of a cosine from one call of the model to the next"
     )
+    views: list[ViewRecord] = Field(default=[], description="of all views but the model as it is")
+
+    @model_serializer(mode="wrap")
+    def _without_empty_views(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = serialize(self)
+        if not self.views:  # so that earlier versions read the plan
+            del written["views"]
+        return written
+
+    def seen_in(self, view: View) -> ProfilePlanRecord:
+        """Return the plan with the numbers of another view."""
+        found = next(
+            each for each in self.views if (each.dimension, each.layer) == (view.dimension, view.layer)
+        )
+        spreads = zip(self.groups, found.spreads, strict=True)
+        numbers = found.model_dump(exclude={"dimension", "layer", "spreads"})
+        groups = [group.model_copy(update={"spread": spread}) for group, spread in spreads]
+        return self.model_copy(update=numbers | {"groups": groups})
 
 
 class ProfileResultRecord(ResultRecord):

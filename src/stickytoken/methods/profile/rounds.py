@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
@@ -9,6 +10,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.encoders.views import View
 from stickytoken.insertion import Placement
 from stickytoken.methods.profile.settings import ProfileSettings
 
@@ -16,6 +18,8 @@ from stickytoken.methods.profile.settings import ProfileSettings
 _LEAST_SCREENING = 2
 # Smallest number of tokens in the last round.
 _LEAST_CONFIRMED = 30
+# Every further view adds at least this share of the number of tokens that whole vectors choose.
+_OF_A_VIEW = 0.15
 # Number of random tokens that are measured on all carriers.
 LATE_REFERENCE = 128
 
@@ -29,6 +33,11 @@ class Round(StrEnum):
     """All tokens on those few."""
     CONFIRM = "confirm"
     """The tokens with the highest lifts on all the others."""
+
+
+def view_columns(view: View) -> tuple[str, str]:
+    """Name the columns of a view in a shard: lifts, rising, groups and contraction together; the pull."""
+    return f"{view.key}:numbers", f"{view.key}:pull"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,16 @@ def tokens_to_confirm(settings: ProfileSettings, tokens: int) -> int:
     rest = (settings.budget - screening_carriers(settings)) * tokens
     rest -= min(LATE_REFERENCE, tokens) * carriers_needed(settings)
     return min(tokens, max(_LEAST_CONFIRMED, int(rest / settings.confirming_texts)))
+
+
+def tokens_of_a_view(count: int, reaching: int) -> int:
+    """Count the tokens that a further view sends to the last round, beside those of the whole vectors.
+
+    Args:
+        count: tokens that the whole vectors send there.
+        reaching: tokens whose lift in this view may matter.
+    """
+    return min(count, max(math.ceil(_OF_A_VIEW * count), reaching))
 
 
 def highest(ids: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.int64]:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
+from stickytoken.measurement.identity import LATER
 from stickytoken.precision import Precision
-from stickytoken.validation import proportion, real_number, set_whole_numbers, whole_number
+from stickytoken.validation import (
+    distinct_numbers,
+    proportion,
+    real_number,
+    set_whole_numbers,
+    whole_number,
+)
 
 # With fewer texts per token, nothing would be left for the last round.
 _LEAST_BUDGET = 3
@@ -42,6 +49,8 @@ class ProfileSettings:
         screen_precision: precision of the model in the round of all tokens; None is its own,
             which the pilot and the last round always use.
         seed: seed of all random sampling.
+        dimensions: also judge the tokens by so many first components of the vectors.
+        layers: also judge them by the vectors after so many layers.
 
     Raises:
         InputError: a value is out of range, or two settings contradict each other.
@@ -61,6 +70,8 @@ class ProfileSettings:
     reference: int = 400
     screen_precision: Precision | None = None
     seed: int = 42
+    dimensions: tuple[int, ...] = field(default=(), metadata=LATER)
+    layers: tuple[int, ...] = field(default=(), metadata=LATER)
 
     def __post_init__(self) -> None:
         least = {
@@ -72,6 +83,8 @@ class ProfileSettings:
             "seed": 0,
         }
         set_whole_numbers(self, least)
+        for name in ("dimensions", "layers"):
+            object.__setattr__(self, name, distinct_numbers(name, getattr(self, name), 1))
         given: Any = self.copies
         copies = given if isinstance(given, (tuple, list)) else (given,)
         object.__setattr__(self, "copies", tuple(whole_number("copies", count, 1) for count in copies))

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.encoders.views import View
 from stickytoken.insertion import Placement, Probe, Token, copies_as_ids, copies_as_text
 from stickytoken.measurement.stage import Measured
-from stickytoken.methods.panel import CarrierPanel, unit_vectors
+from stickytoken.methods.panel import CarrierPanel, Response
 from stickytoken.methods.probes import Carrier, word_count
-from stickytoken.methods.profile.rounds import Cell
-from stickytoken.methods.pull import fit_pull
+from stickytoken.methods.profile.rounds import Cell, view_columns
+from stickytoken.methods.pull import Pull, fit_pull
 from stickytoken.precision import Precision
+
+
+class ViewPanel(NamedTuple):
+    """The carriers without copies against the anchors, in one view.
+
+    Attributes:
+        view: the view.
+        panel: carriers and anchors.
+    """
+
+    view: View
+    panel: CarrierPanel
 
 
 @dataclass(frozen=True)
@@ -30,6 +44,8 @@ class ProfileStage:
         seed: seed of random placement.
         precision: precision of the model; None is its own.
         counting: whether the copies that the tokenizer sees are counted.
+        layers: layers whose vectors are read; None reads the encoder's own vectors.
+        further: further views of the vectors to measure in.
     """
 
     name: str
@@ -40,6 +56,8 @@ class ProfileStage:
     seed: int
     precision: Precision | None = None
     counting: bool = False
+    layers: tuple[int, ...] | None = None
+    further: tuple[ViewPanel, ...] = ()
 
     @property
     def carrier_texts(self) -> Sequence[str]:
@@ -56,22 +74,37 @@ class ProfileStage:
         return [self._probe(token, index) for index in range(len(self.carriers))]
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
-        """Measure every carrier's lift, in all and by group, and fit the token's pull and contraction.
+        """Measure one token; see `measure_all`."""
+        return self.measure_all([token], vectors)[0]
+
+    def measure_all(
+        self, tokens: Sequence[Token], vectors: NDArray[np.float32]
+    ) -> Sequence[Mapping[str, Measured]]:
+        """Measure every carrier's lift, in all and by group, and fit the tokens' pulls and contractions.
 
         Returns:
-            lifts and rising, shape (K,); groups, shape (K x G,), NaN where a carrier has no pair with a
-            group; contraction; pull, float16, shape (d,).
+            For every token: lifts and rising, shape (K,); groups, shape (K x G,), NaN where a carrier has no
+            pair with a group; contraction; pull, float16, shape (d,). For every further view, under the keys
+            of `view_columns`: the first four in one, and the pull.
         """
-        units = unit_vectors(vectors)
-        response = self.panel.response(units)
-        contraction, pull = fit_pull(self.panel.vectors, units)
-        return {
-            "lifts": response.lifts.tolist(),
-            "rising": response.rising.astype(np.float32),
-            "groups": response.groups.astype(np.float32).ravel(),
-            "contraction": contraction,
-            "pull": pull.astype(np.float16),
-        }
+        own = _measured(View(self.panel.vectors.shape[1]), self.panel, vectors)
+        rows: list[dict[str, Measured]] = [
+            {
+                "lifts": own.response.lifts[row].tolist(),
+                "rising": own.response.rising[row].astype(np.float32),
+                "groups": own.response.groups[row].astype(np.float32).ravel(),
+                "contraction": float(own.effects.contraction[row]),
+                "pull": own.effects.pull[row],
+            }
+            for row in range(len(tokens))
+        ]
+        for view, panel in self.further:
+            found = _measured(view, panel, vectors)
+            numbers, pull = view_columns(view)
+            together = found.numbers()
+            for row, into in enumerate(rows):
+                into[numbers], into[pull] = together[row], found.effects.pull[row]
+        return rows
 
     def _probe(self, token: Token, index: int) -> Probe:
         carrier, cell = self.carriers[index], self.cells[index]
@@ -85,3 +118,22 @@ class ProfileStage:
         if isinstance(carrier, str):
             return copies_as_text(token, carrier, cell.placement, cell.copies, path)
         return copies_as_ids(token, carrier, cell.placement, cell.copies, path)
+
+
+class _ViewMeasured(NamedTuple):
+    """What copies of T tokens do in one view."""
+
+    response: Response
+    effects: Pull
+
+    def numbers(self) -> NDArray[np.float64]:
+        """Lay out lifts, rising, groups and contraction in one row per token."""
+        lifts, groups, rising = self.response
+        flat = groups.reshape(len(groups), -1)
+        return np.concatenate([lifts, rising, flat, self.effects.contraction[:, None]], axis=1)
+
+
+def _measured(view: View, panel: CarrierPanel, vectors: NDArray[np.float32]) -> _ViewMeasured:
+    units = view.units(vectors).reshape(-1, len(panel.vectors), view.dimension)
+    contraction, pull = fit_pull(panel.vectors, units)
+    return _ViewMeasured(panel.response(units), Pull(contraction, pull.astype(np.float16)))

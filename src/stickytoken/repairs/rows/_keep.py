@@ -95,9 +95,7 @@ def _measure(network: Network, contexts: Sequence[Context], ids: Sequence[int]) 
     before = unit_vectors(encoder.encode_ids([each.text.ids for each in contexts[::2]]))
     filled = [each.filled((token_id,)) for each in contexts for token_id in ids]
     after = unit_vectors(encoder.encode_ids(filled)).reshape(len(contexts), len(ids), -1)
-    fitted = [fit_pull(before, after[1::2, row]) for row in range(len(ids))]
-    contraction = np.array([k for k, _ in fitted])
-    return _Now(before, after[::2], Pull(contraction, np.stack([p for _, p in fitted])))
+    return _Now(before, after[::2], fit_pull(before, after[1::2].transpose(1, 0, 2)))
 
 
 def _aim(now: Pull, ordinary: Pull, common: Vector) -> Pull:
