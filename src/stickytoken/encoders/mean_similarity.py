@@ -98,8 +98,10 @@ def mean_similarities(
                 kept[place].append(units)
     if sampled:
         return [_estimated(encoder, np.concatenate(units), len(strings), entries) for units in kept]
-    if min(used) == 0:
-        raise EncodingError(f"{encoder.name}: no vocabulary entry can be encoded")
+    for view, count in zip(views, used, strict=True):
+        if count == 0:
+            where = f" with a vector that is not zero at {view}" if max(used) else ""
+            raise EncodingError(f"{encoder.name}: no vocabulary entry can be encoded{where}")
     means = [total / count for total, count in zip(totals, used, strict=True)]
     return [
         MeanSimilarity(float(mean @ mean), count, entries - count)

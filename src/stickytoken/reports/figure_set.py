@@ -128,7 +128,7 @@ def _dimensions(run: Run) -> list[ReportFigure]:
             describe_by_dimension(rows),
             "What the tokens do if only the first components of the vectors are used, or the vectors after "
             "an earlier layer; the model as it is comes first. Left, flagged tokens by severity. The spread "
-            "of the similarities (right) is what one SD is worth: where it grows, the same lift matters less.",
+            "of the similarities (right) is what one SD is worth: where it grows, one lift matters less.",
             by_dimension_table(rows),
             stacked(plot, 3, 980),
             in_markdown=True,
