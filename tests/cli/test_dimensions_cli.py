@@ -23,14 +23,14 @@ def place(tmp_path_factory):
 
 def detected(place, out, *options):
     return planted.command(
-        "detect", place / "model", "--sentences", place / "texts.txt", "--out", out, "--budget", 3,
+        "detect", place / "model", "--sentences", place / "texts.txt", "--out", out, "--budget", 8,
         "--no-adaptive", *options,
     )  # fmt: skip
 
 
 def test_detect_prints_one_row_per_dimension_below_the_finding(place):
     lines = planted.lines_of((place / "shown.txt").read_text())
-    assert "1 of" in lines[0] or "sticky" in lines[0]
+    assert "sticky" in lines[0]
     at = next(k for k, line in enumerate(lines) if "by dimension" in line)
     text = "\n".join(lines[at:])
     assert "largest lift, SD" in text

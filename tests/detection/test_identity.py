@@ -73,6 +73,8 @@ OTHER_PROFILE_SETTINGS = {
     "confirming_texts": 95,
     "reference": 399,
     "seed": 0,
+    "dimensions": (8,),
+    "layers": (1,),
 }
 TOKENS = [Token(5, "the"), Token(9, " a")]
 
@@ -103,6 +105,12 @@ def test_every_setting_of_the_method_profile_changes_the_identity_and_is_named(n
     changed = parts(method="profile", chosen=ProfileSettings(**{name: OTHER_PROFILE_SETTINGS[name]}))
     assert digest(changed) != digest(plain)
     assert differences(changed, plain) == [f"settings.{name}"]
+
+
+def test_what_a_truncated_model_is_measured_by_is_named():
+    """Its runs of earlier versions chose carriers by the truncated vectors."""
+    truncated = identity_parts(ENCODER, "profile", ProfileSettings(), "dd", None, chosen_by_whole=True)
+    assert differences(truncated, parts(method="profile", chosen=ProfileSettings())) == ["chosen_by"]
 
 
 @pytest.mark.parametrize("settings", [StdSettings(), ProfileSettings()], ids=["std", "profile"])

@@ -15,7 +15,13 @@ IDENTITY_VERSION = 4
 
 
 def identity_parts(
-    encoder: EncoderIdentity, method: str, settings: Any, corpus: str, tokens: Sequence[Token] | None
+    encoder: EncoderIdentity,
+    method: str,
+    settings: Any,
+    corpus: str,
+    tokens: Sequence[Token] | None,
+    *,
+    chosen_by_whole: bool = False,
 ) -> dict[str, Any]:
     """Collect everything that can change the numbers of a run, as JSON values.
 
@@ -25,7 +31,9 @@ def identity_parts(
         settings: settings of the method, a dataclass.
         corpus: fingerprint of the sentences or pairs.
         tokens: the tokens to measure; None is all available ones.
+        chosen_by_whole: whether the model truncates its vectors, and the whole ones choose what is encoded.
     """
+    more = {"chosen_by": "whole vectors"} if chosen_by_whole else {}
     return identity_of(
         IDENTITY_VERSION,
         encoder,
@@ -33,4 +41,5 @@ def identity_parts(
         method=method,
         corpus=corpus,
         tokens=None if tokens is None else digest([token.id for token in tokens]),
+        **more,
     )

@@ -17,6 +17,7 @@ from stickytoken.detection.selection import TokenSource, choose_tokens, token_id
 from stickytoken.encoders.loading.load import AnyModel, load_encoder, reads_texts_only
 from stickytoken.encoders.loading.spec import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
+from stickytoken.encoders.views import whole_vectors
 from stickytoken.errors import InputError
 from stickytoken.hashing import digest
 from stickytoken.measurement.default_folder import default_folder
@@ -146,7 +147,8 @@ def _record(job: Job[MethodSettings], method: AnyMethod, model: EncoderIdentity)
     encoder, name = job.encoder, method.entry.name
     fingerprint = corpus_fingerprint(job.corpus, method.uses_topics)
     tokens = job.tokens if job.restricted else None
-    parts = identity_parts(model, name, job.settings, fingerprint, tokens)
+    by_whole = method.uses_whole_vectors and whole_vectors(encoder) is not encoder
+    parts = identity_parts(model, name, job.settings, fingerprint, tokens, chosen_by_whole=by_whole)
     return RunRecord(
         identity=digest(parts),
         identity_parts=parts,

@@ -125,6 +125,7 @@ class Method(ABC, Generic[Settings, Plan, Result]):
         judges_every_token: whether no token is left without a verdict.
         uses_topics: whether the topics of the sentences, and the bundled kinds of text, change its numbers.
         glossary: words of its reports and what they mean.
+        uses_whole_vectors: whether it reads the whole vectors of a model that truncates them.
     """
 
     entry: MethodEntry
@@ -139,6 +140,7 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     judges_every_token: bool
     uses_topics: bool
     glossary: Mapping[str, str]
+    uses_whole_vectors: bool = False
 
     # To compute.
 

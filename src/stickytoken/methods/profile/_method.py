@@ -32,6 +32,7 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
     verdicts = tuple(Verdict)
     judges_every_token = True
     uses_topics = True
+    uses_whole_vectors = True
     glossary = words.GLOSSARY
 
     make_plan = staticmethod(plan_profile)
