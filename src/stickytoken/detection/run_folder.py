@@ -78,7 +78,7 @@ def require_usable(path: Path, method: str, settings: MethodSettings) -> None:
     with folder.locked():
         earlier_run = RUN.read(folder) if folder.holds_run() else None
         claim = earlier_run or folder.read_record(IDENTITY_FILE, IdentityRecord)
-    ours = {"method": method, "settings": settings_values(settings)}
+    ours: dict[str, Any] = {"method": method, "settings": settings_values(settings)}
     earlier = {} if claim is None else {name: claim.identity_parts.get(name) for name in ours}
     screens = [(known.get("settings") or {}).get("screen_precision") for known in (ours, earlier)]
     if screens == [Precision.INT8, Precision.BFLOAT16]:  # of a model that does not bear int8
