@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,18 +86,20 @@ def _possible(
     strategy: Strategy,
     plans: Sequence[TokenPlan],
 ) -> dict[int, Row]:
-    """Make the rows of the tokens that can have one by this strategy."""
-    ids = _ids(plans)
+    """Make the rows of the tokens that can have one by this strategy, with halves of them after an error."""
     try:
-        return dict(compute(strategy, ids))
+        return dict(compute(strategy, _ids(plans)))
     except RepairError:
         if all(len(plan.candidates) == 1 for plan in plans):
             raise
-    found: dict[int, Row] = {}
-    for token_id in ids:
-        with suppress(RepairError):
-            found |= compute(strategy, [token_id])
-    return found
+    if len(plans) == 1:
+        return {}
+    middle = len(plans) // 2
+    return {
+        token_id: row
+        for half in (plans[:middle], plans[middle:])
+        for token_id, row in _possible(compute, strategy, half).items()
+    }
 
 
 def _ids(plans: Sequence[TokenPlan]) -> list[int]:
