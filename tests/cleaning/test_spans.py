@@ -46,6 +46,9 @@ def test_copies_spread_over_a_text_are_found_one_by_one():
         "",
         "haha hahahaha",
         "It is a view into a dict-of-dict-of-dict-of-dict structure.",
+        "Bounds are a tuple (float, float, float, float) in points.",
+        "│ i64 ┆ i64 ┆ i64 ┆ i64 ┆ i64 │",
+        "The end of the end of the end of the matter.",
     ],
 )
 def test_natural_text_is_left_alone(text):
@@ -57,6 +60,18 @@ def test_runs_of_other_words_and_phrases_are_found():
     assert found("so buy it now buy it now buy it now buy it now") == [
         ("buy it now buy it now buy it now buy it now", SpanKind.RUN, 4)
     ]
+
+
+def test_runs_of_ideographs_are_found():
+    assert found("他说哈哈哈哈然后走了") == [("哈哈哈哈", SpanKind.RUN, 4)]
+    assert found("他说你好你好你好你好然后走了") == [("你好你好你好你好", SpanKind.RUN, 4)]
+
+
+def test_a_few_words_in_no_fixed_order_are_a_guess_unless_they_go_on_and_on():
+    tuples = "lists, lists of tuples, tuples, tuples of tuples, tuples of lists and arrays"
+    assert {kind for _, kind, _ in found(f"This includes {tuples}.")} == {SpanKind.INTERLEAVED}
+    text = "zebra lion lion tiger zebra tiger lion zebra zebra tiger lion lion tiger tiger zebra lion"
+    assert found(f"air {text} flow") == [(text, SpanKind.RUN, 6)]
 
 
 def test_special_tokens_are_found_in_disguise_too():

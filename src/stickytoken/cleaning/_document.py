@@ -13,9 +13,7 @@ from typing import NamedTuple
 from stickytoken.cleaning._repeats import positions_of
 from stickytoken.cleaning._units import UnitReader, Units
 
-_SPACE_BEFORE = re.compile(r"\S? |")
 _MOST_OF = 0.75
-_SPACE_BEHIND = re.compile(r" \S?|")
 
 
 class Company(NamedTuple):
@@ -43,8 +41,8 @@ class Document:
     def __init__(self, text: str, reader: UnitReader) -> None:
         self.text = text
         self._reader = reader
-        plain = reader.plain_keys(text)
-        self.keys = self.units.keys if plain is None else plain
+        self._plain = reader.plain_keys(text)
+        self.keys = self.units.keys if self._plain is None else self._plain
         self.positions = positions_of(self.keys)
 
     def __len__(self) -> int:
@@ -53,7 +51,16 @@ class Document:
     @cached_property
     def units(self) -> Units:
         """The units with their offsets."""
-        return self._reader.read(self.text)
+        if self._plain is None:
+            return self._reader.read(self.text)
+        return self._reader.read_plain(self.text, self._plain)
+
+    @cached_property
+    def joints(self) -> list[str]:
+        """What stands before each unit, and at last what stands behind the last one."""
+        _, starts, ends = self.units
+        bounds = zip([0, *ends], [*starts, len(self.text)], strict=True)
+        return [self.text[end:start] for end, start in bounds]
 
     @cached_property
     def evenness(self) -> float:
@@ -65,9 +72,13 @@ class Document:
 
         A word in ordinary use keeps company (*the* contract, boundary *layer*); copies put in keep none.
         """
+        keys, spaced = self.keys, self._spaced
+        word = keys[places[0]]
+        before = Counter(keys[each - 1] for each in places if spaced[each] and keys[each - 1] != word)
+        behind = Counter(keys[each + 1] for each in places if spaced[each + 1] and keys[each + 1] != word)
         alike = chance = 0.0
         neighbours = different = 0
-        for side in (self._neighbours(places, -1), self._neighbours(places, 1)):
+        for side in (before, behind):
             size = side.total()
             alike += sum(count * (count - 1) / 2 for count in side.values())
             chance += size * (size - 1) / 2 * self.evenness
@@ -82,27 +93,32 @@ class Document:
         lines = [bisect(self._line_ends, self.units.starts[place]) for place in places]
         return sum(after - before == 1 for before, after in pairwise(lines)) >= _MOST_OF * (len(lines) - 1)
 
+    def bare(self, places: Sequence[int]) -> float:
+        """Return the share of copies that stand between single spaces or at an end of the text."""
+        return sum(map(self._bare.__getitem__, places)) / len(places)
+
     @cached_property
     def _line_ends(self) -> list[int]:
         return [match.start() for match in re.finditer("\n", self.text)]
 
-    def bare(self, places: Sequence[int]) -> float:
-        """Return the share of copies that stand between single spaces or at an end of the text."""
-        return sum(self._is_bare(place) for place in places) / len(places)
+    @cached_property
+    def _spaced(self) -> list[bool]:
+        """Whether only white space separates a unit from the one before it."""
+        blank = {joint for joint in self._distinct_joints if joint.isspace()}
+        return [False, *(joint in blank for joint in self.joints[1:-1]), False]
 
-    def _is_bare(self, place: int) -> bool:
-        start, end = self.units.starts[place], self.units.ends[place]
-        before, behind = self.text[max(0, start - 2) : start], self.text[end : end + 2]
-        return bool(_SPACE_BEFORE.fullmatch(before) and _SPACE_BEHIND.fullmatch(behind))
+    @cached_property
+    def _bare(self) -> list[bool]:
+        """Whether a unit stands between single spaces or at an end of the text."""
+        first, *inner, last = self.joints
+        closing = {
+            joint for joint in self._distinct_joints if joint[-1:] == " " and not joint[-2:-1].isspace()
+        }
+        opening = {joint for joint in self._distinct_joints if joint[:1] == " " and not joint[1:2].isspace()}
+        before = [not first or first in closing, *(joint in closing for joint in inner)]
+        behind = [*(joint in opening for joint in inner), not last or last in opening]
+        return [one and other for one, other in zip(before, behind, strict=True)]
 
-    def _neighbours(self, places: Sequence[int], step: int) -> Counter[str]:
-        """Count the units before or behind copies of a word from which only white space separates them."""
-        keys, starts, ends = self.units
-        word, last = keys[places[0]], len(keys) - 1
-        return Counter(
-            keys[place + step]
-            for place in places
-            if 0 <= place + step <= last
-            and keys[place + step] != word
-            and self.text[ends[min(place, place + step)] : starts[max(place, place + step)]].isspace()
-        )
+    @cached_property
+    def _distinct_joints(self) -> set[str]:
+        return set(self.joints)

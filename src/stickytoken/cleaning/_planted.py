@@ -57,12 +57,14 @@ def _can_be_planted(key: str, copies: int) -> bool:
 
 def _is_planted(document: Document, places: Sequence[int]) -> bool:
     copies = len(places)
-    if copies >= _MANY and copies * _UNITS_PER_COPY >= len(document):
+    many = copies >= _MANY and copies * _UNITS_PER_COPY >= len(document)
+    dense = copies * _DENSE_SHARE >= len(document)
+    if (many or dense) and document.bare(places) >= _MOSTLY_BARE:
         company = document.company(places)
-        if company.alike <= _TIMES_CHANCE * company.chance and document.bare(places) >= _MOSTLY_BARE:
+        if many and company.alike <= _TIMES_CHANCE * company.chance:
             return True
-    if copies * _DENSE_SHARE >= len(document) and document.company(places).varied >= _VARIED:
-        return document.bare(places) >= _MOSTLY_BARE
+        if dense and company.varied >= _VARIED:
+            return True
     return copies >= _REGULAR and _is_regular(document, places)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -12,7 +12,8 @@ from stickytoken.cleaning._alternation import alternation
 
 _INVISIBLE = "\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
 _DISGUISED = re.compile(f"[{_INVISIBLE}\uff01-\uff5e]")
-_INVISIBLE_CHARACTER = re.compile(f"[{_INVISIBLE}]")
+_INVISIBLE_CHARACTERS = re.compile(f"[{_INVISIBLE}]+")
+_NARROW = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 
 
 class Found(NamedTuple):
@@ -54,7 +55,8 @@ class SpecialFinder:
             return
         plain, places = _plain(text)
         for match in self._pattern.finditer(plain):
-            copies = sum(1 for _ in self._single.finditer(plain, *match.span()))
+            alone = match.end() == match.end("first")
+            copies = 1 if alone else sum(1 for _ in self._single.finditer(plain, *match.span()))
             start, end = places[match.start()], places[match.end() - 1] + 1
             yield Found(start, end, match["first"], copies, places[match.end("first") - 1] + 1)
 
@@ -131,13 +133,28 @@ def _shorten(kept: list[tuple[int, int]], characters: int) -> None:
         characters -= end - start
 
 
-def _plain(text: str) -> tuple[str, Sequence[int]]:
+class _Offsets:
+    """Offsets in a text of the characters that are left without the invisible ones.
+
+    Args:
+        gaps: Matches of invisible characters, in order.
+    """
+
+    def __init__(self, gaps: Iterable[re.Match[str]]) -> None:
+        self._starts, self._left_out = [0], [0]
+        for gap in gaps:
+            left_out = self._left_out[-1]
+            self._starts.append(gap.start() - left_out)
+            self._left_out.append(left_out + gap.end() - gap.start())
+
+    def __getitem__(self, place: int) -> int:
+        return place + self._left_out[bisect_right(self._starts, place) - 1]
+
+
+def _plain(text: str) -> tuple[str, range | _Offsets]:
     """Return a text without invisible and full-width characters, and the offset of each of its characters."""
     if text.isascii() or not _DISGUISED.search(text):
         return text, range(len(text))
-    places = [place for place, each in enumerate(text) if not _INVISIBLE_CHARACTER.match(each)]
-    return "".join(_narrow(text[place]) for place in places), places
-
-
-def _narrow(character: str) -> str:
-    return unicodedata.normalize("NFKC", character) if "\uff01" <= character <= "\uff5e" else character
+    plain, gaps = _INVISIBLE_CHARACTERS.subn("", text)
+    offsets = _Offsets(_INVISIBLE_CHARACTERS.finditer(text)) if gaps else range(len(text))
+    return plain.translate(_NARROW), offsets

@@ -36,6 +36,8 @@ def tidied(text: str, edit: Edit) -> Edit:
 
 def _behind_loose_joint(text: str, end: int, joints: set[str]) -> int:
     """Return the end of a removal with the joint behind it that a space separates from the last copy."""
+    if not joints:
+        return end
     last = end
     while last < len(text) and (text[last] in joints or text[last] == " "):
         last += 1

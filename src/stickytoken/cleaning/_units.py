@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from stickytoken.cleaning._alternation import alternation
-from stickytoken.cleaning._words import Part, WordReader, is_plain_ideographs, key_of
+from stickytoken.cleaning._words import FIRST_IDEOGRAPH, Part, WordReader, is_plain_ideographs, key_of
 
 if TYPE_CHECKING:
     import regex
@@ -61,23 +61,29 @@ class UnitReader:
         words: list[str] = self._lower_word.findall(text.lower())
         return words if self._words.all_whole(words) else None
 
+    def read_plain(self, text: str, keys: list[str]) -> Units:
+        """Return the units of a text with plain keys."""
+        spans = [match.span() for match in self._lower_word.finditer(text.lower())]
+        return Units(keys, [start for start, _ in spans], [end for _, end in spans])
+
     def read(self, text: str) -> Units:
         """Return the units of a text."""
-        units = Units([], [], [])
+        keys: list[str] = []
+        starts: list[int] = []
+        ends: list[int] = []
         pattern = self._ascii_word if text.isascii() else self._unicode_word
         for match in pattern.finditer(text):
-            start, end = match.span()
-            word = match.group()
-            if is_plain_ideographs(word):
-                units.keys.extend(word)
-                units.starts.extend(range(start, end))
-                units.ends.extend(range(start + 1, end + 1))
+            start, word = match.start(), match[0]
+            if word > FIRST_IDEOGRAPH and is_plain_ideographs(word):
+                keys.extend(word)
+                starts.extend(range(start, start + len(word)))
+                ends.extend(range(start + 1, start + len(word) + 1))
                 continue
             for key, first, last in self._parts(word):
-                units.keys.append(key)
-                units.starts.append(start + first)
-                units.ends.append(start + last)
-        return units
+                keys.append(key)
+                starts.append(start + first)
+                ends.append(start + last)
+        return Units(keys, starts, ends)
 
     def _parts(self, word: str) -> tuple[Part, ...]:
         if self._literals and (folded := word.casefold()) in self._literals:

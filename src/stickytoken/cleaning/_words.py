@@ -24,8 +24,11 @@ _INVISIBLE = "\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2
 _BREAKS = re.compile(f"[{_DIACRITICS}{_INVISIBLE}\U000e0000-\U000e0fff]+")
 _IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]")
 _PLAIN_IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]+")
+FIRST_IDEOGRAPH = "\u3400"
 _REMEMBERED = 50_000
 _LONGEST_REMEMBERED = 64
+_LONGEST_DECOMPOSED = 4
+"""Some signs stand for whole phrases, up to 18 characters; no one writes a word with them."""
 
 
 class WordReader:
@@ -174,4 +177,6 @@ def _around_ideographs(key: str) -> Iterator[tuple[int, int]]:
 @cache
 def _plain(character: str) -> str:
     decomposed = unicodedata.normalize("NFKD", character)
+    if len(decomposed) > _LONGEST_DECOMPOSED:
+        return character
     return unicodedata.normalize("NFC", _BREAKS.sub("", decomposed)).casefold()

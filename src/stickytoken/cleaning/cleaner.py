@@ -187,7 +187,7 @@ class Cleaner:
         rounds = margin = 0
         while True:
             spans = self._finder.find(edited.text)
-            if not rounds:
+            if not rounds and Action.REFUSE in self.actions.values():
                 self._refuse(text, spans)
             edits = self._plan(edited, spans, removals, margin)
             if not edits:

@@ -5,26 +5,29 @@ One natural occurrence of a flagged word is no finding: a word has a meaning, wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
 from stickytoken.cleaning._document import Document
 from stickytoken.cleaning._flagged import FEWEST_COPIES, flagged_copies
 from stickytoken.cleaning._planted import planted_copies
-from stickytoken.cleaning._repeats import Stretch, stretches_of
+from stickytoken.cleaning._repeats import MIXED_RUN, Stretch, stretches_of
 from stickytoken.cleaning._specials import SpecialFinder
 from stickytoken.cleaning._units import UnitReader, Units
 from stickytoken.cleaning.rules import CleaningRules
 
 _FINDERS = 32
-_CODE = frozenset("=()[]{}<>\"'*@#\\")
+_SEGMENT = 1_000_000
+_LAST_WORD = 1_000
+_CODE = frozenset("=()[]{}<>\"'*@#\\\u2502\u2506")
 _NAMES = _CODE | frozenset("_:/|")
 _SHORT = 2
 _LONGEST_COMPOUND = 4
 _SENTENCE_ENDS = frozenset(".?!")
-_MOST_OF = 0.75
+_FOURTH_OF = 0.25
 _HALF_OF = 0.5
 _VALUES = frozenset(("nan", "inf", "nil", "null", "none", "true", "false"))
 
@@ -80,7 +83,8 @@ class Span:
 def find_spans(text: str, rules: CleaningRules) -> list[Span]:
     """Find the spans of a text that match the rules.
 
-    The time is linear in the length of the text, whatever is in it.
+    The time is linear in the length of the text, whatever is in it. A text of more than a million characters
+    is searched in segments.
 
     Args:
         text: Any text.
@@ -115,7 +119,16 @@ class SpanFinder:
         ]
         if specials:
             text = _blanked(text, specials)
-        return _without_overlaps([*specials, *self._in_units(text)])
+        others = [span for start, end in _segments(text) for span in self._in_segment(text, start, end)]
+        return _without_overlaps([*specials, *others])
+
+    def _in_segment(self, text: str, start: int, end: int) -> list[Span]:
+        if end - start == len(text):
+            return self._in_units(text)
+        return [
+            replace(span, start=start + span.start, end=start + span.end, first_end=start + span.first_end)
+            for span in self._in_units(text[start:end])
+        ]
 
     def _in_units(self, text: str) -> list[Span]:
         document = Document(text, self._reader)
@@ -148,6 +161,10 @@ class SpanFinder:
             flagged.difference_update(places)
             if words:
                 yield _span(units, places, SpanKind.FLAGGED, words[0], len(words), len(places))
+            elif not run.period:
+                ((word, copies),) = Counter(keys[run.first : run.last]).most_common(1)
+                kind = SpanKind.RUN if len(places) >= MIXED_RUN else SpanKind.INTERLEAVED
+                yield _span(units, places, kind, word, copies, 1)
             else:
                 what = " ".join(keys[run.first : run.first + run.period])
                 yield _span(units, places, SpanKind.RUN, what, len(places) // run.period, run.period)
@@ -157,14 +174,29 @@ class SpanFinder:
 
     def _is_run(self, document: Document, stretch: Stretch) -> bool:
         """Whether a stretch is more than a row of numbers in a table, or a line of code."""
-        words = set(document.keys[stretch.first : stretch.last])
+        keys = document.keys[stretch.first : stretch.last]
+        words = set(keys)
         if not words.isdisjoint(self._reader.flagged):
             return True
-        if stretch.period > 1 and all(len(word) <= _SHORT for word in words):
+        around = {*words, *document.keys[max(0, stretch.first - 1) : stretch.last + 1]}
+        if len(around) > 1 and all(len(word) <= _SHORT and word.isascii() for word in around):
             return False
-        keys = document.keys[stretch.first : stretch.last]
+        if len(keys) < self._copies * stretch.period:
+            return False
         repeated = {word for word in words if keys.count(word) > 1}
         return not all(_is_value(word) for word in repeated) and not _is_structured(document, stretch)
+
+
+def _segments(text: str) -> Iterator[tuple[int, int]]:
+    """Cut a long text, so that memory does not grow with it: at a space where one is near."""
+    start = 0
+    while len(text) - start > _SEGMENT:
+        end = start + _SEGMENT
+        cut = text.rfind(" ", end - _LAST_WORD, end)
+        end = end if cut < 0 else cut
+        yield start, end
+        start = end
+    yield start, len(text)
 
 
 def _is_value(word: str) -> bool:
@@ -174,18 +206,19 @@ def _is_value(word: str) -> bool:
 
 def _is_structured(document: Document, stretch: Stretch) -> bool:
     """Whether a stretch is a list of one phrase per line, a compound word, or joined by signs of code."""
-    units = document.units
-    between = [
-        document.text[units.ends[place] : units.starts[place + 1]]
-        for place in range(stretch.first, stretch.last - 1)
-    ]
-    if stretch.period == 1:
-        return sum(not _CODE.isdisjoint(part) for part in between) >= _MOST_OF * len(between)
-    if set(between) == {"-"} and len(between) < _LONGEST_COMPOUND * stretch.period:
+    joints = document.joints[stretch.first + 1 : stretch.last]
+    around = document.joints[stretch.first : stretch.last + 1]
+    if sum(not _CODE.isdisjoint(joint) for joint in around) >= _FOURTH_OF * len(around):
         return True
-    lines = sum("\n" in part for part in between)
-    names = sum(not _NAMES.isdisjoint(part) for part in between)
-    return lines >= (len(between) + 1) // stretch.period - 1 or names >= _HALF_OF * len(between)
+    if stretch.period == 1:
+        return False
+    if set(joints) == {"-"} and len(joints) < _LONGEST_COMPOUND * stretch.period:
+        return True
+    copies = (len(joints) + 1) // stretch.period if stretch.period else len(joints)
+    lines = sum("\n" in joint for joint in joints)
+    return lines >= copies - 1 or sum(not _NAMES.isdisjoint(joint) for joint in joints) >= _HALF_OF * len(
+        joints
+    )
 
 
 def _span(units: Units, places: range, kind: SpanKind, what: str, count: int, first: int) -> Span:
@@ -201,12 +234,13 @@ def _span(units: Units, places: range, kind: SpanKind, what: str, count: int, fi
 
 def _groups(document: Document, places: list[int]) -> Iterator[range]:
     """Group places that follow each other, but not across a sign of the text itself, such as a full stop."""
-    units, text = document.units, document.text
+    joints = document.joints
     start = 0
     for number in range(1, len(places) + 1):
         if number < len(places) and places[number] == places[number - 1] + 1:
-            between = text[units.ends[places[number - 1]] : units.starts[places[number]]]
-            if not (between[:1].isspace() and between.strip() and _SENTENCE_ENDS.issuperset(between.strip())):
+            joint = joints[places[number]]
+            signs = joint.strip()
+            if not (signs and joint[0].isspace() and _SENTENCE_ENDS.issuperset(signs)):
                 continue
         yield range(places[start], places[number - 1] + 1)
         start = number

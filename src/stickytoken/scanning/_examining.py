@@ -6,7 +6,6 @@ Light on purpose, because every worker process loads it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -17,10 +16,8 @@ from stickytoken.cleaning.spans import Span, SpanKind, find_spans
 
 KEPT_TEXT = 40_000
 """Characters that are kept of a found document, more than models read."""
-_SEGMENT = 1_000_000
 _CLEANED = 1_000_000
 """Characters that are cleaned to see what is left: all are read only if nearly all of them are copies."""
-_LAST_WORD = 1_000
 _WORDS = 5
 _SHOWN = 320
 _SHOWN_BEFORE = 60
@@ -28,8 +25,6 @@ _SHOWN_BEFORE = 60
 
 def examine(text: str, rules: CleaningRules) -> dict[str, Any] | None:
     """Find what does not belong in a document; None if nothing is found.
-
-    A very long document is searched in segments, so that memory does not grow with it.
 
     Args:
         text: The document.
@@ -42,7 +37,7 @@ def examine(text: str, rules: CleaningRules) -> dict[str, Any] | None:
         span, from 0), ``excerpt`` (pieces of the text around it, each with
         whether it was found), ``text`` and ``rest`` (the document as it is and cleaned, truncated).
     """
-    spans = [span for start in _segments(text) for span in _found_in(text, start, rules)]
+    spans = find_spans(text, rules)
     if not spans:
         return None
     words: Counter[str] = Counter()
@@ -81,31 +76,6 @@ def excerpt(text: str, spans: list[Span]) -> list[list[Any]]:
     if end < len(text):
         pieces.append(["\N{HORIZONTAL ELLIPSIS}", False])
     return pieces
-
-
-def _segments(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where segments begin and end, behind a word where that is near."""
-    start = 0
-    while len(text) - start > _SEGMENT:
-        end = start + _SEGMENT
-        cut = text.rfind(" ", end - _LAST_WORD, end)
-        end = end if cut < 0 else cut
-        yield start, end
-        start = end
-    yield start, len(text)
-
-
-def _found_in(text: str, segment: tuple[int, int], rules: CleaningRules) -> Iterator[Span]:
-    start, end = segment
-    whole = start == 0 and end == len(text)
-    for span in find_spans(text if whole else text[start:end], rules):
-        yield (
-            span
-            if not start
-            else Span(
-                span.start + start, span.end + start, span.kind, span.what, span.count, span.first_end + start
-            )
-        )
 
 
 @lru_cache(maxsize=1)
