@@ -6,7 +6,7 @@
 
 Each text is one line of a corpus. A recipe plants 4 to 16 copies of a flagged word, or of a random word of
 the vocabulary without a flag, in random documents of each corpus. `--planted` names further words to treat
-as flagged.
+as flagged. `--ranks` writes benchmarks/results/cleaning.json.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 import stickytoken
+from checks import Check, show, write
 from planted_documents import RECIPES, nested
 from stickytoken.cleaning import Cleaner, CleaningRules, SpanKind, find_spans
 
 Vectors = NDArray[np.floating[Any]]
+RANKS_APART = 0.1
 
 
 def main() -> None:
@@ -104,7 +106,7 @@ def planted_texts(
 
 
 def ranks(cleaner: Cleaner, data: Path, model: str, free: list[str], documents: int, seed: int) -> None:
-    """Print how far ranks of planted documents are from those of the originals, cleaned and not."""
+    """Measure how far ranks of planted documents are from those of the originals, cleaned and not."""
     from sentence_transformers import SentenceTransformer
 
     rows = [json.loads(line) for line in (data / "corpus.jsonl").open()]
@@ -127,12 +129,17 @@ def ranks(cleaner: Cleaner, data: Path, model: str, free: list[str], documents: 
         replaced = index.copy()
         replaced[chosen] = encoder.encode(changed, normalize_embeddings=True)
         moved[name] = _ranks(replaced, asked, chosen) - before
-    print(f"{documents} planted documents, {len(queries)} queries")
-    print("recipe | documents | cleaned to the letter | mean difference of ranks, planted | cleaned")
+    checks = []
     for recipe in ("all", *sorted(RECIPES)):
         own = (recipes == recipe) | (recipe == "all")
-        means = " | ".join(f"{moved[name][:, own].mean():+.3f}" for name in ("planted", "cleaned"))
-        print(f"{recipe} | {own.sum()} | {same[own].sum()} | {means}")
+        means = {name: float(difference[:, own].mean()) for name, difference in moved.items()}
+        counts = {"documents": int(own.sum()), "to_the_letter": int(same[own].sum())}
+        ours = f"{means['cleaned']:+.2f}; before cleaning {means['planted']:+.1f}"
+        whole = f"{counts['to_the_letter']} of {counts['documents']} cleaned to the letter"
+        passed = abs(means["cleaned"]) < RANKS_APART
+        checks.append(Check(f"{recipe}: {whole}", f"below {RANKS_APART}", ours, passed, {**means, **counts}))
+    show(checks, "Mean difference of ranks after cleaning")
+    write(checks, "cleaning", "cpu", queries=len(queries), seed=seed)
 
 
 def _ranks(index: Vectors, queries: Vectors, chosen: list[int]) -> Vectors:

@@ -10,6 +10,9 @@ from stickytoken.cleaning._document import Document
 
 FEWEST_COPIES = 4
 _MOST_BETWEEN = 2
+# Words between copies belong to the pattern if each of them is there so often, and for every fourth copy.
+_REPEATED = 2
+_REPEATED_SHARE = 0.25
 _UNITS_PER_COPY = 250
 _ENOUGH_COPIES = 16
 # A word in ordinary use is told by its company; both figures are from `benchmarks/cleaning.py`.
@@ -65,7 +68,7 @@ def close_groups(places: Sequence[int], farthest: int, least: int) -> Iterator[t
 
 
 def _repeated_between(document: Document, places: Sequence[int]) -> list[int]:
-    """Return the places of the other words between copies, if each of them is repeated there too."""
+    """Return the places of the other words between copies, if each of them is repeated as the copies are."""
     keys, copies = document.keys, set(places)
     first, last = places[0], places[-1] + 1
     words = set(keys[first:last])
@@ -76,7 +79,8 @@ def _repeated_between(document: Document, places: Sequence[int]) -> list[int]:
         last += 1
     others = [place for place in range(first, last) if place not in copies]
     repeated = Counter(keys[place] for place in others)
-    return others if len(others) >= FEWEST_COPIES and min(repeated.values()) > 1 else []
+    fewest = max(_REPEATED, len(places) * _REPEATED_SHARE)
+    return others if len(others) >= FEWEST_COPIES and min(repeated.values()) >= fewest else []
 
 
 def _is_spread(document: Document, places: Sequence[int]) -> bool:

@@ -188,12 +188,13 @@ class SpanFinder:
 
 
 def _segments(text: str) -> Iterator[tuple[int, int]]:
-    """Cut a long text, so that memory does not grow with it: at a space where one is near."""
+    """Cut a long text into about equal parts, at spaces where there are any."""
+    parts = -(-len(text) // _SEGMENT)
     start = 0
-    while len(text) - start > _SEGMENT:
-        end = start + _SEGMENT
-        cut = text.rfind(" ", end - _LAST_WORD, end)
-        end = end if cut < 0 else cut
+    for part in range(1, parts):
+        place = part * len(text) // parts
+        cut = text.rfind(" ", place - _LAST_WORD, place)
+        end = place if cut < 0 else cut
         yield start, end
         start = end
     yield start, len(text)
