@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import scanned
 from stickytoken import open_run, scan
-from stickytoken.cleaning import find_spans
+from stickytoken.cleaning import find_spans, spans
 from stickytoken.errors import InputError, RunError
-from stickytoken.scanning import _batches, _examining, _workers
+from stickytoken.scanning import _batches, _workers
 from stickytoken.scanning._batches import batched
 from stickytoken.scanning._examining import examine
 from stickytoken.scanning._keeping import MemoryKeeper
@@ -144,7 +144,7 @@ def test_a_long_document_is_searched_in_segments(monkeypatch):
     before, behind = scanned.documents(2)
     text = f"{before} {scanned.copies()} {behind}"
     whole = examine(text, scanned.RULES)
-    monkeypatch.setattr(_examining, "_SEGMENT", 100)
+    monkeypatch.setattr(spans, "_SEGMENT", 100)
     assert examine(text, scanned.RULES) == whole
 
 

@@ -119,15 +119,22 @@ class SpanFinder:
         ]
         if specials:
             text = _blanked(text, specials)
-        others = [span for start, end in _segments(text) for span in self._in_segment(text, start, end)]
+        others: list[Span] = []
+        for start, end in _segments(text):
+            found = self._in_segment(text, start, end)
+            if others and found and _go_on(others[-1], found[0], text):
+                last = others.pop()
+                found[0] = replace(last, end=found[0].end, count=last.count + found[0].count)
+            others += found
         return _without_overlaps([*specials, *others])
 
     def _in_segment(self, text: str, start: int, end: int) -> list[Span]:
         if end - start == len(text):
             return self._in_units(text)
+        spans = sorted(self._in_units(text[start:end]), key=lambda each: each.start)
         return [
             replace(span, start=start + span.start, end=start + span.end, first_end=start + span.first_end)
-            for span in self._in_units(text[start:end])
+            for span in spans
         ]
 
     def _in_units(self, text: str) -> list[Span]:
@@ -198,6 +205,12 @@ def _segments(text: str) -> Iterator[tuple[int, int]]:
         yield start, end
         start = end
     yield start, len(text)
+
+
+def _go_on(span: Span, other: Span, text: str) -> bool:
+    """Whether the second of two spans continues the first, from which the end of a segment separates it."""
+    same = span.kind is other.kind and sorted(span.what.split()) == sorted(other.what.split())
+    return same and not text[span.end : other.start].strip()
 
 
 def _is_value(word: str) -> bool:
