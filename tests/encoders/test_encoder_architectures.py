@@ -172,6 +172,7 @@ def test_the_model_is_given_the_special_tokens_of_its_own_template(pair):
         seen.append(arguments[0]["input_ids"].flatten().tolist())
 
     encoder = load_encoder(pair.library)
+    encoder.encode(TEXTS)  # and what is tried before the first texts
     texts = pair.readable([*TEXTS, *architectures.HOSTILE_TEXTS])
     handle = pair.library[0].register_forward_pre_hook(look)
     try:

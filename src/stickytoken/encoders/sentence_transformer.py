@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders._arithmetic import Arithmetic
 from stickytoken.encoders._batch_runner import BatchRunner
 from stickytoken.encoders._fingerprint import modules_fingerprint
+from stickytoken.encoders._first_token import first_token_only, last_attention
 from stickytoken.encoders._lengths import maximum_length, set_maximum_length
 from stickytoken.encoders._model_encoder import Content, ModelEncoder
 from stickytoken.encoders._template import InputTemplate, read_template
@@ -58,6 +59,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         "_reuse",
         "_reuse_agrees",
         "_wholes",
+        "_first_token",
     )
 
     def __init__(
@@ -232,6 +234,21 @@ class SentenceTransformerEncoder(ModelEncoder):
         return PrefixReuse(tree, self._runner.token_budget, self._reuse_limits)
 
     @cached_property
+    def _first_token(self) -> torch.nn.Module | None:
+        """The last layer's attention, if the rest of that layer is needed for the first token alone."""
+        attention = last_attention(self._model)
+        samples = self._calibration[:: max(1, len(self._calibration) // 4)]
+        if attention is None or not samples:
+            return None
+        plain = self._forward_batches(samples)
+        try:
+            with first_token_only(attention):
+                found = self._forward_batches(samples)
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+            return None  # another version of transformers, or a module that reads more
+        return attention if agree(found, plain, self._rounding) else None
+
+    @cached_property
     def _reuse_agrees(self) -> bool:
         """Whether reuse gives the vectors of the plain path on a few inputs.
 
@@ -258,6 +275,9 @@ class SentenceTransformerEncoder(ModelEncoder):
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
         arithmetic = self._arithmetic  # before entering the context: calibration runs the model itself
         with self._computing(), arithmetic():
+            if self._first_token is not None:
+                with first_token_only(self._first_token):
+                    return self._forward_batches(contents)
             if self._reuse is not None and (roots := self._reuse.trees(contents)) and self._reuse_agrees:
                 try:
                     return self._reuse.vectors(roots, len(contents))
