@@ -76,10 +76,12 @@ def test_every_option_reaches_load_encoder(monkeypatch):
         token_budget=9,
         packed_layers=False,
     )
-    prompting = PromptingOptions("ke", "query", token_prepending=True, start=2, exit=5, layer=-3)
+    values = {"token_prepending": True, "start": 2, "exit": 5, "layer": -3, "contrast": True}
+    values |= {"contrast_layer": 1, "contrast_strength": 0.25, "contrast_rule": "norm"}
+    prompting = PromptingOptions("ke", "query", **values)
     load("m", loading, prompting)
     given = {name: getattr(loading, name) for name in LOADING}
-    assert found.pop("prompt") == Prompting("ke", "query", token_prepending=True, start=2, exit=5, layer=-3)
+    assert found.pop("prompt") == Prompting("ke", "query", **values)
     assert found == given
     assert set(found) < set(inspect.signature(load_encoder).parameters)
 

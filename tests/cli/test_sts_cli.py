@@ -14,7 +14,7 @@ import tiny_decoders
 from prompted_loading import load_prompted
 from stickytoken import load_encoder
 from stickytoken.errors import InputError
-from stickytoken.evaluation import compare, read_similarity, tune
+from stickytoken.evaluation import compare, read_similarity, tune, tune_contrast
 from stickytoken.evaluation._tasks import cosines
 
 SENTENCES = tiny.sentences(24)
@@ -90,6 +90,89 @@ def test_token_prepending_stands_beside_the_plain_prompt_at_the_same_layer(folde
     assert [row["scores"]["spearman"] for row in rows] == pytest.approx(expected, abs=1e-6)
     assert len({row["scores"]["spearman"] for row in rows}) > 1
     assert (found["kind"], found["unit"], found["units"], found["cut"]) == ("sts", "pairs", 12, 0)
+
+
+@pytest.mark.slow
+def test_contrast_stands_beside_token_prepending_and_the_plain_prompt(folder, task):
+    options = {"device": "cpu", "prompt": "prompteol", "layer": 3}
+    span = {"token_prepending": True, "start": 1, "exit": 3}
+    contrast = {"contrast": True, "contrast_layer": 2, "contrast_strength": 0.25}
+    given = "--device cpu --prompt prompteol --layer 3 --token-prepending --start 1 --exit 3".split()
+    given += "--contrast --contrast-layer 2 --contrast-strength 0.25".split()
+    rows = document("evaluate", folder, "--task", task, *given)["scores"]
+    settings = ("encoding", "start", "exit", "layer", "contrast_layer", "contrast_strength", "contrast_rule")
+    assert [tuple(row[name] for name in settings) for row in rows] == [
+        ("plain prompt", None, None, 4, None, None, None),
+        ("plain prompt", None, None, 3, None, None, None),
+        ("token prepending", 1, 3, 3, None, None, None),
+        ("contrast", None, None, 3, 2, 0.25, "scaled"),
+        ("token prepending, contrast", 1, 3, 3, 2, 0.25, "scaled"),
+    ]
+    pairs = read_similarity(task)
+    ways = ({"layer": -1}, {}, span, contrast, span | contrast)
+    expected = [plain_score(load_prompted(folder, **options | way), pairs) for way in ways]
+    assert [row["scores"]["spearman"] for row in rows] == pytest.approx(expected, abs=1e-6)
+    table = planted.command("evaluate", folder, "--task", task, *given, COLUMNS="200").stdout
+    assert "contrast layer" in table
+    assert "token prepending, contrast" in table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("span", [None, {"token_prepending": True, "start": 1, "exit": 3}])
+def test_tuning_contrast_keeps_token_prepending_and_finds_the_best(folder, task, span):
+    pairs, options = read_similarity(task), {"device": "cpu", "prompt": "prompteol"}
+    encoder = load_prompted(folder, **options, **(span or {}))
+    found = tune_contrast(encoder, pairs)
+    tried = [own for own in found.tried if own.contrast_layer is not None]
+    settings = list(dict.fromkeys((own.contrast_layer, own.contrast_strength) for own in tried))
+    assert settings[:3] == [(0, 0.5), (1, 0.5), (2, 0.5)]
+    assert {strength for layer, strength in settings[3:]} == {0.25, 1.0, 2.0}
+    assert {layer for layer, _ in settings[3:]} == {
+        max(tried[:9], key=lambda own: own.spearman).contrast_layer
+    }
+    assert all(own.layer > own.contrast_layer for own in tried)
+    assert {own.start for own in tried} == {None if span is None else 1}
+    assert found.best == max(tried, key=lambda own: own.spearman)
+    for own in (*tried[:: len(tried) // 3], found.best):
+        again = load_prompted(
+            folder,
+            **options,
+            **(span or {}),
+            contrast=True,
+            contrast_layer=own.contrast_layer,
+            contrast_strength=own.contrast_strength,
+            layer=own.layer,
+        )
+        assert own.spearman == pytest.approx(plain_score(again, pairs), abs=1e-6)
+    assert (found.plain_at_best.start, found.plain_at_best.contrast_layer) == (None, None)
+
+
+@pytest.mark.slow
+def test_tuning_contrast_on_the_command_line(folder, task):
+    given = ("--device", "cpu", "--contrast", "--contrast-layer", 1, "--contrast-rule", "sub_head_norm")
+    best = document("tune", folder, "--task", task, *given)["best"]
+    shown = planted.command("tune", folder, "--task", task, *given, COLUMNS="160").stdout
+    wanted = f"--contrast --contrast-layer 1 --contrast-rule sub_head_norm --layer {best['layer']} scores"
+    assert wanted in " ".join(shown.split())
+    assert f"Contrast on {folder}" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--exit", "3"), "--exit 3 is what tune chooses: leave it out, or keep it with --contrast"),
+        (("--contrast-layer", "1"), "contrast_layer would have no effect"),
+        (("--contrast", "--contrast-strength", "-1"), "the contrast strength is -1.0: pass a finite number"),
+        (("--contrast", "--contrast-strength", "nan"), "the contrast strength is nan"),
+        (("--contrast", "--contrast-layer", "9"), "the contrast layer is 9, but"),
+        (("--contrast", "--contrast-rule", "x"), "the contrast rule 'x' is unknown: use one of scaled"),
+        (("--contrast", "--start", "1"), "which is off: turn on token prepending"),
+        (("--contrast", "--prompt", "echo"), "an echo prompt reads every token of the sentence"),
+        (("--contrast", "--prompt", "Word: {sentence}:"), "contrast needs a prompt that quotes the sentence"),
+    ],
+)
+def test_what_cannot_be_tuned_is_one_line(folder, task, options, reason):
+    planted.refused("tune", folder, "--task", task, "--device", "cpu", *options, saying=reason)
 
 
 def test_a_sentence_transformer_is_scored_as_it_is(bert_folder, task):

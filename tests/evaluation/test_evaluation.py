@@ -266,6 +266,13 @@ def test_embed_tells_which_layer_it_reads_and_who_chose_it(folder, tmp_path, opt
     assert line not in found.stdout
 
 
+def test_embed_tells_which_layer_contrast_changes(folder, tmp_path):
+    (tmp_path / "texts.txt").write_text("A man repairs a bicycle\n")
+    where = ("--input", tmp_path / "texts.txt", "--out", tmp_path / "vectors.parquet", "--device", "cpu")
+    found = planted.command("embed", folder, "--prompt", "ke", "--contrast", "--layer", "2", *where)
+    assert "contrast: layer 0, counted from 0, rule scaled, strength 0.5" in found.stderr.splitlines()
+
+
 def test_a_saved_model_tells_that_its_layer_was_saved_with_it(folder, tmp_path):
     load_prompted(folder, device="cpu", prompt="prompteol", layer=2).sentence_transformer().save(
         str(tmp_path / "saved")

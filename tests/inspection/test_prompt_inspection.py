@@ -7,6 +7,7 @@ import torch
 import plain_decoder
 import tiny_decoders
 from inspection_checks import assert_batches_and_order_change_nothing
+from stickytoken.encoders.prompted.contrast import Contrast
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import Prompt, find_prompt
@@ -120,6 +121,21 @@ def test_overwritten_states_are_those_of_layers_called_one_by_one(name, start):
     others = np.arange(len(ids)) != place
     np.testing.assert_allclose(inside.hidden[:, others], expected[:, others], atol=2e-4)
     np.testing.assert_allclose(inside.attention.sum(axis=-1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(("prompt", "span"), [("prompteol", (1, 3)), ("ck", None)])
+def test_with_contrast_the_look_and_the_attribution_give_the_encoder_s_vector(prompt, span):
+    model, tokenizer = tiny_decoders.decoder("qwen2")
+    prepending = None if span is None else TokenPrepending(*span)
+    reading = Reading(find_prompt(prompt), prepending, 3, Contrast(1))
+    encoder = CausalPromptEncoder(model, tokenizer, "tiny", reading)
+    content, inside = look(encoder)
+    expected = encoder.encode_ids([content])[0]
+    np.testing.assert_allclose(inside.vector, expected, atol=1e-5 * np.abs(expected).max())
+    parts = JacobianIntegrator(inspector_of(encoder)).contributions(content, [0] * len(content), 64)
+    assert parts.error < 0.05
+    unit = expected / np.linalg.norm(expected)
+    np.testing.assert_allclose(parts.vector, unit, atol=1e-5)
 
 
 @pytest.mark.parametrize("prompt", ["prompteol", "metaeol", "echo"])
