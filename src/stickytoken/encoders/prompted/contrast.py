@@ -91,9 +91,7 @@ def require_contrast_options(options: Prompting) -> ContrastRule:
     """
     given = [name for name in options.given if name.startswith("contrast_")]
     if given and not options.contrast:
-        raise InputError(
-            f"{', '.join(given)} would have no effect, since contrast is off: turn on contrast, or leave it out"
-        )
+        raise InputError(f"{', '.join(given)} would have no effect, since contrast is off: turn it on")
     try:
         rule = ContrastRule(options.contrast_rule or ContrastRule.SCALED)
     except ValueError as error:
