@@ -50,7 +50,8 @@ def without(text, removals):
         ("river able window able river able window able the flow", "the flow"),
         ("the flow able - able. able - able -", "the flow"),
         (
-            "able construction and able slab of able steel construction able and slab able of steel able able able able",
+            "able construction and able slab of able steel construction able and slab able of steel "
+            "able able able able",
             "construction and slab of steel construction and slab of steel",
         ),
         ("able - able; able. able - the flow - and air", "the flow - and air"),
