@@ -1,4 +1,4 @@
-"""Put the results into the tables of docs/benchmarks.md and docs/why.md.
+"""Put the results into the tables of docs/benchmarks.md, docs/why.md and docs/dimensions.md.
 
 python benchmarks/fill_tables.py            # after a benchmark was run
 python benchmarks/fill_tables.py --check    # says what is not up to date, and changes nothing
@@ -17,7 +17,7 @@ from typing import Any
 from checks import RESULTS
 
 _DOCS = RESULTS.parents[1] / "docs"
-PAGES = (_DOCS / "benchmarks.md", _DOCS / "why.md")
+PAGES = (_DOCS / "benchmarks.md", _DOCS / "why.md", _DOCS / "dimensions.md")
 _TABLE = re.compile(r"<!-- (?P<name>[\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
