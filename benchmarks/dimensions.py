@@ -25,6 +25,8 @@ from stickytoken.vocabulary.categories import categorize
 
 # Fewer texts per token than by default, for as many dimensions as fit into an hour of one thread.
 SETTINGS = ProfileSettings(confirming_texts=24, reference=250)
+# Every token in as many texts: what is compared between dimensions was selected in none of them.
+UNSELECTED = ProfileSettings(adaptive=False, budget=16, reference=250)
 REPEATS, LEVEL = 2000, 0.95
 COLUMNS = (
     "dimension",
@@ -54,7 +56,9 @@ def main() -> None:
     one = computed(given, "one", None, ())
     checks = [agreement(several, run, dimension) for dimension, run in alone.items()]
     checks.append(cost(given.out, several, one))
-    rows = [row(several, dimension, planted) for dimension in several.by_dimension()["dimension"].to_list()]
+    every = computed(given, "unselected", None, given.dimensions, UNSELECTED)
+    dimensions = sorted(every.by_dimension()["dimension"].to_list())
+    rows = [row(every, dimension, planted) for dimension in dimensions]
     show(checks, given.name)
     write(checks, f"{given.name}_checks", "cpu", model=given.model.name)
     document = {"model": given.model.name, "columns": COLUMNS, "rows": rows}
@@ -67,7 +71,13 @@ def planted_tokens(model: Path) -> set[int]:
     return {row["token_id"] for row in json.loads(path.read_text("utf-8"))} if path.is_file() else set()
 
 
-def computed(given: argparse.Namespace, name: str, truncated: int | None, dimensions: Any) -> Run:
+def computed(
+    given: argparse.Namespace,
+    name: str,
+    truncated: int | None,
+    dimensions: Any,
+    settings: ProfileSettings = SETTINGS,
+) -> Run:
     """Run, or open the finished run; a file beside it keeps the processor time of the first call."""
     encoder = load_encoder(SentenceTransformer(str(given.model), device="cpu", truncate_dim=truncated))
     ids = np.array([token.id for token in categorize(encoder.tokenizer).available])
@@ -79,7 +89,7 @@ def computed(given: argparse.Namespace, name: str, truncated: int | None, dimens
         dimensions=dimensions,
         tokens=sorted({*planted_tokens(given.model), *drawn}),
         evidence=False,
-        settings=SETTINGS,
+        settings=settings,
     )
     kept = given.out / f"{name}.json"
     if not kept.is_file():

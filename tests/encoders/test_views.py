@@ -11,10 +11,12 @@ import profiled
 import tiny
 import tiny_architectures
 from stickytoken import load_encoder
+from stickytoken.encoders.loading.load import loaded_like
 from stickytoken.encoders.mean_similarity import mean_similarities, mean_similarity
 from stickytoken.encoders.view_encoder import view_encoders
 from stickytoken.encoders.views import View, views_of, whole_vectors
 from stickytoken.errors import EncodingError, InputError, ModelError
+from stickytoken.inspection import inspector_of
 
 TEXTS = ["the river sings", "a", "the old bird walks near the window of the market", "the river sings"]
 # Where each architecture keeps its list of layers.
@@ -156,3 +158,18 @@ def test_a_model_of_texts_only_gives_its_vectors_as_a_whole_and_no_layers():
         views_of(encoder, [7])
     with pytest.raises(ModelError, match=r"the layers of .* cannot be read: --layers needs"):
         views_of(encoder, (), [1])
+
+
+def test_a_saved_truncation_is_respected_when_the_model_is_loaded(backbone, tmp_path):
+    """The identity, the vectors and what looks inside are those of the truncated model."""
+    tiny.sentence_transformer(backbone, normalize=True, truncate_dim=8).save(str(tmp_path / "model"))
+    encoder = load_encoder(tmp_path / "model", device="cpu")
+    whole = load_encoder(tiny.sentence_transformer(backbone, normalize=True))
+    assert encoder.dimension == encoder.identity.dimension == 8
+    assert encoder.identity.modules != whole.identity.modules
+    assert np.allclose(encoder.encode(TEXTS), whole.encode(TEXTS)[:, :8], atol=1e-6)
+    again = loaded_like(encoder, tmp_path / "model")
+    assert again.identity == encoder.identity
+    ids = encoder.content_ids(TEXTS[:1])
+    (inside,) = inspector_of(encoder).look(ids, [[0] * len(ids[0])], 1)
+    assert np.allclose(inside.vector, encoder.encode(TEXTS[:1])[0], atol=1e-6)

@@ -149,7 +149,12 @@ def encoder_of_module(
     if not isinstance(module, CausalPrompt):
         return None
     kinds = [type(each).__name__ for each in model]
-    if kinds not in (["CausalPrompt"], ["CausalPrompt", _NORMALIZE]) or model.truncate_dim is not None:
+    if model.truncate_dim is not None:
+        raise InputError(
+            f"{name} truncates its vectors to {model.truncate_dim}, and a model with a prompt is read whole: "
+            "set its truncate_dim to None"
+        )
+    if kinds not in (["CausalPrompt"], ["CausalPrompt", _NORMALIZE]):
         raise InputError(f"{name} has {', '.join(kinds)}: only Normalize is supported after a prompt")
     if options.given or options.prompt is not None or options.prompt_name is not None:
         raise InputError(f"{name} is already loaded with its prompt and layers: leave out the prompt options")
