@@ -195,7 +195,8 @@ def test_a_part_that_is_joined_to_most_others_is_named(found):
     matrix[3] = 1
     said = sentences(replace(found, matrix=matrix, model="my model"))[-1]
     name = found.first.tokens[3]
-    assert said.startswith(f"10 of the 10 strongest pairs join {name!r} to ")
+    joined = len(found.second.parts)
+    assert said.startswith(f"{joined} of the 10 strongest pairs join {name!r} to {joined} different parts")
     assert said.endswith(f"See: stickytoken probe 'my model' {name}")
 
 
@@ -219,8 +220,9 @@ def test_the_command_prints_words_pairs_and_a_matrix(bert_folder, tmp_path):
 
 
 def test_the_command_prints_json(bert_folder):
-    result = planted.command("why", bert_folder, FIRST, SECOND, "--words", "-f", "json")
+    result = planted.command("why", bert_folder, FIRST, SECOND, "--words", "--method", "bilrp", "-f", "json")
     document = json.loads(result.stdout)
+    assert document["method"] == "bilrp"
     assert len(document["matrix"]) == len(document["first"]["parts"]) == len(FIRST.split())
     assert len(document["strongest"]) == 10
 

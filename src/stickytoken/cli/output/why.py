@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from stickytoken.attribution.methods import AttributionMethod
 from stickytoken.cli.output.console import inform, print_line, print_renderable, print_table, width
 from stickytoken.visible_text import visible
 
@@ -45,10 +46,10 @@ def print_why(found: Why, top: int) -> None:
             [(part.text, part.deletion) for part in sorted(known, key=_change)[:_CHANGES]],
             (None, 3),
         )
-    inform(
-        f"completeness error {found.completeness_error:+.4f}; what is no part of either text (special "
-        f"tokens, length): {_rest(found):+.3f}"
+    rest = (
+        "" if found.method == AttributionMethod.DELETION else f"; no part of either text: {_rest(found):+.3f}"
     )
+    inform(f"method {found.method}; error of the sum {found.completeness_error:+.4f}{rest}")
 
 
 def _change(part: Part) -> float:
