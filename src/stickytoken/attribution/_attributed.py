@@ -20,6 +20,8 @@ from stickytoken.measurement.progress import Progress, ProgressCallback
 # product that is the similarity up to a share of it or an absolute error.
 _STEPS = (8, 12, 16, 24, 32, 48, 64, 96)
 _MISSED, _MISSED_SHARE, _LEAST_MISSED = 0.01, 0.01, 0.0005
+# So many points suffice for the parts if the similarity is right.
+_ENOUGH_STEPS = 16
 
 _Attribute = Callable[[CutText, Callable[[int, int], None]], Contributions]
 
@@ -85,7 +87,8 @@ def _by_jacobians(model: IdEncoder, texts: Sequence[CutText], similarity: float)
     for steps in _STEPS:
         wholes = [integrator.contributions(text.ids, [0] * len(text.ids), steps) for text in texts]
         missed = abs(float(similarity_matrix(*wholes).sum()) - similarity)
-        if missed <= allowed and max(each.error for each in wholes) <= _MISSED:
+        close = steps >= _ENOUGH_STEPS or max(each.error for each in wholes) <= _MISSED
+        if missed <= allowed and close:
             break
 
     def attribute(text: CutText, watch: Callable[[int, int], None]) -> Contributions:
