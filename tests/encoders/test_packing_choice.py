@@ -11,7 +11,7 @@ import pytest
 import tiny
 from stickytoken import load_encoder
 from stickytoken.cache import cache_folder, keep, recalled
-from stickytoken.encoders.cpu.choice import packing_pays, shortest, trial_inputs
+from stickytoken.encoders.cpu.choice import measured, shortest, trial_inputs
 from stickytoken.encoders.cpu.packed_linear import PackedLinears
 
 
@@ -28,12 +28,14 @@ def sleeping(seconds, calls):
 
 def test_the_faster_way_is_chosen_once_and_then_remembered(model):
     calls = []
-    slow, fast = sleeping(0.02, calls), sleeping(0.001, calls)
-    assert packing_pays(model, "m", slow, fast, threads=2)
-    assert packing_pays(model, "m", slow, fast, threads=2)
-    measured = len(calls)
-    assert not packing_pays(model, "m", fast, slow, threads=1)
-    assert len(calls) > measured
+    ways = {"slow": sleeping(0.02, calls), "fast": sleeping(0.001, calls)}
+    found = measured("speed", model, ways, threads=2)
+    assert found["fast"] < found["slow"]
+    called = len(calls)
+    assert measured("speed", model, ways, threads=2) == found
+    assert len(calls) == called
+    measured("speed", model, ways, threads=1)
+    assert len(calls) > called
     (first, second) = sorted(len(list(group)) for _, group in itertools.groupby(sorted(calls)))
     assert first == second
 

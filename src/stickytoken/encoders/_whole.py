@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders._batch_runner import BatchRunner
 from stickytoken.encoders._layers import LayerReader
+from stickytoken.encoders.cpu.openvino_backbone import CompiledBackbone
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.precision import Precision
 
@@ -61,6 +62,10 @@ class WholeEncoder(SentenceTransformerEncoder):
             return super().dimension
         with self._reader.keeping_states():
             return super().dimension
+
+    @cached_property
+    def _compiled(self) -> CompiledBackbone | None:
+        return None if self._reader is not None else super()._compiled  # it returns the last layer alone
 
     def _read(self) -> None:
         super()._read()

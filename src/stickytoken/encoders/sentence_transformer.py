@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -20,6 +20,11 @@ from stickytoken.encoders._first_token import first_token_only, last_attention
 from stickytoken.encoders._lengths import maximum_length, set_maximum_length
 from stickytoken.encoders._model_encoder import Content, ModelEncoder
 from stickytoken.encoders._template import InputTemplate, read_template
+from stickytoken.encoders.cpu.choice import earlier, measured, trial_inputs
+from stickytoken.encoders.cpu.openvino_backbone import CompiledBackbone, compilable
+from stickytoken.encoders.cpu.packed_linear import packed_layers_wanted
+from stickytoken.encoders.cpu.workers import worker_count
+from stickytoken.encoders.model_state import evaluating, exclusive
 from stickytoken.encoders.prefixes.last_token_pooling import reads_last_token, tree_model
 from stickytoken.encoders.prefixes.reuse import REUSE, PrefixReuse, ReuseLimits, agree
 from stickytoken.encoders.protocol import EncoderIdentity
@@ -32,6 +37,10 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 _LOG = logging.getLogger(__name__)
+# A call that takes longer than compiling a model, on a few cores.
+_ENOUGH_TEXTS = 2000
+# Largest difference of a component that the order of sums explains, as a share of a vector's norm.
+_SAME = 1e-5
 
 
 class SentenceTransformerEncoder(ModelEncoder):
@@ -60,6 +69,7 @@ class SentenceTransformerEncoder(ModelEncoder):
         "_reuse_agrees",
         "_wholes",
         "_first_token",
+        "_compiled",
     )
 
     def __init__(
@@ -273,6 +283,9 @@ class SentenceTransformerEncoder(ModelEncoder):
         return agree(found, plain, self._rounding)
 
     def _vectors(self, contents: Sequence[Content]) -> NDArray[np.float32]:
+        if compiled := self._compiled_for(len(contents)):
+            with self._computing(), compiled.active():
+                return self._forward_batches(contents)
         arithmetic = self._arithmetic  # before entering the context: calibration runs the model itself
         with self._computing(), arithmetic():
             if self._first_token is not None:
@@ -287,6 +300,50 @@ class SentenceTransformerEncoder(ModelEncoder):
                     self._reuse = None
                     _LOG.warning("%s: out of memory on %s, continuing without reuse", self.name, self.device)
             return self._forward_batches(contents)
+
+    def _compiled_for(self, texts: int) -> CompiledBackbone | None:
+        """The backbone compiled by OpenVINO: if it is installed, faster, and there is enough to compute."""
+        free = self._precision is None and packed_layers_wanted(self._packed_layers) is None
+        if texts < _ENOUGH_TEXTS or not free:
+            return None
+        with exclusive(self._model):
+            if self._compiled is not None and not self._compiled.current:
+                self._compiled = None  # weights that change again and again are not compiled each time
+            return self._compiled
+
+    @cached_property
+    def _compiled(self) -> CompiledBackbone | None:
+        backbone, threads = compilable(self._model), worker_count(self._model)
+        known = earlier("openvino", self._model, ("openvino", "own"), threads)
+        if backbone is None or (known is not None and known["openvino"] >= known["own"]):
+            return None
+        try:
+            with evaluating(self._model):
+                made = CompiledBackbone(backbone, self._template.token_types is not None, threads)
+            with self._computing(), made.active():
+                found = self._forward_batches(self._calibration)
+        except Exception as error:  # noqa: BLE001 - a library's own failures, and the model works without it
+            _LOG.info("%s: OpenVINO does not compile it: %s", self.name, error)
+            return None
+        with self._computing(), self._arithmetic():
+            plain = self._forward_batches(self._calibration)
+        contents = trial_inputs(self._model, self._calibration)
+        if not contents or np.abs(found - plain).max() > _SAME * np.linalg.norm(plain, axis=1).max():
+            return None
+        ways = {
+            way: partial(self._try, contents, each)
+            for way, each in (("own", self._arithmetic), ("openvino", made.active))
+        }
+        seconds = measured("openvino", self._model, ways, threads)
+        faster = seconds["openvino"] < seconds["own"]
+        _LOG.info(
+            "%s: OpenVINO %s, measured on this machine (%.3f s, own layers %.3f s)",
+            self.name,
+            "computes calls of many texts" if faster else "is not faster",
+            seconds["openvino"],
+            seconds["own"],
+        )
+        return made if faster else None
 
     def _forward_batches(self, contents: Sequence[Content]) -> NDArray[np.float32]:
         vectors = self._runner.vectors(contents)

@@ -1,15 +1,14 @@
-"""Choose by measuring whether a model's linear layers are packed on this machine.
+"""Measure how a model is computed fastest on this machine.
 
-Which path is faster depends on the processor, on the build of torch and on the sizes of the layers. The
-answer is kept in the user's cache folder.
+That depends on the processor, on the build of torch and on the sizes of the layers. The answer is kept in the
+user's cache folder.
 """
 
 from __future__ import annotations
 
-import logging
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
@@ -17,7 +16,6 @@ from stickytoken.cache import keep, recalled
 from stickytoken.encoders.cpu._linear_places import linear_places
 from stickytoken.hashing import digest
 
-_LOG = logging.getLogger(__name__)
 _SECONDS = 0.5
 _LEAST_TURNS = 3
 _OPERATIONS, _MOST_TEXTS = 20e9, 64
@@ -42,39 +40,34 @@ def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) 
     return texts
 
 
-def packing_pays(
-    network: torch.nn.Module,
-    name: str,
-    plain: Callable[[], object],
-    packed: Callable[[], object],
-    threads: int,
-) -> bool:
-    """Time the model with torch's own layers and with packed ones.
+def measured(
+    what: str, network: torch.nn.Module, ways: Mapping[str, Callable[[], object]], threads: int
+) -> dict[str, float]:
+    """Time ways to compute a few texts with a model, or read what was found on this machine before.
 
     Args:
+        what: name of the question.
         network: the model.
-        name: how messages call it.
-        plain: computes a few texts with torch's own layers.
-        packed: computes them with packed layers.
+        ways: functions that compute the texts, by name.
         threads: how many threads compute.
 
     Returns:
-        Whether packed layers are faster on this machine, as measured now or earlier.
+        The shortest time of each way in seconds.
     """
-    key = f"packing-{_key(network, threads)}"
-    known = recalled(key)
-    if known is None or not {"plain", "packed"} <= known.keys():
-        known = dict(zip(("plain", "packed"), shortest((plain, packed)), strict=True))
-        keep(key, known)
-    pays = bool(known["packed"] <= known["plain"])
-    _LOG.info(
-        "%s: linear layers %s, measured on this machine (%.3f s, otherwise %.3f s)",
-        name,
-        "have packed weights" if pays else "are torch's own",
-        min(known["packed"], known["plain"]),
-        max(known["packed"], known["plain"]),
-    )
-    return pays
+    known = earlier(what, network, ways.keys(), threads)
+    if known is None:
+        known = dict(zip(ways, shortest(tuple(ways.values())), strict=True))
+        keep(f"{what}-{_key(network, threads)}", known)
+    return known
+
+
+def earlier(
+    what: str, network: torch.nn.Module, ways: Collection[str], threads: int
+) -> dict[str, float] | None:
+    """Return what `measured` found on this machine before; None if that is nothing."""
+    known = recalled(f"{what}-{_key(network, threads)}") or {}
+    found = {name: known[name] for name in ways if isinstance(known.get(name), float)}
+    return found if len(found) == len(ways) else None
 
 
 def shortest(ways: tuple[Callable[[], object], ...]) -> list[float]:
