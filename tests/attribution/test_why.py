@@ -220,7 +220,9 @@ def test_the_command_prints_words_pairs_and_a_matrix(bert_folder, tmp_path):
 
 
 def test_the_command_prints_json(bert_folder):
-    result = planted.command("why", bert_folder, FIRST, SECOND, "--words", "--method", "bilrp", "-f", "json")
+    result = planted.command(
+        "why", bert_folder, FIRST, SECOND, "--words", "--attribute-by", "bilrp", "-f", "json"
+    )
     document = json.loads(result.stdout)
     assert document["method"] == "bilrp"
     assert len(document["matrix"]) == len(document["first"]["parts"]) == len(FIRST.split())

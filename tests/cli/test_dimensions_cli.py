@@ -40,19 +40,19 @@ def test_detect_prints_one_row_per_dimension_below_the_finding(place):
 
 def test_show_has_the_table_alone_and_the_tokens_of_a_dimension(place):
     run = place / "run"
-    table = planted.document(planted.command("show", run, "--dimensions", "--format", "json"))
+    table = planted.document(planted.command("show", run, "--by-dimension", "--format", "json"))
     assert [row["dimension"] for row in table["dimensions"]] == [32, 8, 24]
     assert table["dimensions"][0]["sticky"] == 1
     whole = planted.document(planted.command("show", run, "--format", "json"))
     assert whole["dimensions"] == table["dimensions"]
     listed = planted.document(
-        planted.command("show", run, "--dimension", 8, "--limit", 5, "--format", "json")
+        planted.command("show", run, "--at-dimension", 8, "--limit", 5, "--format", "json")
     )
     own = pl.read_parquet(run / "dimensions.parquet").filter(dimension=8).sort("lift", descending=True)
     assert [row["lift"] for row in listed["tokens"]] == own["lift"].head(5).to_list()
-    assert planted.command("show", run, "--dimension", 8, "--verdict", "sticky").exit_code == 0
+    assert planted.command("show", run, "--at-dimension", 8, "--verdict", "sticky").exit_code == 0
     one = planted.document(
-        planted.command("show", run, "--dimension", 8, "--token", planted.PLANTED, "--format", "json")
+        planted.command("show", run, "--at-dimension", 8, "--token", planted.PLANTED, "--format", "json")
     )
     assert [row["token"] for row in one["tokens"]] == [planted.PLANTED]
 
@@ -99,9 +99,9 @@ def test_other_methods_and_runs_without_dimensions_are_refused(place, tmp_path):
     planted.refused("detect", place / "model", "--method", "std", "--dimensions", "8", saying=saying)
     plain = tmp_path / "plain"
     assert detected(place, plain, "--no-report").exit_code == 0
-    planted.refused("show", plain, "--dimensions", saying="was made without dimensions and layers")
-    planted.refused("show", plain, "--dimension", 8, saying="it has only the model as it is")
-    planted.refused("show", place / "run", "--layer", 1, saying="has no layer 1")
+    planted.refused("show", plain, "--by-dimension", saying="was made without dimensions and layers")
+    planted.refused("show", plain, "--at-dimension", 8, saying="it has only the model as it is")
+    planted.refused("show", place / "run", "--at-layer", 1, saying="has no layer 1")
     texts = ("--sentences", place / "texts.txt")
     planted.refused("judge", plain, *texts, "--dimensions", 8, saying="was made without dimensions")
     planted.refused("judge", place / "run", *texts, "--dimensions", 9, saying="has dimensions 8, 24")

@@ -37,7 +37,7 @@ def test_verbose_says_where_the_model_is_and_how_it_computes(bert_folder, senten
     (line,) = [line for line in lines if line.startswith("computes: ")]
     for part in ("on cpu in float32", "at most 64 tokens", "components"):
         assert part in line
-    assert any("batches of at most 4096 tokens on cpu" in each for each in lines)
+    assert any("batches of at most 1024 tokens on cpu" in each for each in lines)
     plain = planted.command("show", tmp_path / "run", "--verbose")
     assert plain.stdout == result.stdout
 

@@ -143,6 +143,10 @@ def test_what_follows_a_run_reads_its_model_as_the_run_did(qwen, tmp_path):
         "dtype": "float32",
         "revision": None,
         "endpoint": None,
+        "contrast": False,
+        "contrast_layer": None,
+        "contrast_rule": None,
+        "contrast_strength": None,
         "prompt": record["model"]["loading"]["prompt"],
         "layer_choice": "chosen by the user",
     } | {name: value for name, value in READING.items() if name != "prompt"}

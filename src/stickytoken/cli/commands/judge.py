@@ -14,7 +14,7 @@ from stickytoken.cli._endpoints import announced
 from stickytoken.cli._run_models import load_for
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
 from stickytoken.cli.options.output import VerbosityOptions
-from stickytoken.cli.options.panels import output_option, texts_option
+from stickytoken.cli.options.panels import method_option, output_option, texts_option
 from stickytoken.cli.options.texts import Column
 from stickytoken.cli.output.console import print_json
 from stickytoken.cli.output.dimensions import print_dimensions
@@ -45,13 +45,13 @@ def judge(
     ] = 2000,
     dimensions: Annotated[
         str | None,
-        texts_option(
+        method_option(
             help="Also judge by so many first components of the vectors, of those that the run measured."
         ),
     ] = None,
     layers: Annotated[
         str | None,
-        texts_option(help="Also judge by the vectors after so many layers, of those that the run measured."),
+        method_option(help="Also judge by the vectors after so many layers, of those that the run measured."),
     ] = None,
     model: RunsModel = None,
     loading: LoadingOptions,

@@ -42,15 +42,21 @@ def show(
     dimension: Annotated[
         int | None,
         texts_option(
-            min=1, help="List tokens by so many first components of the vectors, where the run has them."
+            "--at-dimension",
+            min=1,
+            help="List tokens by so many first components of the vectors, where the run has them.",
         ),
     ] = None,
     layer: Annotated[
         int | None,
-        texts_option(min=1, help="List tokens by the vectors after so many layers, where the run has them."),
+        texts_option(
+            "--at-layer",
+            min=1,
+            help="List tokens by the vectors after so many layers, where the run has them.",
+        ),
     ] = None,
     dimensions: Annotated[
-        bool, output_option("--dimensions", help="Show the table by dimension and layer only.")
+        bool, output_option("--by-dimension", help="Show the table by dimension and layer only.")
     ] = False,
     sort: Annotated[
         str | None,
@@ -133,7 +139,7 @@ def _rows_at(run: Run, dimension: int | None, layer: int | None) -> pl.DataFrame
         known = [record.dimension for record in run.dimensions if record.layer == layer]
         if len(known) > 1:
             raise InputError(
-                f"--layer {layer} has the dimensions {', '.join(map(str, known))}: pass --dimension, too"
+                f"--at-layer {layer} has the dimensions {', '.join(map(str, known))}: pass --at-dimension too"
             )
         dimension = known[0] if known else run.record.identity_parts["encoder"]["dimension"]
     return run.at(dimension, layer)

@@ -31,7 +31,8 @@ def why(
         Path | None, texts_option(help="Finished run of this model, whose sticky tokens are marked.")
     ] = None,
     method: Annotated[
-        AttributionMethod, texts_option(help="How the cosine is divided among pairs of tokens.")
+        AttributionMethod,
+        texts_option("--attribute-by", help="How the cosine is divided among pairs of tokens."),
     ] = AttributionMethod.DELETION,
     words: Annotated[bool, texts_option("--words", help="Attribute to words in place of tokens.")] = False,
     loading: LoadingOptions,

@@ -45,7 +45,9 @@ ENTRY = MethodEntry(
             "Also judge by so many first components of the vectors, such as 64,128,256.",
             "the model's own",
         ),
-        Option("layers", str, "Also judge by the vectors after so many layers, such as 2,4,6.", "all layers"),
+        Option(
+            "layers", str, "Also judge by the vectors after so many layers, such as 2,4,6.", "the model's own"
+        ),
         Option(
             "screen_precision",
             Precision,
