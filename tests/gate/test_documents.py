@@ -44,7 +44,7 @@ def test_documents_that_cannot_be_read_are_no_pass(run, write):
     broken = write("documents.txt", b"a quiet bird sings.\n\xff\xfe broken\nthe river opens.\n")
     found = check(run, baseline=run, documents=broken)
     assert found.outcome is Outcome.INCONCLUSIVE
-    assert "1 records were skipped" in found.incomplete[0]
+    assert "1 record was skipped" in found.incomplete[0]
 
 
 @pytest.mark.parametrize("documents", [[], "empty.txt"])

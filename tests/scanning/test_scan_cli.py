@@ -118,7 +118,7 @@ def test_skipped_records_are_counted_and_named(scanned_run, tmp_path):
     (tmp_path / "own.txt").write_bytes(b"a text\n\xff\xfe!\nanother\n")
     result = scan(scanned_run, tmp_path / "own.txt", folder=tmp_path / "scan")
     assert result.exit_code == 0
-    assert "note: 1 records were skipped" in result.stderr
+    assert "note: 1 record was skipped, without readable text" in result.stderr
     assert "own.txt, line 2: byte 7 (0xff) is not UTF-8" in result.stderr
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from stickytoken.findings import Finding, Level, Rule
 from stickytoken.findings.repository import repository_path
 from stickytoken.scanning.results import Scan
+from stickytoken.scanning.words import skipped_records
 
 _COPIES, _SPECIAL, _REPEATED = "document-copies", "document-special-token", "document-repetition"
 
@@ -78,4 +79,4 @@ def incomplete(scan: Scan) -> list[str]:
     if not scan.result.skipped:
         return []
     first = scan.result.skipped_first[0]
-    return [f"{scan.result.skipped:,} records were skipped, the first of them {first.place}: {first.reason}"]
+    return [f"{skipped_records(scan.result.skipped)}, the first of them {first.place}: {first.reason}"]

@@ -38,6 +38,7 @@ from stickytoken.scanning.reading.columns import Wanted
 from stickytoken.scanning.reading.documents import Collection
 from stickytoken.scanning.reading.opening import DocumentSource, open_documents
 from stickytoken.scanning.results import DOCUMENTS_FILE, SCAN, SCANS, Scan
+from stickytoken.scanning.words import skipped_records
 from stickytoken.validation import file_path, require_callable, shown, whole_number
 
 _IDENTITY_VERSION = 1
@@ -261,7 +262,7 @@ class _Work:
         if tally.skipped_first:
             place, reason = tally.skipped_first[0]
             raise InputError(
-                f"{name} has no readable document: {tally.skipped:,} records were skipped, the first of them "
+                f"{name} has no readable document: {skipped_records(tally.skipped)}, the first of them "
                 f"{place} ({reason})"
             )
         raise InputError(f"{name} is empty: pass documents")

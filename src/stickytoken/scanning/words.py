@@ -32,3 +32,8 @@ def headline(scan: Scan) -> str:
         return found
     how = "" if result.effect.kind == "measured" else ", as predicted"
     return f"{found}; {result.matter:,} of them {'matters' if result.matter == 1 else 'matter'}{how}"
+
+
+def skipped_records(count: int) -> str:
+    """Say how many records a scan left out."""
+    return "1 record was skipped" if count == 1 else f"{count:,} records were skipped"

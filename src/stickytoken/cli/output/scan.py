@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stickytoken.cli.options.scan import ScanFormat
 from stickytoken.cli.output._spreadsheet import harmless
 from stickytoken.cli.output.console import inform, print_line, print_table
+from stickytoken.scanning.words import skipped_records
 
 if TYPE_CHECKING:
     import polars as pl
@@ -99,7 +100,7 @@ def _print(scan: Scan, limit: int) -> None:
         + ("" if scan.path is None else f"; scan: {scan.path}")
     )
     if result.skipped:
-        inform(f"note: {result.skipped:,} records were skipped, because they contain no readable text:")
+        inform(f"note: {skipped_records(result.skipped)}, without readable text:")
         for each in result.skipped_first[:_SKIPPED_SHOWN]:
             inform(f"  {each.place}: {each.reason}")
 
