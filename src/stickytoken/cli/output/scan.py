@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from stickytoken.cli.options.scan import ScanFormat
 from stickytoken.cli.output._spreadsheet import harmless
 from stickytoken.cli.output.console import inform, print_line, print_table
-from stickytoken.scanning.words import skipped_records
 
 if TYPE_CHECKING:
     import polars as pl
@@ -100,6 +99,8 @@ def _print(scan: Scan, limit: int) -> None:
         + ("" if scan.path is None else f"; scan: {scan.path}")
     )
     if result.skipped:
+        from stickytoken.scanning.words import skipped_records
+
         inform(f"note: {skipped_records(result.skipped)}, without readable text:")
         for each in result.skipped_first[:_SKIPPED_SHOWN]:
             inform(f"  {each.place}: {each.reason}")
