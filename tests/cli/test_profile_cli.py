@@ -18,9 +18,8 @@ from stickytoken.methods.profile._results import TOKEN_COLUMNS
 from stickytoken.methods.profile.probe import ProfileEvidence
 from stickytoken.methods.profile.settings import ProfileSettings
 
-SUMMARY = {
-    "run", "method", "model", "available", "looked_at", "candidates", "sticky", "topical", "ordinary_lift",
-    "ordinary_spread", "empirical_null", "screening_carriers", "texts_per_token", "sequences", "seconds",
+SUMMARY = set("run method model available looked_at candidates sticky topical sequences seconds".split()) | {
+    "ordinary_lift", "ordinary_spread", "empirical_null", "screening_carriers", "texts_per_token",
 }  # fmt: skip
 
 

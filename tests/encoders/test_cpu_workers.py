@@ -9,7 +9,8 @@ import torch
 import tiny
 import tiny_architectures as architectures
 from stickytoken import load_encoder
-from stickytoken.encoders.cpu.workers import compute_all, torch_threads, worker_count
+from stickytoken.encoders.cpu.workers import compute_all, worker_count
+from torch_threads import torch_threads
 
 TEXTS = [f"the {word} sings {'near the bridge ' * (place % 5)}" for place, word in enumerate(tiny.WORDS)]
 
@@ -62,6 +63,37 @@ def test_what_a_thread_raises_is_raised_and_the_rest_is_left_out(error):
     with pytest.raises(error, match="item 3"):
         compute_all(compute, range(10_000), 2)
     assert len(begun) < 10_000
+
+
+def test_calls_that_overlap_give_back_what_was_there_before_the_first():
+    """As of two visitors with different models, each in a thread that is new to torch."""
+    begun, ended = threading.Barrier(4, timeout=60), threading.Event()
+    found = []
+
+    def long(_):
+        begun.wait()
+        ended.wait(60)
+
+    def visitor(item_of):
+        compute_all(item_of, range(2), 2)
+        found.append(torch.get_num_threads())
+
+    def of_a_new_thread():
+        seen = []
+        thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        return seen[0]
+
+    with torch_threads(3):
+        threads = [threading.Thread(target=visitor, args=(long,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        ended.set()
+        for thread in threads:
+            thread.join()
+        assert found == [3, 3]
+        assert of_a_new_thread() == 3
 
 
 def test_one_thread_is_the_calling_one():

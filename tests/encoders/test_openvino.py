@@ -12,9 +12,9 @@ from stickytoken import load_encoder
 from stickytoken.cache import cache_folder, keep
 from stickytoken.encoders import sentence_transformer as module
 from stickytoken.encoders.cpu.openvino_backbone import CompiledBackbone, compilable
-from stickytoken.encoders.cpu.workers import torch_threads
+from torch_threads import torch_threads
 
-ENCODERS = ("bert", "distilbert", "mpnet", "roberta", "xlm-roberta", "modernbert")
+ENCODERS = ("bert", "distilbert", "mpnet", "roberta", "xlm-roberta", "modernbert", "t5", "byt5")
 TEXTS = [f"the {word} sings {'near the bridge ' * (place % 5)}" for place, word in enumerate(tiny.WORDS)]
 
 
@@ -78,12 +78,12 @@ def test_changed_weights_are_not_those_that_were_compiled(pooling, tmp_path, cal
     assert not calls
 
 
-@pytest.mark.parametrize("name", ["t5", "byt5", "qwen2"])
-def test_other_architectures_are_computed_as_before(name, tmp_path, calls):
-    model = model_of(name, tmp_path)
+@pytest.mark.parametrize("name", ["qwen2", "mistral", "gemma2"])
+def test_causal_models_keep_their_reuse_of_common_beginnings(name, tmp_path, calls):
+    model = model_of(name, tmp_path, pooling="lasttoken")
+    assert compilable(model) is None
     np.testing.assert_allclose(load_encoder(model).encode(TEXTS), model.encode(TEXTS), atol=1e-5)
-    if compilable(model) is None:
-        assert not calls
+    assert not calls
 
 
 def test_without_the_package_nothing_changes(tmp_path, monkeypatch, calls):

@@ -34,7 +34,9 @@ def compilable(model: SentenceTransformer) -> Any:
     )
     config = backbone.config
     decodes = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
-    known = type(backbone).__module__.startswith("transformers.models.") and not decodes
+    # Causal models share the work on common beginnings, which saves more.
+    causal = any(getattr(module, "is_causal", False) for module in backbone.modules())
+    known = type(backbone).__module__.startswith("transformers.models.") and not (decodes or causal)
     weights = list(backbone.parameters())
     floats = all(weight.dtype == torch.float32 and weight.device.type == "cpu" for weight in weights)
     return backbone if plain and known and floats and "forward" not in vars(backbone) else None

@@ -6,6 +6,7 @@ Threads with a batch each never wait. A batch's vectors do not depend on which t
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -17,6 +18,10 @@ import torch
 from stickytoken.cores import available_cores
 
 T = TypeVar("T")
+
+# For every call under way, the number of torch's threads before the first began.
+_BEFORE: list[int] = []
+_GUARD = threading.Lock()
 
 # Modules of these packages keep nothing about the texts that they compute.
 _STATELESS = ("torch.", "transformers.models.", "transformers.activations", "sentence_transformers.")
@@ -31,7 +36,7 @@ def worker_count(model: torch.nn.Module) -> int:
     """
     if next(model.parameters()).device.type != "cpu" or not all(map(_stateless, model.modules())):
         return 1
-    return max(1, min(torch.get_num_threads(), available_cores()))
+    return max(1, min(_threads_allowed(), available_cores()))
 
 
 def compute_all(compute: Callable[[T], None], items: Sequence[T], workers: int) -> None:
@@ -61,7 +66,7 @@ def compute_all(compute: Callable[[T], None], items: Sequence[T], workers: int) 
                 compute(item)
 
     with (
-        torch_threads(1),
+        _one_thread_each(),
         ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="encode") as threads,
     ):
         try:
@@ -73,14 +78,27 @@ def compute_all(compute: Callable[[T], None], items: Sequence[T], workers: int) 
 
 
 @contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use this many threads for a product, in this thread and in those that start inside."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+def _one_thread_each() -> Iterator[None]:
+    """Let torch use one thread for a product, in this thread and in those that start inside.
+
+    torch has one number for all threads that start later: calls for several models may overlap, and each
+    gives back what was there before the first of them.
+    """
+    with _GUARD:
+        before = _threads_allowed()
+        _BEFORE.append(before)
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _GUARD:
+            _BEFORE.pop()
+            torch.set_num_threads(before)
+
+
+def _threads_allowed() -> int:
+    """Return how many threads torch may use when no call is under way."""
+    return _BEFORE[0] if _BEFORE else torch.get_num_threads()
 
 
 def _stateless(module: torch.nn.Module) -> bool:
