@@ -104,8 +104,11 @@ def test_the_folder_is_a_plain_model_whose_other_vectors_are_the_same_to_the_bit
 @pytest.mark.slow
 def test_the_same_call_opens_the_repair_and_another_one_is_refused(run, mended, task):
     before = planted.files_of(mended.path)
+    left = mended.path.with_name(f".{mended.path.name}.repairing")
+    (left / "model").mkdir(parents=True)  # the first call was killed after its last step
     again = repair(run.path, out=mended.path, sentences=repaired.unused_corpus(), task=task)
     assert again.record == mended.record
+    assert not left.exists()
     assert planted.files_of(mended.path) == before
     with pytest.raises(RunError, match=r"contains a different repair \(it differs in settings.seed"):
         repair(run, out=mended.path, sentences=repaired.unused_corpus(), task=task, seed=5)

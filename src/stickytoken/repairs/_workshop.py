@@ -108,6 +108,15 @@ def _named(place: Path, out: Path) -> Iterator[None]:
         raise type(error)(said) from error
 
 
+def _hidden(out: Path) -> Path:
+    return out.absolute().with_name(f".{out.name}.repairing")
+
+
+def clear_workshop(out: Path) -> None:
+    """Remove the hidden folder that a process left behind when it was killed just after its last step."""
+    shutil.rmtree(_hidden(out), ignore_errors=True)
+
+
 @contextmanager
 def workshop(out: Path, source: Path, original: SentenceTransformerEncoder) -> Iterator[Workshop]:
     """Lock the hidden folder beside ``out``, clear what a killed process left there, remove it at the end.
@@ -115,7 +124,7 @@ def workshop(out: Path, source: Path, original: SentenceTransformerEncoder) -> I
     Raises:
         RunError: another process is repairing into the same folder, or it cannot be written.
     """
-    place = out.absolute().with_name(f".{out.name}.repairing")
+    place = _hidden(out)
     with _named(place, out), ResultFolder(place).locked():
         _empty(place)
         try:

@@ -45,7 +45,7 @@ from stickytoken.repairs._rows import RowChoice, choose_rows
 from stickytoken.repairs._settings import RepairSettings
 from stickytoken.repairs._subject import RepairedToken, Subject
 from stickytoken.repairs._verification import Verification, Verified, verdicts_of
-from stickytoken.repairs._workshop import Workshop, repairable, workshop
+from stickytoken.repairs._workshop import Workshop, clear_workshop, repairable, workshop
 from stickytoken.repairs.model_folder import rows_writable
 from stickytoken.repairs.record import RepairedTokenRecord, RepairRecord, TriedRecord
 from stickytoken.repairs.result import Repair, edit_of, finished_repair, keep_copy, require_place
@@ -130,6 +130,7 @@ def repair(
             raise RunError(
                 f"{place} contains a different repair (it differs in {found}): choose another folder"
             )
+        clear_workshop(place)
         return Repair(place)
     job = _Job(opened, model, source, vocabulary, settings, corpus, chosen, ids, notes, progress)
     with workshop(place, source, model) as bench:
