@@ -1,6 +1,7 @@
 """How commands end: exit statuses, and the one line on stderr."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,18 @@ stickytoken.encoders.load_encoder = load_encoder
     assert planted.lines_of(stderr)[-1] == "interrupted: run the same command again to continue"
     assert "Traceback" not in stderr
     assert "KeyboardInterrupt" not in stderr
+
+
+def test_presses_in_quick_succession_are_one_and_a_later_one_counts(monkeypatch):
+    monkeypatch.setattr(interrupts, "_received", [])
+    clock = iter([100.0, 100.2, 100.9, 101.0])
+    monkeypatch.setattr(interrupts.time, "monotonic", lambda: next(clock))
+    with pytest.raises(KeyboardInterrupt):
+        interrupts._interrupt(signal.SIGINT, None)
+    interrupts._interrupt(signal.SIGINT, None)
+    interrupts._interrupt(signal.SIGINT, None)
+    with pytest.raises(KeyboardInterrupt):
+        interrupts._interrupt(signal.SIGINT, None)
 
 
 def test_a_process_that_ignores_the_signal_goes_on_ignoring_it():
