@@ -2,6 +2,7 @@
 
 python benchmarks/screening.py            # about 15 minutes on 2 CPU cores
 python benchmarks/screening.py --quick    # few tokens
+python benchmarks/screening.py --model models/mini-all   # another model too, such as planted.py writes
 
 Default settings on the packaged all-MiniLM-L6-v2, and on the same model with planted tokens where the
 rows are there (see planted.py): throughout in float32, then screened in each precision of the device.
@@ -78,6 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--rows", type=Path, default=PLANTED, help="planted rows, .npz")
+    parser.add_argument("--model", action="append", default=[], help="a further model; may be repeated")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_TOKENS} tokens")
     parser.add_argument("--name", default="screening", help="name of the result file")
     arguments = parser.parse_args()
@@ -87,6 +89,7 @@ def main() -> None:
     encoders = {"all-MiniLM-L6-v2": load_encoder("all-MiniLM-L6-v2", device=arguments.device)}
     if arguments.rows.is_file():
         encoders["planted tokens"] = planted_encoder(arguments.rows, 1.0, arguments.device)
+    encoders |= {Path(model).name: load_encoder(model, device=arguments.device) for model in arguments.model}
     sample = QUICK_TOKENS if arguments.quick else None
     checks = []
     for name, encoder in encoders.items():
