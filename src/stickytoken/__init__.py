@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stickytoken.attribution.result import Why
     from stickytoken.attribution.why import why
     from stickytoken.cleaning import Cleaner
+    from stickytoken.comparisons import Comparison, compare
     from stickytoken.corpora import load_sentences
     from stickytoken.detection import Run, detect, judge, open_run, probe
     from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cleaner",
+    "Comparison",
     "Encoder",
     "EncodingError",
     "EndpointOptions",
@@ -61,6 +63,7 @@ __all__ = [
     "__version__",
     "analyze_vocabulary",
     "check",
+    "compare",
     "detect",
     "explain",
     "guard",
@@ -81,6 +84,7 @@ __all__ = [
 
 _HOMES = {
     "Cleaner": "stickytoken.cleaning",
+    "Comparison": "stickytoken.comparisons",
     "Encoder": "stickytoken.encoders",
     "EndpointOptions": "stickytoken.encoders.endpoint.options",
     "ExplainSettings": "stickytoken.explanation",
@@ -92,6 +96,7 @@ _HOMES = {
     "Why": "stickytoken.attribution.result",
     "analyze_vocabulary": "stickytoken.encoders",
     "check": "stickytoken.gate",
+    "compare": "stickytoken.comparisons",
     "detect": "stickytoken.detection",
     "explain": "stickytoken.explanation",
     "guard": "stickytoken.adapters.guarding",

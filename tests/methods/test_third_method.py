@@ -14,7 +14,8 @@ import pytest
 import impact_files
 import planted
 import toy_method
-from stickytoken import detect, explain, impact, open_run, report
+from stickytoken import compare, detect, explain, impact, open_run, report
+from stickytoken.comparisons._comparability import Answer
 from stickytoken.demo._examples import listed_tokens, other_sentences, worked_example
 from stickytoken.demo._exploring import Filters, computed_evidence, filtered, headings, table_rows
 from stickytoken.demo.run_library import find_runs
@@ -147,9 +148,10 @@ def test_reports_show_its_words_columns_and_figures(run, tmp_path):
 
 
 def test_it_is_compared_with_a_run_of_another_method(run, planted_run, tmp_path):
-    document = json.loads(report(run, planted_run, format="json"))
-    assert {each["method"] for each in document["runs"]} == {"toy", "std"}
-    report(run, planted_run, out=tmp_path / "comparison.html")
+    found = compare([run, planted_run])
+    assert found.table["method"].to_list() == ["toy", "std"]
+    assert set(found.comparability.answers.values()) == {Answer.NO}
+    report(found, out=tmp_path / "comparison.html")
     assert "Runs of a method without such a scale" in (tmp_path / "comparison.html").read_text("utf-8")
 
 

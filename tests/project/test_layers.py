@@ -26,6 +26,7 @@ LAYERS = [
     {"cleaning", "tasks"},
     {"adapters", "attribution", "explanation", "impacts", "scanning"},
     {"evaluation", "gate", "repairs"},
+    {"comparisons"},
     {"reports"},
     {"demo"},
     {"cli"},
@@ -328,6 +329,7 @@ def test_what_is_loaded_is_noticed():
         ("check",),
         ("clean",),
         ("why",),
+        ("compare",),
     ],
 )
 def test_help_loads_no_heavy_library(command):

@@ -2,6 +2,7 @@
 "files."""
 
 import re
+import shutil
 import struct
 import zlib
 from xml.etree import ElementTree
@@ -34,14 +35,20 @@ def folder(tmp_path_factory):
     )
     flagged.write_parquet(run.path / "tokens.parquet")
     stickytoken.report(run.path, out=run.path / "report.html")
-    stickytoken.report(run.path, run.path, out=run.path / "comparison.html")
+    other = shutil.copytree(run.path, run.path.with_name("a-copy-with-a-very-long-name-" + "x" * 40))
+    stickytoken.report(stickytoken.compare([run, other]), out=run.path / "comparison.html")
     return run.path
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize(
     ("name", "width", "scheme"),
-    [("report.html", 390, "dark"), ("report.html", 1400, "light"), ("comparison.html", 390, "light")],
+    [
+        ("report.html", 390, "dark"),
+        ("report.html", 1400, "light"),
+        ("comparison.html", 390, "light"),
+        ("comparison.html", 1400, "dark"),
+    ],
 )
 def test_it_is_quiet_and_never_wider_than_the_screen(folder, name, width, scheme):
     options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}

@@ -6,12 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stickytoken.comparisons.agreement import ComparedToken
+from stickytoken.comparisons.compared_run import WorstToken
 from stickytoken.reports.figures.comparison import (
-    ComparedToken,
-    compared_distributions,
+    WorstRow,
     compared_table,
     compared_tokens,
     narrow_tokens,
+    worst_by_run,
+    worst_table,
 )
 from stickytoken.reports.figures.composition import (
     breakdowns,
@@ -191,7 +194,7 @@ def test_without_curves_or_runs_the_figures_say_so():
     assert describe_curves([], [], 0.1) == "There are no symptom curves."
     assert curves_table([], []).rows == ()
     assert "no run has" in compared_tokens([], ["a"]).layout.annotations[0].text
-    assert "no run has" in compared_distributions([[], []], ["a", "b"]).layout.annotations[0].text
+    assert "no run has" in worst_by_run([]).layout.annotations[0].text
 
 
 # Comparison
@@ -218,11 +221,17 @@ def test_on_a_narrow_screen_long_tokens_are_cut_and_stay_text():
     assert max(len(line) for line in changes["xaxis.title.text"].split("<br>")) < 45
 
 
-def test_the_tail_is_the_share_beyond_a_value():
-    values = np.random.default_rng(0).normal(size=1000).tolist()
-    (line,) = drawn(compared_distributions([values], ["a"]))
-    for value, share in zip(line["x"], line["y"], strict=True):
-        assert share == pytest.approx(100 * np.mean(np.array(values) >= value - 1e-4), abs=0.11)
+def test_the_worst_token_of_a_run_has_its_interval_and_stands_beside_the_others():
+    worst = WorstToken(7, "</b>x", "sticky", "severe", 0.9, 0.7, 1.2)
+    unsure = WorstToken(8, "y", "benign", None, 0.2, None, None)
+    rows = [WorstRow("second", worst, (0.0, 0.3), 0.5), WorstRow("first", unsure, (-0.1, 0.2), 0.5)]
+    bars, marks = drawn(worst_by_run(rows))
+    assert [name.strip("\u2068\u2069") for name in marks["y"]] == ["second", "first"]
+    assert (bars["base"], bars["x"]) == ([0.0, -0.1], pytest.approx([0.3, 0.3]))
+    assert (marks["error_x"]["array"], marks["error_x"]["arrayminus"]) == ([0.3, None], [0.2, None])
+    assert marks["marker"]["symbol"] == ["diamond", "diamond-open"]
+    assert "<" not in marks["text"][0]
+    assert worst_table(rows).rows[0] == ("second", "</b>x", "sticky", 0.9, 0.7, 1.2, 0.0, 0.3)
 
 
 # Colours

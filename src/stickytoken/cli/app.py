@@ -10,6 +10,7 @@ from stickytoken.cli._group import WRONG_USAGE, CommandGroup
 from stickytoken.cli._help_page import PanelledCommand
 from stickytoken.cli.commands.check import check
 from stickytoken.cli.commands.clean import clean
+from stickytoken.cli.commands.compare import compare
 from stickytoken.cli.commands.demo import demo
 from stickytoken.cli.commands.detect import detect
 from stickytoken.cli.commands.embed import embed
@@ -34,6 +35,7 @@ _PANELS = {
         show,
         probe,
         report,
+        compare,
         explain,
         why,
         impact,

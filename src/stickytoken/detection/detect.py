@@ -7,8 +7,8 @@ from pathlib import Path
 
 from stickytoken.corpora.choice import PairSource, SentenceSource, choose_corpus, corpus_fingerprint
 from stickytoken.corpora.readability import readable
-from stickytoken.detection._identity import identity_parts
 from stickytoken.detection.evidence import has_evidence, write_evidence
+from stickytoken.detection.identity import identity_parts
 from stickytoken.detection.model_files import look_at_model, record_model
 from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import RUN, RunFolder, require_usable

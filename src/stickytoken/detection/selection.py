@@ -46,8 +46,19 @@ def choose_tokens(
         raise InputError(
             f"sample is {sample}: it must be between 1 and {len(available)}, the number of tokens"
         )
-    drawn = np.random.default_rng(seed).choice(list(available), size=sample, replace=False)
-    return [available[int(token_id)] for token_id in sorted(drawn)]
+    return [available[token_id] for token_id in drawn_ids(list(available), sample, seed)]
+
+
+def drawn_ids(ids: Sequence[int], sample: int, seed: int) -> list[int]:
+    """Draw a random sample of token ids, in ascending order.
+
+    Args:
+        ids: what to draw from, in ascending order.
+        sample: number of ids to draw.
+        seed: of the run.
+    """
+    drawn = np.random.default_rng(seed).choice(ids, size=sample, replace=False)
+    return sorted(int(token_id) for token_id in drawn)
 
 
 def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:

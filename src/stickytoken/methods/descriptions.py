@@ -34,11 +34,13 @@ class Scale(NamedTuple):
         ordinary: lift of an ordinary token.
         spread: standard deviation of the model's own similarities.
         confidence: coverage of the intervals `lift_low` to `lift_high`.
+        serious: from how many standard deviations beyond an ordinary token's a lift is serious.
     """
 
     ordinary: float
     spread: float
     confidence: float
+    serious: float
 
 
 class PlanTexts(NamedTuple):

@@ -126,6 +126,7 @@ class Method(ABC, Generic[Settings, Plan, Result]):
         uses_topics: whether the topics of the sentences, and the bundled kinds of text, change its numbers.
         glossary: words of its reports and what they mean.
         uses_whole_vectors: whether it reads the whole vectors of a model that truncates them.
+        effort: settings that change how closely tokens are measured, but not what is measured.
     """
 
     entry: MethodEntry
@@ -141,6 +142,7 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     uses_topics: bool
     glossary: Mapping[str, str]
     uses_whole_vectors: bool = False
+    effort: frozenset[str] = frozenset()
 
     # To compute.
 

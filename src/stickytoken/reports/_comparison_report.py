@@ -1,22 +1,19 @@
-"""The comparison of several runs as a page, as Markdown and as JSON."""
+"""A comparison as a page, as Markdown and as JSON."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
+from stickytoken.comparisons.result import READING, Comparison
 from stickytoken.reports._escaping import number
 from stickytoken.reports._glossary import glossary
-from stickytoken.reports._json_report import run_document
 from stickytoken.reports._markdown_report import table
 from stickytoken.reports._page import render
 from stickytoken.reports.comparison import (
-    Comparison,
     agreement_table,
+    answers,
+    comparability_table,
     comparison_figures,
     headlines,
     summary_table,
-    tone_of,
 )
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.visible_text import markdown
@@ -29,9 +26,9 @@ def comparison_page(comparison: Comparison) -> str:
         comparison_figures(comparison),
         title=", ".join(comparison.names),
         comparison=comparison,
-        headlines=headlines(comparison),
-        tone=tone_of(comparison),
         summary=summary_table(comparison),
+        answers=answers(comparison),
+        comparability=comparability_table(comparison),
         agreements=agreement_table(comparison),
         glossary=_glossary(comparison),
     )
@@ -45,6 +42,9 @@ def comparison_markdown(comparison: Comparison) -> str:
         "\n".join(f"- Note: {markdown(note)}" for note in comparison.notes),
         "## The runs",
         _markdown_table(summary_table(comparison)),
+        "## What can be compared",
+        "\n".join(f"- {markdown(line)}" for line in answers(comparison)),
+        _markdown_table(comparability_table(comparison)),
         "## Agreement",
         _markdown_table(agreement_table(comparison)),
     ]
@@ -59,24 +59,10 @@ def comparison_markdown(comparison: Comparison) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def comparison_document(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as JSON values, with the report of every run."""
-    return {
-        "names": list(comparison.names),
-        "notes": list(comparison.notes),
-        "agreements": [asdict(each) for each in comparison.agreements],
-        "tokens": [
-            {"token": each.token, "sd": list(each.standardized_lifts), "verdicts": list(each.verdicts)}
-            for each in comparison.tokens
-        ],
-        "runs": [run_document(content) for content in comparison.contents],
-    }
-
-
 def _glossary(comparison: Comparison) -> dict[str, str]:
-    words: dict[str, str] = {}
-    for content in comparison.contents:
-        words |= {word: text for word, text in glossary(content.method).items() if word not in words}
+    words = dict(READING)
+    for each in comparison.runs:
+        words |= {word: text for word, text in glossary(each.run.method).items() if word not in words}
     return words
 
 

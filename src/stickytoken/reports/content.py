@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
+from stickytoken.comparisons.compared_run import deviations
 from stickytoken.detection.evidence import RunEvidence, read_evidence
 from stickytoken.detection.flagged import is_flagged
 from stickytoken.detection.run import Run, open_run
@@ -276,10 +277,7 @@ def _described(
 
 def standardized_lift(content: RunContent) -> pl.Expr:
     """Return the lift beyond an ordinary token's, in standard deviations of the model's similarities."""
-    scale = content.scale
-    if scale is None:
-        return pl.lit(None, dtype=pl.Float64)
-    return (pl.col("lift") - scale.ordinary) / scale.spread
+    return deviations(content.scale)
 
 
 def category_counts(vocabulary: pl.DataFrame) -> dict[str, int]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from stickytoken.comparisons.compared_run import tone_of
 from stickytoken.methods.descriptions import Fact
 from stickytoken.reports._made_repairs import repair_facts, repair_notes
 from stickytoken.reports._measured_impacts import impact_facts, impact_notes
@@ -28,12 +29,7 @@ def tone(content: RunContent) -> str:
     """Return how bad it is: ``severe``, ``serious``, ``mild``, ``clean`` or ``unknown``."""
     if content.run is None:
         return "unknown"
-    if content.sticky.is_empty():
-        return "clean"
-    if "severity" not in content.sticky.columns:
-        return "serious"
-    found = set(content.sticky["severity"])
-    return next((grade for grade in ("severe", "serious") if grade in found), "mild")
+    return tone_of(content.sticky)
 
 
 def key_facts(content: RunContent) -> list[Fact]:

@@ -1,25 +1,21 @@
-"""Write the report of one run, or the comparison of several."""
+"""Write the report of a run, or a comparison of several."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from stickytoken.comparisons import Comparison
 from stickytoken.detection import Run
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement.atomic import write_atomically
-from stickytoken.reports._comparison_report import (
-    comparison_document,
-    comparison_markdown,
-    comparison_page,
-)
+from stickytoken.reports._comparison_report import comparison_markdown, comparison_page
 from stickytoken.reports._json_report import run_document
 from stickytoken.reports._markdown_report import run_markdown
 from stickytoken.reports._page import run_page
 from stickytoken.reports._pictures import save_figures
-from stickytoken.reports.comparison import compare, comparison_figures
+from stickytoken.reports.comparison import comparison_figures
 from stickytoken.reports.content import RunContent, read_content
 from stickytoken.reports.explanation_section import explained_tokens
 from stickytoken.reports.figure_set import report_figures
@@ -38,16 +34,16 @@ class Format(StrEnum):
 
 
 def report(
-    *runs: Run | str | Path,
+    *what: Run | str | Path | Comparison,
     format: str | None = None,  # noqa: A002 - the name of the option
     out: str | Path | None = None,
     figures: str | Path | None = None,
     explanations: str | Path | None = None,
 ) -> str:
-    """Report a run, or compare several. No model is needed.
+    """Report a run, or a comparison made by `stickytoken.compare`. No model is needed.
 
     Args:
-        runs: runs or run folders; the report of an unfinished run says what is missing.
+        what: a run or its folder, or a comparison; the report of an unfinished run says what is missing.
         format: ``html``, one self-contained file; ``md``; ``json``. Default: by the ending of ``out``, else
             ``html``.
         out: write it to this file too; its folder must exist.
@@ -59,30 +55,38 @@ def report(
         The report.
 
     Raises:
-        InputError: no run, an unknown format, no browser for the figures, a folder without explanations, or
-            explanations of several runs.
+        InputError: no run or several, an unknown format, no browser for the figures, a folder without
+            explanations, or explanations of a comparison.
         MissingExtraError: figures without the extra.
         RunError: a folder that is no run or is damaged, or a file that cannot be written.
     """
     if format is not None and str(format) not in tuple(Format):
         raise InputError(f"format {shown(format)} is unknown: use one of {', '.join(Format)}")
-    if not runs:
+    if not what:
         raise InputError("there is no run to report: pass a run folder")
-    if explanations is not None and len(runs) > 1:
+    if len(what) > 1:
         raise InputError(
-            f"explanations belong to one run, but {len(runs)} runs are compared: pass one run or no folder"
+            f"a report is about one run, but {len(what)} were passed: put them side by side with "
+            "`stickytoken compare`"
         )
-    why = None if explanations is None else file_path("explanations", explanations)
     target = None if out is None else file_path("out", out)
     pictures = None if figures is None else file_path("figures", figures)
-    paths = [run.path if isinstance(run, Run) else file_path("the run", run) for run in runs]
-    contents = [read_content(path, why) for path in paths]
-    text = _written(contents, format_of(target) if format is None else Format(str(format)))
+    why = None if explanations is None else file_path("explanations", explanations)
+    subject = _subject(what[0], why)
+    text = _written(subject, format_of(target) if format is None else Format(str(format)))
     if target is not None:
         write_report(text, target)
     if pictures is not None:
-        save_figures(_figures(contents), pictures)
+        save_figures(_figures(subject), pictures)
     return text
+
+
+def _subject(what: Run | str | Path | Comparison, explanations: Path | None) -> RunContent | Comparison:
+    if isinstance(what, Comparison):
+        if explanations is not None:
+            raise InputError("explanations belong to one run: leave them out of a comparison")
+        return what
+    return read_content(what.path if isinstance(what, Run) else file_path("the run", what), explanations)
 
 
 def format_of(path: Path | None) -> Format:
@@ -107,27 +111,22 @@ def write_report(text: str, path: Path) -> None:
     write_atomically(path, text.encode("utf-8", "backslashreplace"))
 
 
-def _written(contents: Sequence[RunContent], format_: Format) -> str:
-    if len(contents) == 1:
+def _written(subject: RunContent | Comparison, format_: Format) -> str:
+    if isinstance(subject, Comparison):
         if format_ is Format.HTML:
-            return run_page(contents[0])
-        if format_ is Format.MD:
-            return run_markdown(contents[0])
-        return _json(run_document(contents[0]))
-    comparison = compare(contents)
+            return comparison_page(subject)
+        return comparison_markdown(subject) if format_ is Format.MD else _json(subject.summary())
     if format_ is Format.HTML:
-        return comparison_page(comparison)
-    if format_ is Format.MD:
-        return comparison_markdown(comparison)
-    return _json(comparison_document(comparison))
+        return run_page(subject)
+    return run_markdown(subject) if format_ is Format.MD else _json(run_document(subject))
 
 
 def _json(document: object) -> str:
     return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
-def _figures(contents: Sequence[RunContent]) -> list[ReportFigure]:
-    if len(contents) == 1:
-        of_tokens = [figure for each in explained_tokens(contents[0]) for figure in each.figures]
-        return [*report_figures(contents[0]), *of_tokens]
-    return comparison_figures(compare(contents))
+def _figures(subject: RunContent | Comparison) -> list[ReportFigure]:
+    if isinstance(subject, Comparison):
+        return comparison_figures(subject)
+    of_tokens = [figure for each in explained_tokens(subject) for figure in each.figures]
+    return [*report_figures(subject), *of_tokens]

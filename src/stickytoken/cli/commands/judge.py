@@ -18,7 +18,8 @@ from stickytoken.cli.options.panels import method_option, output_option, texts_o
 from stickytoken.cli.options.texts import Column
 from stickytoken.cli.output.console import print_json
 from stickytoken.cli.output.dimensions import print_dimensions
-from stickytoken.cli.output.judgement import print_csv, print_judgement
+from stickytoken.cli.output.judgement import print_judgement
+from stickytoken.cli.output.spreadsheet import print_csv
 
 
 class JudgementFormat(StrEnum):

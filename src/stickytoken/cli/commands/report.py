@@ -16,8 +16,6 @@ from stickytoken.cli.options.panels import output_option, texts_option
 from stickytoken.cli.output.console import inform, print_line, status
 from stickytoken.errors import InputError
 
-_COMPARISON_FILE = "comparison.html"
-
 
 class ReportFormat(StrEnum):
     """Formats of a report."""
@@ -29,7 +27,7 @@ class ReportFormat(StrEnum):
 
 @command
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folder; several are compared.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folder.", metavar="RUN")],
     output_format: Annotated[
         ReportFormat | None,
         output_option(
@@ -41,9 +39,7 @@ def report(
     ] = None,
     out: Annotated[
         Path | None,
-        output_option(
-            help="File to write. Default for html: report.html in the run folder, or comparison.html here."
-        ),
+        output_option(help="File to write. Default for html: report.html in the run folder."),
     ] = None,
     figures: Annotated[
         Path | None, output_option(help="Folder for the figures as PNG and SVG; needs Chrome or Chromium.")
@@ -56,7 +52,7 @@ def report(
     *,
     verbosity: VerbosityOptions,
 ) -> None:
-    """Report a run as HTML, Markdown or JSON, or compare several runs. Needs no model.
+    """Report a run as HTML, Markdown or JSON. Needs no model; `stickytoken compare` compares runs.
 
     Example: stickytoken report runs/all-MiniLM-L6-v2-profile-0123456789ab --open
     """
@@ -68,7 +64,7 @@ def report(
     if open_it and not html:
         raise InputError(f"--open needs an HTML file, and the format is {written}: leave one of them out")
     if html and out is None:
-        out = runs[0].expanduser() / REPORT_FILE if len(runs) == 1 else Path(_COMPARISON_FILE)
+        out = runs[0].expanduser() / REPORT_FILE
     with status("writing the report"):
         text = make_report(*runs, format=written, out=out, figures=figures, explanations=explanations)
     if out is None:

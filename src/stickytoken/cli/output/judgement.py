@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-from stickytoken.cli.output._spreadsheet import harmless
 from stickytoken.cli.output.console import inform, print_line, print_table
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from stickytoken.methods.judgement import Judgement
 
 _COLUMNS = {
@@ -59,14 +55,6 @@ def print_judgement(model: str, found: Judgement, limit: int) -> None:
         inform(f"note: {found.left_out} texts were left out: the model cannot read them in full")
     if found.undecided:
         inform(f"note: {found.undecided} further tokens may matter but were not measured on these texts")
-
-
-def print_csv(tokens: pl.DataFrame) -> None:
-    """Write all tokens as CSV; texts are escaped, so that a spreadsheet does not evaluate them."""
-    import polars as pl
-
-    texts = pl.col("token", "decoded").map_elements(harmless, return_dtype=pl.String)
-    sys.stdout.write(tokens.with_columns(texts).write_csv())
 
 
 def _headline(model: str, found: Judgement) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.cli.options.scan import ScanFormat
-from stickytoken.cli.output._spreadsheet import harmless
 from stickytoken.cli.output.console import inform, print_line, print_table
+from stickytoken.cli.output.spreadsheet import harmless
 
 if TYPE_CHECKING:
     import polars as pl

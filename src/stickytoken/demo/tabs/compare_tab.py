@@ -6,13 +6,15 @@ from typing import Any
 
 import gradio as gr
 
+from stickytoken.comparisons import compare
 from stickytoken.demo._components import figure_slots, message, render, show_errors, slot_contents
 from stickytoken.demo.run_library import RunLibrary
 from stickytoken.demo.tabs._events import ON_TABLES, on_first_opening
 from stickytoken.errors import InputError
 from stickytoken.reports.comparison import (
     agreement_table,
-    compare,
+    answers,
+    comparability_table,
     comparison_figures,
     headlines,
     summary_table,
@@ -25,7 +27,7 @@ TWO_RUNS_NEEDED = (
 )
 
 
-# The number of figures that `comparison_figures` returns.
+# The most figures that `comparison_figures` returns.
 FIGURES = 2
 
 
@@ -34,16 +36,19 @@ def compared(library: RunLibrary, first: object, second: object) -> tuple[str, l
 
     Raises:
         InputError: a run is compared with itself.
-        RunError: a run cannot be read.
+        RunError: a run cannot be read, or is not finished.
     """
     if first == second:
         raise InputError("both runs are the same: choose two different ones")
-    found = compare([library.content(label) for label in (first, second)])
+    contents = [library.content(label) for label in (first, second)]
+    found = compare([content.run or content.path for content in contents])
     said = render(
         "comparison.html.j2",
         headlines=headlines(found),
         notes=found.notes,
         summary=summary_table(found),
+        answers=answers(found),
+        comparability=comparability_table(found),
         agreements=agreement_table(found),
     )
     return said, comparison_figures(found)
@@ -67,7 +72,7 @@ def compare_tab(library: RunLibrary, own_tab: gr.Tab) -> None:
 
     def respond(one: object, other: object) -> list[Any]:
         found, figures = compared(library, one, other)
-        return [found, *slot_contents(figures)]
+        return [found, *slot_contents([*figures, *[None] * (FIGURES - len(figures))])]
 
     def blank(error: str) -> list[Any]:
         return [error, *slot_contents([None] * FIGURES)]

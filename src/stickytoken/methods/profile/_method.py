@@ -33,6 +33,9 @@ class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultReco
     judges_every_token = True
     uses_topics = True
     uses_whole_vectors = True
+    effort = frozenset(
+        {"adaptive", "anchors", "budget", "confirming_texts", "dimensions", "layers", "reference"}
+    )
     glossary = words.GLOSSARY
 
     make_plan = staticmethod(plan_profile)

@@ -6,6 +6,7 @@ import polars as pl
 
 from stickytoken.methods.descriptions import Fact, Scale
 from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.methods.profile.verdict import SEVERITY_BOUNDS, Severity
 from stickytoken.methods.protocol import FinishedRun
 from stickytoken.methods.stored_settings import StoredSettings
 from stickytoken.visible_text import visible
@@ -165,4 +166,9 @@ def plan_facts(plan: ProfilePlanRecord) -> dict[str, float]:
 
 def scale(run: ProfileRun) -> Scale:
     """Measure lifts from an ordinary token's, in standard deviations of the model's similarities."""
-    return Scale(run.result.ordinary_lift, run.plan.similarity_spread, run.settings.number("confidence"))
+    return Scale(
+        run.result.ordinary_lift,
+        run.plan.similarity_spread,
+        run.settings.number("confidence"),
+        SEVERITY_BOUNDS[Severity.SERIOUS],
+    )

@@ -1,15 +1,24 @@
-"""Several runs in one figure: the tokens they flag, and how far these lift."""
+"""Several runs in one figure: their worst tokens, and all tokens that they flag."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
+from stickytoken.comparisons.agreement import ComparedToken
+from stickytoken.comparisons.compared_run import WorstToken
 from stickytoken.reports.figures.figure import DataTable
-from stickytoken.reports.figures.style import DASHES, SERIES, empty_figure, label, new_figure
+from stickytoken.reports.figures.style import (
+    ORDINARY,
+    SERIES,
+    STICKY,
+    empty_figure,
+    label,
+    legend_label,
+    new_figure,
+)
 from stickytoken.visible_text import visible
 
 # A narrow screen has room for so many letters beside the marks, and for so many of a run's name.
@@ -21,20 +30,20 @@ _NARROW_UNIT = "lift beyond ordinary,<br>in SD of similarity"
 _SHAPES = ("diamond", "circle", "square", "triangle-up", "x", "star", "cross", "triangle-down")
 
 
-@dataclass(frozen=True)
-class ComparedToken:
-    """A token that at least one run calls sticky.
+class WorstRow(NamedTuple):
+    """The worst token of a run, and where the others lie.
 
     Attributes:
-        token: its text.
-        standardized_lifts: by run, how far it moves unrelated texts beyond an ordinary token, in standard
-            deviations of the model's similarities; None where the run does not say.
-        verdicts: by run; None where the run did not judge it.
+        name: of the run.
+        worst: its worst token.
+        quantiles: median and 99th percentile of all tokens, in the same unit.
+        serious: from which value on a lift is serious.
     """
 
-    token: str
-    standardized_lifts: Sequence[float | None]
-    verdicts: Sequence[str | None]
+    name: str
+    worst: WorstToken
+    quantiles: tuple[float, float]
+    serious: float
 
 
 def compared_tokens(tokens: Sequence[ComparedToken], names: Sequence[str]) -> go.Figure:
@@ -74,34 +83,74 @@ def compared_tokens(tokens: Sequence[ComparedToken], names: Sequence[str]) -> go
     return figure
 
 
-def compared_distributions(samples: Sequence[Sequence[float]], names: Sequence[str]) -> go.Figure:
-    """Draw the share of tokens beyond a value, one line per run.
-
-    Args:
-        samples: lifts by run, in standard deviations.
-        names: of the runs.
-    """
-    if not any(samples):
-        return empty_figure("no run has a lift for all of its tokens")
-    figure = new_figure(height=380)
-    for place, (values, name) in enumerate(zip(samples, names, strict=True)):
-        if not values:
-            continue
-        ranked = sorted(values, reverse=True)
-        # Every rank in the tail, fewer of them further in.
-        ranks = sorted({min(len(ranked), round(1.12**k)) for k in range(200)})
-        figure.add_scatter(
-            x=[round(ranked[rank - 1], 4) for rank in ranks],
-            y=[round(100 * rank / len(ranked), 5) for rank in ranks],
-            mode="lines",
-            line={"color": SERIES[place % len(SERIES)], "dash": DASHES[place % len(DASHES)], "width": 2.5},
-            name=label(_short(name)),
-            hovertemplate=f"%{{y:.3g}} % of tokens beyond %{{x:.2f}}<extra>{label(name)}</extra>",
-        )
+def worst_by_run(rows: Sequence[WorstRow]) -> go.Figure:
+    """Draw one row per run: where its tokens lie, and its worst token with the interval."""
+    if not rows:
+        return empty_figure("no run has lifts in standard deviations")
+    figure = new_figure(height=130 + 52 * len(rows))
+    figure.add_bar(
+        y=[label(row.name) for row in rows],
+        x=[round(row.quantiles[1] - row.quantiles[0], 4) for row in rows],
+        base=[round(row.quantiles[0], 4) for row in rows],
+        orientation="h",
+        width=0.34,
+        marker={"color": ORDINARY, "opacity": 0.4},
+        name="median to 99th percentile",
+        customdata=[[*row.quantiles] for row in rows],
+        hovertemplate="median %{customdata[0]:.2f}, 99th percentile %{customdata[1]:.2f}<extra>%{y}</extra>",
+    )
+    figure.add_scatter(
+        y=[label(row.name) for row in rows],
+        x=[_rounded(row.worst.deviations) for row in rows],
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "array": [_between(row.worst.deviations, row.worst.high) for row in rows],
+            "arrayminus": [_between(row.worst.low, row.worst.deviations) for row in rows],
+        },
+        mode="markers+text",
+        text=[legend_label(row.worst.token) for row in rows],
+        textposition="top center",
+        cliponaxis=False,
+        marker={
+            "color": STICKY,
+            "size": 11,
+            "symbol": ["diamond" if row.worst.verdict == "sticky" else "diamond-open" for row in rows],
+        },
+        name="worst token (filled: sticky)",
+        hovertemplate="%{text}: %{x:.2f} SD<extra>%{y}</extra>",
+    )
+    for serious in {row.serious for row in rows}:
+        figure.add_vline(x=serious, line={"width": 1.5, "color": STICKY, "dash": "dot"})
+    figure.add_vline(x=0, line={"width": 1, "color": "#808080"})
+    figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_xaxes(title_text=_UNIT)
-    figure.update_yaxes(title_text="% of tokens beyond", type="log", dtick=1)
     figure.update_layout(hovermode="closest")
     return figure
+
+
+def worst_table(rows: Sequence[WorstRow]) -> DataTable:
+    """Return a table with one row per run."""
+    return DataTable(
+        ("run", "worst token", "verdict", "SD", "low", "high", "median token", "99th percentile"),
+        [(row.name, row.worst.token, row.worst.verdict, *row.worst[4:7], *row.quantiles) for row in rows],
+    )
+
+
+def narrow_worst(rows: Sequence[WorstRow]) -> dict[str, Any]:
+    """Return layout changes that make room for unit and names on a narrow screen."""
+    return narrow_axis() | {
+        "yaxis.tickvals": [label(row.name) for row in rows],
+        "yaxis.ticktext": [label(_cut(visible(row.name))) for row in rows],
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _between(low: float | None, high: float | None) -> float | None:
+    return None if low is None or high is None else round(high - low, 4)
 
 
 def narrow_axis() -> dict[str, Any]:
@@ -111,9 +160,11 @@ def narrow_axis() -> dict[str, Any]:
 
 def narrow_tokens(tokens: Sequence[ComparedToken]) -> dict[str, Any]:
     """Return layout changes that make room for unit and tokens on a narrow screen."""
-    texts = [visible(each.token) for each in _drawn(tokens)]
-    short = [text if len(text) <= _NARROW_LETTERS else f"{text[: _NARROW_LETTERS - 1]}…" for text in texts]
-    return narrow_axis() | {"yaxis.ticktext": [label(text) for text in short]}
+    return narrow_axis() | {"yaxis.ticktext": [label(_cut(visible(each.token))) for each in _drawn(tokens)]}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _NARROW_LETTERS else f"{text[: _NARROW_LETTERS - 1]}…"
 
 
 def _short(name: str) -> str:

@@ -5,8 +5,7 @@
   const narrow = matchMedia("(max-width: 640px)");
   const plots = [...document.querySelectorAll("[data-figure]")];
   const options = {
-    responsive: true, displaylogo: false, scrollZoom: false,
-    modeBarButtons: [["zoom2d", "resetScale2d", "toImage"]],
+    responsive: true, displayModeBar: false, scrollZoom: false,
   };
   const clone = (value) => JSON.parse(JSON.stringify(value));
 

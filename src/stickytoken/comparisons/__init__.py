@@ -1,0 +1,6 @@
+"""Runs of several models side by side: what they found, what can be compared, and what was published."""
+
+from stickytoken.comparisons.compare import compare
+from stickytoken.comparisons.result import Comparison
+
+__all__ = ["Comparison", "compare"]

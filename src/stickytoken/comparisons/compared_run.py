@@ -1,0 +1,190 @@
+"""One run of a comparison: the numbers that stand beside those of other runs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stickytoken.comparisons._copies import CopiesNeeded, copies_needed
+from stickytoken.comparisons._intervals import Share, exact_share
+from stickytoken.detection.run import Run
+from stickytoken.detection.selection import drawn_ids
+from stickytoken.errors import RunError
+from stickytoken.methods.descriptions import Scale
+from stickytoken.repairs.result import finished_repair, repairs_in
+from stickytoken.vocabulary.categories import Category
+
+# Of the interval of a share, where the method states no confidence.
+_CONFIDENCE = 0.9
+_QUANTILES = (0.5, 0.99)
+
+
+class Examined(StrEnum):
+    """Which tokens a run examined."""
+
+    WHOLE = "all available tokens"
+    SAMPLE = "a random sample"
+    CHOSEN = "chosen tokens"
+
+
+class WorstToken(NamedTuple):
+    """The sticky token that lifts most; without sticky tokens, the token that ranks highest.
+
+    Attributes:
+        token_id: its id.
+        token: its vocabulary string.
+        verdict: of the run.
+        severity: grade; None if it is not flagged or the method has no grades.
+        deviations: lift beyond an ordinary token's, in standard deviations of the model's similarities; None
+            where the method has no such scale.
+        low: lower end of the interval of the deviations; None without an interval.
+        high: upper end.
+    """
+
+    token_id: int
+    token: str
+    verdict: str | None
+    severity: str | None
+    deviations: float | None
+    low: float | None
+    high: float | None
+
+
+class ComparedRun:
+    """A finished run with its name in the comparison.
+
+    Args:
+        name: distinct in the comparison.
+        run: the run.
+    """
+
+    def __init__(self, name: str, run: Run) -> None:
+        self.name = name
+        self.run = run
+        self.scale: Scale | None = run.method.scale(run)
+        self.plan = run.plan
+
+    @property
+    def confidence(self) -> float:
+        """Coverage of the intervals."""
+        return _CONFIDENCE if self.scale is None else self.scale.confidence
+
+    @cached_property
+    def examined(self) -> Examined:
+        """Which tokens the run examined; a sample is recognised by drawing it again."""
+        if len(self.run.tokens) == self.run.available:
+            return Examined.WHOLE
+        names = [category.value for category in Category if category.available]
+        ids = self.run.vocabulary.filter(pl.col("category").is_in(names))["token_id"].sort().to_list()
+        own = self.run.tokens["token_id"].sort().to_list()
+        drawn = (
+            drawn_ids(ids, len(own), int(self.run.settings.number("seed"))) if len(own) <= len(ids) else []
+        )
+        return Examined.SAMPLE if drawn == own else Examined.CHOSEN
+
+    @cached_property
+    def deviations(self) -> pl.Series:
+        """Lifts beyond an ordinary token's, in standard deviations of similarities; null without a scale."""
+        return self.run.tokens.select(deviations(self.scale)).to_series()
+
+    @cached_property
+    def worst(self) -> WorstToken | None:
+        """The worst token; None if no token could be ranked."""
+        ranked = self.run.method.ranked_by.key
+        rows = (
+            self.run.sticky
+            if len(self.run.sticky)
+            else self.run.tokens.sort(ranked, "token_id", descending=[True, False], nulls_last=True)
+        )
+        rows = rows.filter(pl.col(ranked).is_not_null()).head(1)
+        if rows.is_empty():
+            return None
+        row = rows.with_columns(deviations=deviations(self.scale)).row(0, named=True)
+        low, high = (self._in_deviations(row.get(f"lift_{end}")) for end in ("low", "high"))
+        grade = row.get("severity") if row["verdict"] == "sticky" else None
+        return WorstToken(row["token_id"], row["token"], row["verdict"], grade, row["deviations"], low, high)
+
+    def _in_deviations(self, lift: float | None) -> float | None:
+        if lift is None or self.scale is None:
+            return None
+        return (lift - self.scale.ordinary) / self.scale.spread
+
+    @cached_property
+    def share(self) -> Share | None:
+        """The share of sticky tokens; None if the examined tokens were chosen and stand for nothing else."""
+        if self.examined is Examined.CHOSEN:
+            return None
+        return exact_share(len(self.run.sticky), len(self.run.tokens), self.confidence)
+
+    @cached_property
+    def copies(self) -> CopiesNeeded | None:
+        """How many copies of the worst token make its lift serious; None where the run cannot tell."""
+        evidence = self.run.evidence
+        if self.worst is None or self.scale is None or evidence is None:
+            return None
+        return copies_needed(evidence, self.worst.token_id, self.scale)
+
+    @cached_property
+    def repair(self) -> dict[str, Any] | None:
+        """The latest repair of the model that the run folder records; None without one."""
+        records, _ = repairs_in(self.run.path)
+        if not records:
+            return None
+        latest = records[0]
+        return {
+            "verified": latest.verified,
+            "tokens": len(latest.tokens),
+            "strategy": latest.strategy,
+            "started": latest.started,
+        }
+
+    @cached_property
+    def is_repaired(self) -> bool:
+        """Whether the model of the run is a repaired one, by the record in its folder."""
+        try:
+            record = finished_repair(Path(self.run.model_name))
+        except (RunError, OSError, ValueError):  # damaged, or a name that is no path
+            return False
+        return record is not None and record.identity_parts.get("encoder") != self.encoder
+
+    @property
+    def encoder(self) -> dict[str, Any]:
+        """What the identity of the run says of the model."""
+        found = self.run.record.identity_parts.get("encoder")
+        return dict(found) if isinstance(found, dict) else {}
+
+    @cached_property
+    def quantiles(self) -> tuple[float, float] | None:
+        """Median and 99th percentile of the deviations; None without a scale."""
+        known = self.deviations.drop_nulls()
+        if known.is_empty():
+            return None
+        middle, high = np.quantile(known.to_numpy(), _QUANTILES)
+        return float(middle), float(high)
+
+    @property
+    def tone(self) -> str:
+        """How bad it is: ``severe``, ``serious``, ``mild`` or ``clean``."""
+        return tone_of(self.run.sticky)
+
+
+def deviations(scale: Scale | None) -> pl.Expr:
+    """Return the lift beyond an ordinary token's, in standard deviations of the model's similarities."""
+    if scale is None:
+        return pl.lit(None, dtype=pl.Float64)
+    return (pl.col("lift") - scale.ordinary) / scale.spread
+
+
+def tone_of(sticky: pl.DataFrame) -> str:
+    """Return how bad sticky tokens are: ``severe``, ``serious``, ``mild``, or ``clean`` without any."""
+    if sticky.is_empty():
+        return "clean"
+    if "severity" not in sticky.columns:
+        return "serious"
+    found = set(sticky["severity"])
+    return next((grade for grade in ("severe", "serious") if grade in found), "mild")

@@ -1,0 +1,370 @@
+"""Runs side by side: the numbers, what can be compared, and every wrong way to ask."""
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import planted
+import profiled
+import stickytoken
+from hostile import HOSTILE, assert_harmless
+from report_pages import Page
+from stickytoken import compare, load_encoder
+from stickytoken.comparisons._comparability import Answer, Measure
+from stickytoken.errors import InputError, RunError
+from stickytoken.measurement.store import ResultFolder
+from stickytoken.repairs.record import REPAIR_FILE, CheckRecord, RepairRecord, VerificationRecord
+
+DATA = Path(__file__).parents[1] / "data"
+YES, CARE, NO = Answer
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run with a sticky token."""
+    return profiled.detect_profile(
+        load_encoder(profiled.planted_model(2)), tmp_path_factory.mktemp("run") / "planted"
+    )
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory):
+    """A run of another model, without one."""
+    return profiled.detect_profile(
+        load_encoder(profiled.planted_model(0)), tmp_path_factory.mktemp("run") / "clean"
+    )
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    """A run over a random sample."""
+    return profiled.detect_profile(
+        load_encoder(profiled.planted_model(0)), tmp_path_factory.mktemp("run") / "sample", sample=40
+    )
+
+
+@pytest.fixture
+def changed(clean, tmp_path):
+    """Copy the clean run and change its record."""
+
+    def change(name="changed", **parts):
+        folder = Path(shutil.copytree(clean.path, tmp_path / name))
+        record = json.loads((folder / "run.json").read_text("utf-8"))
+        for path, value in parts.items():
+            *above, last = path.split("__")
+            place = record
+            for key in above:
+                place = place[key]
+            place[last] = value
+        (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
+        return folder
+
+    return change
+
+
+def reasons(found):
+    return " | ".join(each.said for each in found.comparability.reasons)
+
+
+# The numbers.
+
+
+def test_the_numbers_are_those_of_the_runs(run, clean):
+    found = compare([run, clean.path])
+    assert len(set(found.names)) == 2
+    first, second = found.table.to_dicts()
+    scale = run.method.scale(run)
+    row = run.sticky.row(0, named=True)
+    assert (first["worst_token"], first["worst_verdict"], first["worst_severity"]) == (
+        "!", "sticky", row["severity"],
+    )  # fmt: skip
+    for column, lift in (("worst_sd", "lift"), ("worst_sd_low", "lift_low"), ("worst_sd_high", "lift_high")):
+        assert first[column] == pytest.approx((row[lift] - scale.ordinary) / scale.spread)
+    assert (first["sticky"], first["examined"], first["available"]) == (1, *[profiled.AVAILABLE] * 2)
+    assert first["sticky_per_10000"] == pytest.approx(1e4 / profiled.AVAILABLE)
+    assert first["sticky_per_10000_low"] < first["sticky_per_10000"] < first["sticky_per_10000_high"]
+    assert first["selection"] == "all available tokens"
+    assert (first["repair"], first["confidence"]) == ("no", 0.9)
+    assert second["worst_sd"] == pytest.approx(
+        (clean.tokens["lift"].max() - clean.method.scale(clean).ordinary) / clean.method.scale(clean).spread
+    )
+    assert (second["sticky"], second["sticky_per_10000_low"]) == (0, 0.0)
+    assert second["worst_severity"] is None
+
+
+def test_the_copies_are_read_from_the_curves(run, clean):
+    scale, evidence = run.method.scale(run), run.evidence.tokens
+    own = np.array(evidence.filter(token_id=run.sticky["token_id"][0])["below"][0].to_list())
+    ordinary = np.array(evidence.filter("ordinary")["below"].to_list())
+    effect = ((own - own[0]) - (ordinary - ordinary[:, :1]).mean(axis=0)) / scale.spread
+    copies = evidence["copies"][0].to_list()
+    expected = next(count for count, value in zip(copies, effect, strict=True) if value >= scale.serious)
+    assert compare([run, clean]).table["copies_until_serious"][0] == expected
+
+
+def test_the_order_is_the_one_given(run, clean, sample):
+    forth, back = compare([run, clean, sample]), compare([sample, clean, run])
+    assert forth.table["folder"].to_list() == [str(each.path) for each in (run, clean, sample)]
+    assert back.table["folder"].to_list() == forth.table["folder"].to_list()[::-1]
+    numbers = [name for name in forth.table.columns if name != "run"]
+    assert back.table.select(numbers).reverse().equals(forth.table.select(numbers))
+
+
+def test_runs_agree_with_themselves(run, tmp_path):
+    again = shutil.copytree(run.path, tmp_path / "again")
+    found = compare([run, again])
+    (agreement,) = found.agreements
+    assert (agreement.jaccard, agreement.spearman) == (1.0, pytest.approx(1.0))
+    assert agreement.shared == profiled.AVAILABLE
+    assert [each.token for each in found.tokens] == ["!"]
+    assert found.names == (f"{run.model_name} (planted)", f"{run.model_name} (again)")
+    assert set(found.comparability.answers.values()) == {YES}
+    assert found.comparability.reasons == ()
+
+
+def test_names_tell_the_runs_apart(changed):
+    folder = changed("x", model__name="/some/place/model")
+    other = changed("y", model__name="/other/place/model")
+    third = changed("z", model__name="/third/place")
+    assert compare([folder, third]).names == ("model", "place")
+    assert compare([folder, other]).names == ("/some/place/model", "/other/place/model")
+    deeper = folder.parent / "deeper"
+    deeper.mkdir()
+    same = shutil.copytree(folder, deeper / "x")
+    assert compare([folder, same]).names == ("1: model (x)", "2: model (x)")
+
+
+# What can be compared.
+
+
+def test_runs_of_two_models_under_the_same_settings_can_be_compared(run, clean):
+    found = compare([run, clean])
+    assert set(found.comparability.answers.values()) == {YES}
+    assert set(found.comparability.answers) == set(Measure)
+
+
+def test_a_sample_widens_one_number_and_weakens_the_others(clean, sample):
+    found = compare([clean, sample])
+    assert set(found.comparability.answers.values()) == {CARE}
+    assert "only a random sample, 40 of 335 available tokens" in reasons(found)
+    whole, part = found.table.to_dicts()
+    assert part["selection"] == "a random sample"
+    assert part["sticky_per_10000_high"] > whole["sticky_per_10000_high"]
+
+
+def test_chosen_tokens_stand_for_nothing_else(clean, tmp_path):
+    model = load_encoder(profiled.planted_model(0))
+    chosen = profiled.detect_profile(model, tmp_path / "chosen", tokens=list(profiled.WORDS[:30]))
+    found = compare([clean, chosen])
+    assert set(found.comparability.answers.values()) == {NO}
+    assert found.table["sticky_per_10000"].to_list()[1] is None
+    assert found.table["selection"][1] == "chosen tokens"
+
+
+def test_methods_are_not_compared(clean, planted_run):
+    found = compare([clean, planted_run])
+    assert set(found.comparability.answers.values()) == {NO}
+    assert "the methods differ (profile: " in reasons(found)
+    row = found.table.row(1, named=True)
+    assert (row["worst_sd"], row["worst_sd_low"], row["copies_until_serious"]) == (None, None, None)
+    page = Page(stickytoken.report(found))
+    assert "without a scale that models share" in page.text
+
+
+@pytest.mark.parametrize(
+    ("parts", "answer", "said"),
+    [
+        ({"corpus__source": "elsewhere"}, NO, "different texts (test: "),
+        ({"identity_parts__corpus": "another"}, NO, "the sentences from test were not the same"),
+        ({"settings__copies": [8]}, NO, "the settings differ (copies: 8 or 4: "),
+        ({"settings__smallest_effect": 0.2}, NO, "smallest effect: 0.5: "),
+        ({"settings__budget": 9.0}, CARE, "different effort (budget: 4.0: "),
+        ({"settings__seed": 1}, CARE, "different random choices (seed: 42: "),
+        ({"identity_parts__version": 3}, CARE, "different versions of the method (4: "),
+        ({"identity_parts__encoder__prompt": "query: "}, CARE, "prompts differ (none: "),
+        ({"identity_parts__encoder__dtype": "bfloat16"}, CARE, "precisions (float32: "),
+        ({"identity_parts__encoder__dimension": 16}, CARE, "same weights, used differently (length of the"),
+        ({"identity_parts__encoder__modules": "x"}, CARE, "used differently (pooling or other modules)"),
+        ({"model__loading": {"endpoint": {}}}, CARE, "was measured through an endpoint"),
+    ],
+)
+def test_what_differs_is_said(clean, changed, parts, answer, said):
+    found = compare([clean, changed(**parts)])
+    assert said in reasons(found)
+    assert found.comparability.answers[Measure.WORST] is answer
+
+
+def test_other_weights_and_a_vocabulary_limit_the_share_alone(clean, changed):
+    folder = changed(identity_parts__encoder__weights="x", identity_parts__encoder__tokenizer="y")
+    found = compare([clean, folder])
+    assert found.comparability.answers == {Measure.WORST: YES, Measure.SHARE: CARE, Measure.COPIES: YES}
+    assert "335 to 335 available tokens" in reasons(found)
+
+
+def test_other_anchors_of_the_same_texts_are_noticed(clean, changed):
+    folder = changed()
+    plan = json.loads((folder / "plan.json").read_text("utf-8"))
+    half = len(plan["anchors"]) // 2
+    for place, anchor in enumerate(plan["anchors"][:half]):
+        anchor["text"] = f"another text {place}"
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    found = compare([clean, folder])
+    assert found.comparability.answers[Measure.WORST] is CARE
+    assert "different choices of the same texts" in reasons(found)
+
+
+def test_a_run_without_curves_is_named(clean, changed):
+    folder = changed()
+    (folder / "evidence.json").unlink()
+    found = compare([clean, folder])
+    assert found.comparability.answers == {Measure.WORST: YES, Measure.SHARE: YES, Measure.COPIES: NO}
+    assert found.table["copies_until_serious"][1] is None
+
+
+def test_verdicts_of_an_earlier_version_are_named(changed):
+    folders = [changed("a", identity_parts__version=3), changed("b", identity_parts__version=3)]
+    found = compare(folders)
+    assert set(found.comparability.answers.values()) == {YES}
+    assert [note.partition(": ")[2] for note in found.notes if "earlier version" in note] == [
+        "made by an earlier version of the method: detect again for present verdicts"
+    ] * 2
+
+
+# Repairs.
+
+
+def repair_record(run, verified, started="2026-01-01T00:00:00+00:00"):
+    check = CheckRecord(name="tokens", passed=bool(verified), finding="it is so")
+    verification = VerificationRecord(
+        ordinary_lift=0.0, similarity_spread=0.1, ordinary_contraction=0.0, carriers=1, anchors=1,
+        source="texts", neighbours=[], scores=[], checks=[check],
+    )  # fmt: skip
+    return RepairRecord(
+        schema_version=1, identity="abc" + started, identity_parts={"encoder": {"weights": "before"}},
+        model="m", run=run.record.identity, strategy="auto", settings={}, tokens=[],
+        verification=None if verified is None else verification,
+        notes=[], versions={}, hardware={}, started=started, seconds=0.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verified", "said"), [(True, "verified"), (False, "NOT VERIFIED"), (None, "not verified")]
+)
+def test_the_latest_repair_is_told(clean, changed, verified, said):
+    folder = changed()
+    for started, state in (("2026-01-01T00:00:00+00:00", True), ("2026-02-01T00:00:00+00:00", verified)):
+        place = folder / f"repair-{started[:7]}"
+        place.mkdir()
+        ResultFolder(place).write_record(REPAIR_FILE, repair_record(clean, state, started))
+    assert compare([clean, folder]).table["repair"].to_list() == ["no", said]
+
+
+def test_a_repaired_model_is_told(clean, changed, tmp_path):
+    (tmp_path / "model").mkdir()
+    ResultFolder(tmp_path / "model").write_record(REPAIR_FILE, repair_record(clean, True))
+    found = compare([clean, changed(model__name=str(tmp_path / "model"))])
+    assert found.table["repair"].to_list() == ["no", "is itself repaired"]
+
+
+# Pages, JSON and CSV.
+
+
+def test_the_page_answers_first_and_loads_nothing(run, clean, sample):
+    found = compare([run, clean, sample])
+    html = stickytoken.report(found)
+    page = Page(html)
+    assert page.text.index("The runs") < page.text.index("What can be compared")
+    for name in found.names:
+        assert name in page.text
+    assert set(page.data["figures"]) == {"worst-by-run", "sticky-tokens-by-run"}
+    assert len(html.encode()) < 5_000_000
+    assert set(Page(stickytoken.report(compare([clean, sample]))).data["figures"]) == {"worst-by-run"}
+    assert "## What can be compared" in stickytoken.report(found, format="md")
+    assert json.loads(stickytoken.report(found, format="json")) == json.loads(json.dumps(found.summary()))
+
+
+def test_the_command_prints_and_writes(run, clean, tmp_path):
+    page = tmp_path / "page.html"
+    result = planted.command("compare", run.path, clean.path, "--out", page)
+    assert result.exit_code == 0, result.stderr
+    assert f"page: {page}" in result.stderr.replace("\n", "")
+    assert page.read_text("utf-8") == stickytoken.report(compare([run, clean]))
+    for text in ("worst lift: comparable", "Clopper and Pearson 1934", "'!' (severe)"):
+        assert text in result.stdout
+    found = planted.document(planted.command("compare", run.path, clean.path, "--format", "json"))
+    assert found == json.loads(json.dumps(compare([run, clean]).summary()))
+    printed = planted.command("compare", run.path, clean.path, "--format", "csv").stdout
+    rows = list(csv.DictReader(io.StringIO(printed)))
+    assert [row["folder"] for row in rows] == [str(run.path), str(clean.path)]
+    assert float(rows[0]["worst_sd"]) == pytest.approx(compare([run, clean]).table["worst_sd"][0])
+    assert rows[1]["worst_severity"] == ""
+
+
+@pytest.mark.parametrize("name", ["=1+1", "</script><script>alert(1)</script>", "\x1b[31mred\u202e\n"])
+def test_hostile_names_and_tokens_stay_text(clean, changed, name):
+    folder = changed(model__name=name)
+    table = pl.read_parquet(folder / "tokens.parquet").sort("lift", descending=True)
+    texts = [name, *HOSTILE, "@SUM(A1)"]
+    rest = len(table) - len(texts)
+    table = table.with_columns(
+        token=pl.Series([*texts, *table["token"].to_list()[len(texts) :]]),
+        verdict=pl.Series(["sticky"] * len(texts) + ["benign"] * rest),
+        severity=pl.Series(["severe"] * len(texts) + [None] * rest),
+    )
+    table.write_parquet(folder / "tokens.parquet")
+    for format_ in ("table", "json", "csv"):
+        result = planted.command("compare", clean.path, folder, "--format", format_)
+        assert result.exit_code == 0, result.stderr
+        assert_harmless(result.stdout)
+    cells = [cell for row in csv.reader(io.StringIO(result.stdout)) for cell in row]
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "@"))]
+    html = stickytoken.report(compare([clean, folder]))
+    assert_harmless(html.replace("\u2068", "").replace("\u2069", ""))
+    assert Page(html).tags.count("script") == 3
+    assert_harmless(stickytoken.report(compare([clean, folder]), format="md"))
+
+
+# Wrong ways to ask.
+
+
+def test_one_run_is_no_comparison(run):
+    for given in ([run], []):
+        with pytest.raises(InputError, match=f"needs two runs, and {len(given)}"):
+            compare(given)
+    planted.refused("compare", run.path, saying="needs two runs, and 1 was passed: .*stickytoken report")
+
+
+def test_a_run_is_passed_once(run, tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="was passed twice: pass each run once"):
+        compare([run, run.path])
+    monkeypatch.chdir(run.path.parent)
+    planted.refused("compare", run.path, run.path.name, saying="was passed twice")
+
+
+def test_what_is_no_run_is_refused(run, changed, tmp_path):
+    planted.refused("compare", run.path, tmp_path, saying="is not a run folder")
+    planted.refused("compare", run.path, tmp_path / "absent", saying="no run folder")
+    planted.refused("compare", run.path, changed(result=None), saying="is not finished: run the same command")
+    with pytest.raises(InputError, match="pass a list of runs or run folders"):
+        compare(str(run.path))
+    with pytest.raises(InputError, match="the run is 3: pass a path"):
+        compare([run, 3])
+    with pytest.raises(RunError, match="has schema version 99"):
+        compare([run, changed("newer", schema_version=99)])
+
+
+def test_a_run_of_an_earlier_layout_is_refused_in_words(run):
+    with pytest.raises(RunError, match=r"run_schema_2 was written by an earlier version|is not finished"):
+        compare([run, DATA / "run_schema_2"])
+
+
+def test_a_page_that_cannot_be_written_is_refused(run, clean, tmp_path):
+    planted.refused(
+        "compare", run.path, clean.path, "--out", tmp_path / "no" / "page.html", saying="no folder"
+    )

@@ -1,0 +1,74 @@
+"""Shares with exact intervals, and copies until serious, against slow plain versions."""
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, binomtest
+
+from stickytoken.comparisons._copies import CopiesNeeded, copies_needed
+from stickytoken.comparisons._intervals import exact_share
+from stickytoken.detection.evidence import RunEvidence
+from stickytoken.methods.descriptions import Scale
+
+SCALE = Scale(ordinary=0.0, spread=0.1, confidence=0.9, serious=0.5)
+
+
+@given(st.integers(1, 300_000), st.floats(0, 1), st.sampled_from([0.8, 0.9, 0.95, 0.99]))
+def test_the_interval_is_the_exact_one(total, part, confidence):
+    count = round(part * total)
+    expected = binomtest(count, total).proportion_ci(confidence, method="exact")
+    assert exact_share(count, total, confidence) == pytest.approx(
+        (count / total, expected.low, expected.high), abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("truth", [0.0, 0.001, 0.02, 0.5])
+def test_the_interval_covers_at_least_as_often_as_it_claims(truth):
+    total = 200
+    covered = sum(
+        binom.pmf(count, total, truth)
+        for count in range(total + 1)
+        if exact_share(count, total, 0.9).low <= truth <= exact_share(count, total, 0.9).high
+    )
+    assert covered >= 0.9 - 1e-12
+
+
+def evidence(*curves, ordinary=((0.0, 0.0, 0.0, 0.0),), copies=(0, 1, 2, 4)):
+    rows = [(place, False, curve) for place, curve in enumerate(curves)]
+    rows += [(100 + place, True, curve) for place, curve in enumerate(ordinary)]
+    tokens = pl.DataFrame(
+        [
+            {"token_id": k, "ordinary": control, "copies": list(copies), "below": list(curve)}
+            for k, control, curve in rows
+        ],
+        schema_overrides={"below": pl.List(pl.Float64)},
+    )
+    return RunEvidence(None, tokens, pl.DataFrame())
+
+
+@pytest.mark.parametrize(
+    ("curve", "expected"),
+    [
+        ((0.1, 0.2, 0.3, 0.4), CopiesNeeded(1, None)),
+        ((0.1, 0.1, 0.12, 0.16), CopiesNeeded(4, 2)),
+        ((0.1, 0.1, 0.2, 0.1), CopiesNeeded(2, 1)),
+        ((0.1, 0.1, 0.1, 0.1), CopiesNeeded(None, 4)),
+    ],
+)
+def test_the_fewest_copies_with_a_serious_lift_are_found(curve, expected):
+    assert copies_needed(evidence(curve), 0, SCALE) == expected
+
+
+def test_what_ordinary_tokens_do_is_taken_away():
+    rising = ((0.0, 0.04, 0.04, 0.04), (0.2, 0.26, 0.26, 0.26))
+    curve = (0.1, 0.19, 0.199, 0.21)
+    assert copies_needed(evidence(curve), 0, SCALE) == CopiesNeeded(1, None)
+    assert copies_needed(evidence(curve, ordinary=rising), 0, SCALE) == CopiesNeeded(4, 2)
+
+
+def test_a_run_without_curves_cannot_tell():
+    assert copies_needed(evidence((0.1, 0.2, 0.3, 0.4)), 5, SCALE) is None
+    assert copies_needed(evidence(()), 0, SCALE) is None
+    assert copies_needed(evidence((0.1, 0.2, 0.3, 0.4), ordinary=()), 0, SCALE) is None
+    assert copies_needed(evidence((0.1, 0.2, 0.3, 0.4), ordinary=((),)), 0, SCALE) is None
