@@ -10,7 +10,7 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadfile
 # Tests and the packaged model never need a network.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help setup detect check test test-fast test-lowest format parity clean
+.PHONY: help setup detect check docs test test-fast test-lowest format parity clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,10 +25,13 @@ $(STAMP): pyproject.toml constraints.txt
 detect: $(STAMP) ## find the sticky tokens of the packaged all-MiniLM-L6-v2, whole vocabulary (about 3 minutes)
 	$(BIN)/stickytoken detect all-MiniLM-L6-v2
 
-check: $(STAMP) ## run ruff and mypy
+check: $(STAMP) docs ## run ruff and mypy, and build the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(STAMP) ## build the documentation in build/docs; a dead link is an error
+	$(BIN)/python website/build.py
 
 test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest $(PARALLEL)
@@ -52,4 +55,4 @@ parity: $(STAMP) ## compare with the published numbers (needs the published tabl
 	$(BIN)/python benchmarks/parity.py
 
 clean: ## remove the environments and caches
-	rm -rf $(VENV) $(VENV)-lowest .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build $(VENV) $(VENV)-lowest .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,36 @@
+"""What axe-core says about a page: https://github.com/dequelabs/axe-core."""
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+GRAVE = ("serious", "critical")
+
+
+@cache
+def _axe():
+    spec = find_spec("axe_playwright_python")
+    if spec is None:
+        pytest.skip("axe-playwright-python, which ships axe-core, is not installed")
+    return Path(spec.origin).with_name("axe.min.js").read_text("utf-8")
+
+
+def violations(page, impacts=GRAVE):
+    """One line for each element of an open page that breaks a rule of these impacts.
+
+    The script goes in as an evaluated expression, which a page's own policy does not forbid.
+
+    Args:
+        page: of Playwright.
+        impacts: of the rules to report, by the names of axe-core.
+    """
+    page.evaluate(_axe())
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{rule['impact']} {rule['id']}: {node['html'][:200]}"
+        for rule in found["violations"]
+        if rule["impact"] in impacts
+        for node in rule["nodes"]
+    ]

@@ -1,0 +1,116 @@
+"""The built documentation: complete, without dead links, and independent of other hosts."""
+
+import json
+import re
+
+import pytest
+
+import accessibility
+import stickytoken
+from build import ROOT, moved
+from built_site import dead_links, outside, pages_of
+from command_reference import command_page
+from stickytoken.cli.app import app
+
+# Pages with different contents: the entry, formulas, code in three languages, tables.
+LOOKED_AT = ("index", "method", "ci", "models/all-MiniLM-L6-v2")
+
+
+@pytest.mark.slow
+def test_the_site_has_no_dead_link_or_anchor(site):
+    pages = pages_of(site)
+    assert len(pages) > 25
+    assert dead_links(pages) == []
+
+
+def test_a_dead_link_would_be_found(tmp_path):
+    for name, text in (("a.html", "<a href='b.html#x'>b</a><img src='c.png'>"), ("b.html", "<p id='y'>")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert dead_links(pages_of(tmp_path)) == ["a.html: b.html#x", "a.html: c.png"]
+
+
+@pytest.mark.slow
+def test_pages_fetch_nothing_from_other_hosts(site):
+    assert outside(site, pages_of(site)) == []
+
+
+@pytest.mark.slow
+def test_formulas_are_drawn_without_a_script(site):
+    html = (site / "method.html").read_text("utf-8")
+    assert html.count('display="block"') >= 3
+    assert "arithmatex" not in html
+
+
+@pytest.mark.slow
+def test_search_knows_the_terms_of_the_project(site):
+    items = json.loads((site / "search.json").read_text("utf-8"))["items"]
+    text = " ".join(item["title"] + " " + item["text"] for item in items)
+    for term in (
+        "sticky",
+        "severity",
+        "contraction",
+        "judge",
+        "[CLS]",
+        "--smallest-effect",
+        *stickytoken.__all__,
+    ):
+        assert term in text, term
+
+
+@pytest.mark.slow
+def test_the_reference_has_every_public_name_with_its_docstring(site):
+    html = (site / "reference" / "python.html").read_text("utf-8")
+    for name in set(stickytoken.__all__) - {"__version__"}:
+        found = getattr(stickytoken, name)
+        assert f'id="{found.__module__}.{found.__qualname__}"' in html
+        first = re.split(r"[`*<&\n]", found.__doc__.strip())[0].strip()
+        assert first in html, name
+
+
+def test_the_reference_of_commands_has_every_command_and_option():
+    page = command_page()
+    for command in app.registered_commands:
+        assert f"## stickytoken {command.name or command.callback.__name__}\n" in page
+    assert "| `--smallest-effect` | number |" in page
+    assert "`profile`, `std`" in page
+
+
+def test_links_of_the_readme_lead_to_pages_and_code_is_left_alone():
+    text = (
+        "[a](docs/usage.md#python) [b](CHANGELOG.md) [c](https://example.org/docs/x)\n```\n[d](docs/e)\n```\n"
+    )
+    assert moved(text) == (
+        "[a](usage.md#python) [b](changelog.md) [c](https://example.org/docs/x)\n```\n[d](docs/e)\n```\n"
+    )
+
+
+def test_every_page_is_in_the_menu():
+    menu = (ROOT / "website" / "mkdocs.yml").read_text("utf-8")
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if f" {page}\n" not in menu] == []
+
+
+@pytest.mark.slow
+def test_search_answers_in_a_browser_without_a_server(site, browser):
+    page = browser.new_page()
+    heard = []
+    page.on("console", lambda message: heard.append(message.text))
+    page.on("request", lambda request: heard.append(request.url))
+    page.goto((site / "index.html").as_uri())
+    page.keyboard.press("Control+k")
+    page.keyboard.type("severity")
+    page.get_by_text("Severity says how much further").first.wait_for()
+    assert [each for each in heard if not each.startswith("file:")] == []
+    page.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_pages_are_accessible(site, browser, scheme):
+    page = browser.new_page(color_scheme=scheme, viewport={"width": 1400, "height": 900})
+    found = []
+    for name in LOOKED_AT:
+        page.goto((site / f"{name}.html").as_uri())
+        found += [f"{name}: {line}" for line in accessibility.violations(page)]
+    page.close()
+    assert found == []

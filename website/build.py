@@ -1,0 +1,74 @@
+"""Build the documentation: python website/build.py. Then open build/docs/index.html.
+
+Pages are those of docs/, the README and its neighbours, and two that are generated from the code. They are
+put together in one folder first, so that the site's program needs no plugins for it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from command_reference import command_page
+from python_reference import python_page
+
+ROOT = Path(__file__).resolve().parent.parent
+# Files that stand where GitHub looks for them, and their pages.
+_BESIDE = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "AGENTS.md": "contributing.md",
+    "CITATION.cff": "CITATION.cff",
+}
+_FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)(?P<target>[^)#\s]+)")
+
+
+def main() -> None:
+    sys.exit(build(ROOT / "build"))
+
+
+def build(folder: Path) -> int:
+    """Build the site into ``folder/docs``, from pages in ``folder/pages``; return the exit status.
+
+    Any warning, such as a dead link, is a failure.
+    """
+    assemble(folder / "pages")
+    shutil.copy(ROOT / "website" / "mkdocs.yml", folder)
+    paths = os.pathsep.join(str(ROOT / name) for name in ("website", "src"))
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    environment = {**os.environ, "PYTHONPATH": paths, "NO_COLOR": "1"}
+    return subprocess.run(command, cwd=folder, env=environment, check=False).returncode
+
+
+def assemble(folder: Path) -> None:
+    """Write all pages into a folder, which is made anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", folder)
+    shutil.copytree(ROOT / "website" / "static", folder, dirs_exist_ok=True)
+    for source, page in _BESIDE.items():
+        (folder / page).write_text(moved((ROOT / source).read_text("utf-8")), encoding="utf-8")
+    (folder / "reference").mkdir()
+    for page, content in (("commands", command_page()), ("python", python_page())):
+        (folder / "reference" / f"{page}.md").write_text(content, encoding="utf-8")
+
+
+def moved(text: str) -> str:
+    """Return a page from the root of the repository with its links as they are from docs/."""
+    fenced = [found.span() for found in _FENCED.finditer(text)]
+
+    def link(found: re.Match[str]) -> str:
+        target = found["target"]
+        if any(start <= found.start() < end for start, end in fenced):
+            return target
+        return _BESIDE.get(target, target.removeprefix("docs/"))
+
+    return _LINK.sub(link, text)
+
+
+if __name__ == "__main__":
+    main()
