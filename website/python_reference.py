@@ -8,8 +8,8 @@ import stickytoken
 
 _INTRODUCTION = """# Python
 
-What `from stickytoken import ...` offers, from the docstrings. [Usage](../usage.md#python) shows how the parts
-are used together.
+What `from stickytoken import ...` offers, from the docstrings. [Usage](../usage.md#python) shows how the
+parts are used together.
 """
 
 
