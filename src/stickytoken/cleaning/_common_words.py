@@ -4,13 +4,12 @@ from __future__ import annotations
 
 _BY_LANGUAGE = {
     "English": (
-        "the of and to a in is that it for on with as by at from this be are was were been being or an "
-        "not no nor but if so than then too very can could will would shall should may might must do does "
-        "did have has had having i me my we us our you your he him his she her they them their its who "
-        "whom whose which what when where why how all any both each few more most other some such only "
-        "own same these those there here into onto over under about after before between through during "
-        "above below up down out off again once also just because while until against upon within without "
-        "among per via one two three"
+        "the of and to a in is that it for on with as by at from this be are was were been being or an not "
+        "no nor but if so than then too very can could will would shall should may must do does did have "
+        "has had having i me my we us our you your he him his she her they them their its who which what "
+        "when where why how all any both each few more most other some such only own same these those there "
+        "here into onto over under about after before between through during above below up down out off "
+        "again once also just because while within without per one two three"
     ),
     "French": (
         "le la les un une des de du et ou en au aux dans par pour sur avec sans est sont que qui ne pas "
