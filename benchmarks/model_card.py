@@ -11,14 +11,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import numpy as np
 import polars as pl
-from scipy.stats import kstest
 
-from published import PUBLISHED, table
 from stickytoken.cli.output.progress import progress_bar
+from stickytoken.comparisons.published import beside_run
 from stickytoken.detection import Run, judge, open_run
 from stickytoken.detection.run_model import encoder_for
+from stickytoken.errors import InputError
 from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.visible_text import markdown
 
@@ -27,13 +26,13 @@ SHOWN = 10
 
 
 def in_units(run: Run) -> pl.DataFrame:
-    """The run's tokens with their effect in standard deviations, its interval and its percentile."""
+    """The run's tokens with their effect in standard deviations and its interval."""
     plan, result = run.plan_of(ProfilePlanRecord), run.result_of(ProfileResultRecord)
     effects = {
         name: (pl.col(column) - result.ordinary_lift) / plan.similarity_spread
         for name, column in (("sd", "lift"), ("low", "lift_low"), ("high", "lift_high"))
     }
-    return run.tokens.with_columns(**effects, percentile=pl.col("lift").rank() / len(run.tokens))
+    return run.tokens.with_columns(**effects)
 
 
 def rows(tokens: pl.DataFrame) -> str:
@@ -50,28 +49,19 @@ def rows(tokens: pl.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def published_section(run: Run, tokens: pl.DataFrame, folder: Path) -> str:
+def published_section(run: Run, name: str) -> str:
     """Where the paper's tokens stand among all."""
-    listed = table(folder, "sticky_tokens").filter(pl.col("model") == Path(run.model_name).name)
-    found = tokens.filter(pl.col("token_id").is_in(listed["token_id"].to_list()))
-    if found.is_empty():
+    try:
+        found = beside_run(run, name)
+    except InputError:
         return "The paper does not list this model."
-    percentiles = found["percentile"].to_numpy()
-    chance = float(kstest(percentiles, "uniform").pvalue)
     named = ", ".join(
         f"{markdown(repr(row['token']))} {row['percentile']:.0%}"
-        for row in found.sort("percentile", descending=True).iter_rows(named=True)
-    )
-    told = (
-        "They cannot be distinguished from tokens drawn at random"
-        if chance > 0.05
-        else "Tokens drawn at random would rarely stand like that"
+        for row in found.tokens.drop_nulls("percentile").sort("percentile", descending=True).to_dicts()
     )
     return (
-        f"The paper lists {len(found)} tokens of this model. By their lift on texts they stand at these "
-        f"percentiles of the vocabulary: {named}. The median is {np.median(percentiles):.0%}. {told} "
-        f"(Kolmogorov-Smirnov test against a uniform distribution, p = {chance:.2g}); "
-        f"{len(found.filter(pl.col('verdict') != 'benign'))} of them are flagged."
+        f"The paper lists {len(found.tokens)} tokens of this model. By their lift on texts they stand at "
+        f"these percentiles of the vocabulary: {named}. {'; '.join(found.in_words())}."
     )
 
 
@@ -110,7 +100,7 @@ def behind(run: Run, plan: ProfilePlanRecord) -> list[str]:
     return [" ".join(said)] if said else []
 
 
-def page(run: Run, corpora: list[str], folder: Path, title: str | None) -> str:
+def page(run: Run, corpora: list[str], title: str | None) -> str:
     """The page."""
     tokens, plan, result = in_units(run), run.plan_of(ProfilePlanRecord), run.result_of(ProfileResultRecord)
     named = pl.col("token").str.contains(r"^[\[<].+[\]>]$")  # the paper counts [CLS] as no special token
@@ -132,7 +122,7 @@ def page(run: Run, corpora: list[str], folder: Path, title: str | None) -> str:
         rows(special.head(SHOWN)) if len(special) else "None.",
         *([f"{len(special) - SHOWN} more lift less."] if len(special) > SHOWN else []),
         "## The published tokens",
-        published_section(run, tokens, folder),
+        published_section(run, name),
         "## On other corpora",
         judged_section(run, corpora) if corpora else "No other corpus was judged.",
         "Written by `benchmarks/model_card.py` from a run of the default settings.",
@@ -144,13 +134,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--corpus", action="append", default=[], help="a corpus to judge; repeatable")
-    parser.add_argument("--published", type=Path, default=PUBLISHED, help="folder of the published tables")
     parser.add_argument("--name", help="of the model, where the run does not have a fitting one")
     arguments = parser.parse_args()
     run = open_run(arguments.run)
     PAGES.mkdir(exist_ok=True)
     path = PAGES / f"{arguments.name or Path(run.model_name).name}.md"
-    path.write_text(page(run, arguments.corpus, arguments.published, arguments.name), encoding="utf-8")
+    path.write_text(page(run, arguments.corpus, arguments.name), encoding="utf-8")
     print(path)
 
 

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stickytoken.cli.output.progress import progress_bar
+from stickytoken.comparisons.published import published_models
 from stickytoken.detection import detect
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.errors import StickyTokenError
@@ -78,10 +79,12 @@ class Outcome:
 
 def paper_models(path: Path = MODELS) -> list[PaperModel]:
     """The forty models."""
-    frame = pl.read_csv(path, schema_overrides={"prompt": pl.String}).with_columns(
+    loading = pl.read_csv(path, schema_overrides={"prompt": pl.String}).with_columns(
         pl.col("prompt").fill_null("")
     )
-    return [PaperModel(**row) for row in frame.to_dicts()]
+    published = published_models().drop("parameters", "vocabulary")
+    rows = published.join(loading, on="model", validate="1:1", maintain_order="left").to_dicts()
+    return [PaperModel(**row) for row in rows]
 
 
 def load(model: PaperModel, root: Path | None, device: str | None) -> Encoder:

@@ -330,6 +330,7 @@ def test_what_is_loaded_is_noticed():
         ("clean",),
         ("why",),
         ("compare",),
+        ("published",),
     ],
 )
 def test_help_loads_no_heavy_library(command):

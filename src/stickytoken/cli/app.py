@@ -19,6 +19,7 @@ from stickytoken.cli.commands.explain import explain
 from stickytoken.cli.commands.impact import impact
 from stickytoken.cli.commands.judge import judge
 from stickytoken.cli.commands.probe import probe
+from stickytoken.cli.commands.published import published
 from stickytoken.cli.commands.repair import repair
 from stickytoken.cli.commands.report import report
 from stickytoken.cli.commands.scan import scan
@@ -36,6 +37,7 @@ _PANELS = {
         probe,
         report,
         compare,
+        published,
         explain,
         why,
         impact,

@@ -104,15 +104,15 @@ class ComparedRun:
         rows = rows.filter(pl.col(ranked).is_not_null()).head(1)
         if rows.is_empty():
             return None
-        row = rows.with_columns(deviations=deviations(self.scale)).row(0, named=True)
-        low, high = (self._in_deviations(row.get(f"lift_{end}")) for end in ("low", "high"))
+        row = rows.with_columns(
+            sd=deviations(self.scale),
+            sd_low=deviations(self.scale, "lift_low"),
+            sd_high=deviations(self.scale, "lift_high"),
+        ).row(0, named=True)
         grade = row.get("severity") if row["verdict"] == "sticky" else None
-        return WorstToken(row["token_id"], row["token"], row["verdict"], grade, row["deviations"], low, high)
-
-    def _in_deviations(self, lift: float | None) -> float | None:
-        if lift is None or self.scale is None:
-            return None
-        return (lift - self.scale.ordinary) / self.scale.spread
+        names = ("token_id", "token", "verdict", "sd", "sd_low", "sd_high")
+        token_id, token, verdict, sd, low, high = (row[name] for name in names)
+        return WorstToken(token_id, token, verdict, grade, sd, low, high)
 
     @cached_property
     def share(self) -> Share | None:
@@ -173,11 +173,16 @@ class ComparedRun:
         return tone_of(self.run.sticky)
 
 
-def deviations(scale: Scale | None) -> pl.Expr:
-    """Return the lift beyond an ordinary token's, in standard deviations of the model's similarities."""
+def deviations(scale: Scale | None, column: str = "lift") -> pl.Expr:
+    """Return a lift beyond an ordinary token's, in standard deviations of the model's similarities.
+
+    Args:
+        scale: of the run; without one, the values are null.
+        column: the lift, or an end of its interval.
+    """
     if scale is None:
         return pl.lit(None, dtype=pl.Float64)
-    return (pl.col("lift") - scale.ordinary) / scale.spread
+    return (pl.col(column) - scale.ordinary) / scale.spread
 
 
 def tone_of(sticky: pl.DataFrame) -> str:

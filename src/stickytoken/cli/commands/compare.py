@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from stickytoken.cli._command import command
-from stickytoken.cli.options.output import VerbosityOptions
+from stickytoken.cli.options.output import TableFormat, VerbosityOptions
 from stickytoken.cli.options.panels import output_option
 from stickytoken.cli.output.comparison import print_comparison
 from stickytoken.cli.output.console import inform, print_json, status
 from stickytoken.cli.output.spreadsheet import print_csv
 
 
-class ComparisonFormat(StrEnum):
-    """Formats of a printed comparison."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-
-
 @command
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, two or more.", metavar="RUN RUN...")],
     output_format: Annotated[
-        ComparisonFormat,
+        TableFormat,
         output_option("--format", "-f", help="Print tables, one JSON document, or CSV with one row per run."),
-    ] = ComparisonFormat.TABLE,
+    ] = TableFormat.TABLE,
     out: Annotated[
         Path | None,
         output_option(help="Also write a page to this file: HTML, or Markdown for a name that ends in .md."),
@@ -53,9 +44,9 @@ def compare(
             from stickytoken.reports import report
 
             report(found, out=out, figures=figures)
-    if output_format is ComparisonFormat.JSON:
+    if output_format is TableFormat.JSON:
         print_json(found.summary())
-    elif output_format is ComparisonFormat.CSV:
+    elif output_format is TableFormat.CSV:
         print_csv(found.table)
     else:
         print_comparison(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,21 +12,13 @@ from stickytoken.cli._command import command
 from stickytoken.cli._endpoints import announced
 from stickytoken.cli._run_models import load_for
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
-from stickytoken.cli.options.output import VerbosityOptions
+from stickytoken.cli.options.output import TableFormat, VerbosityOptions
 from stickytoken.cli.options.panels import method_option, output_option, texts_option
 from stickytoken.cli.options.texts import Column
 from stickytoken.cli.output.console import print_json
 from stickytoken.cli.output.dimensions import print_dimensions
 from stickytoken.cli.output.judgement import print_judgement
 from stickytoken.cli.output.spreadsheet import print_csv
-
-
-class JudgementFormat(StrEnum):
-    """Formats of a printed judgement."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
 
 
 @command
@@ -59,13 +50,13 @@ def judge(
     prompting: PromptingOptions,
     limit: Annotated[int, output_option(min=1, help="Maximum number of tokens to list in a table.")] = 50,
     output_format: Annotated[
-        JudgementFormat,
+        TableFormat,
         output_option(
             "--format",
             "-f",
             help="Print a table or one JSON document of the flagged tokens, or all tokens as CSV.",
         ),
-    ] = JudgementFormat.TABLE,
+    ] = TableFormat.TABLE,
     verbosity: VerbosityOptions,
 ) -> None:
     """Find the tokens that are sticky on your own texts, from a finished run, in seconds.
@@ -96,9 +87,9 @@ def judge(
         uncertain=MEASURING,
     ) as progress:
         found = judged(encoder=encoder, progress=progress)
-    if output_format is JudgementFormat.JSON:
+    if output_format is TableFormat.JSON:
         print_json(found.summary())
-    elif output_format is JudgementFormat.CSV:
+    elif output_format is TableFormat.CSV:
         print_csv(found.tokens)
     else:
         print_judgement(opened.model_name, found, limit)

@@ -20,6 +20,14 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class TableFormat(StrEnum):
+    """Formats of printed results that fit a spreadsheet."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
 OutputFormat: TypeAlias = Annotated[
     Format, output_option("--format", "-f", help="Print tables, or one JSON document.")
 ]

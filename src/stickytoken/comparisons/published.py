@@ -1,0 +1,204 @@
+"""The published results of forty models, looked up and put beside a run.
+
+Source: Kexin Chen et al., "Sticking to the Mean: Detecting Sticky Tokens in Text Embedding Models", ACL 2025.
+The tables hold numbers and vocabulary entries only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from stickytoken.comparisons.compared_run import deviations
+from stickytoken.detection.run import Run
+from stickytoken.errors import InputError
+from stickytoken.validation import shown
+
+SOURCE = "Chen et al., Sticking to the Mean, ACL 2025, https://aclanthology.org/2025.acl-long.1391"
+COMPARABLE = (
+    "The published verdicts are those of the paper's rule on STS sentences, here `detect --method std`: a "
+    "score on five sentence pairs shortlists about 2 % of the vocabulary; outliers by validation rate are "
+    "sticky. The default method measures the lift of every token on texts of several kinds, with an "
+    "interval, and calls sticky what is large enough to matter. The two answer different questions; their "
+    "counts cannot be compared."
+)
+_MODELS = {
+    "model": pl.String,
+    "hub_name": pl.String,
+    "parameters": pl.Int64,
+    "vocabulary": pl.Int64,
+    "available": pl.Int64,
+    "candidates": pl.Int64,
+    "sticky": pl.Int64,
+    "mean_similarity": pl.Float64,
+    "score_threshold": pl.Float64,
+}
+_TOKENS = {
+    "model": pl.String,
+    "token_id": pl.Int64,
+    "token": pl.String,
+    "category": pl.String,
+    "sticky_score": pl.Float64,
+    "validation_rate": pl.Float64,
+}
+_RUN_COLUMNS = ("verdict", "sd", "sd_low", "sd_high", "percentile", "examined")
+# With fewer of the published entries in its vocabulary, a run is of another model.
+_OWN_VOCABULARY = 0.5
+
+
+@dataclass(frozen=True)
+class BesideRun:
+    """The published tokens of a model beside a run.
+
+    Attributes:
+        tokens: one row per published token: score and validation rate as published; of the run its verdict,
+            deviations with interval, and the share of tokens that lift less; null where the run did not
+            examine the token.
+        unknown: published tokens that the vocabulary of the run does not have at their id.
+        unexamined: published tokens that the run did not examine.
+        sticky: of the others, those that the run calls sticky too.
+        chance: p value of a Kolmogorov-Smirnov test of the shares against tokens drawn at random; None if the
+            run examined only a part of the vocabulary, or its method has no scale.
+    """
+
+    tokens: pl.DataFrame
+    unknown: int
+    unexamined: int
+    sticky: int
+    chance: float | None
+
+    def in_words(self) -> list[str]:
+        """Say how the run stands to the published tokens."""
+        examined = len(self.tokens) - self.unknown - self.unexamined
+        found = [f"the run calls {self.sticky} of the {examined} published tokens that it examined sticky"]
+        if self.chance is not None:
+            said = "cannot be told from" if self.chance > 0.05 else "differ from"
+            found.append(
+                f"by their lift on texts they {said} tokens drawn at random (Kolmogorov-Smirnov test, "
+                f"p = {self.chance:.2g}; median percentile {self._median():.0%})"
+            )
+        if self.unexamined:
+            found.append(f"{self.unexamined} published tokens were not examined by the run")
+        if self.unknown:
+            found.append(
+                f"{self.unknown} published tokens are not at their id in the vocabulary of the run: left out"
+            )
+        return found
+
+    def _median(self) -> float:
+        return float(np.median(self.tokens["percentile"].drop_nulls().to_numpy()))
+
+
+@cache
+def published_models() -> pl.DataFrame:
+    """Return one row per model, in the order of the paper."""
+    return _table("published_models.csv", _MODELS)
+
+
+def published_model(name: str) -> dict[str, object]:
+    """Look a model up by its name in the paper or on the hub; case does not matter.
+
+    Raises:
+        InputError: the paper has no such model.
+    """
+    models = published_models()
+    wanted = name.strip().lower().rstrip("/")
+    rows = models.filter(
+        (pl.col("model").str.to_lowercase() == wanted) | (pl.col("hub_name").str.to_lowercase() == wanted)
+    )
+    if rows.is_empty():
+        names = {own.lower(): own for own in models["model"]}
+        close = [names[each] for each in get_close_matches(wanted.rpartition("/")[2], names, n=3, cutoff=0.4)]
+        hint = f"the closest are {', '.join(close)}" if close else "`stickytoken published` lists all forty"
+        raise InputError(f"there are no published results of {shown(name)}: {hint}")
+    return rows.row(0, named=True)
+
+
+def model_of(run: Run) -> str:
+    """Return the published model that a run is named after.
+
+    Raises:
+        InputError: there is none.
+    """
+    name = Path(run.model_name).name
+    try:
+        return str(published_model(name)["model"])
+    except InputError as error:
+        raise InputError(f"{error}; if the run is of a published model, name it before --run") from error
+
+
+def published_tokens(name: str) -> pl.DataFrame:
+    """Return the published sticky tokens of a model, by id.
+
+    Raises:
+        InputError: the paper has no such model.
+    """
+    own = published_model(name)["model"]
+    return _table("published_tokens.csv", _TOKENS).filter(model=own).drop("model")
+
+
+def beside_run(run: Run, name: str) -> BesideRun:
+    """Put the published tokens of a model beside a run.
+
+    Args:
+        run: of this model; any method.
+        name: of the model.
+
+    Raises:
+        InputError: the paper has no such model, or the run is of a model with another vocabulary.
+    """
+    published = published_tokens(name)
+    own = run.vocabulary.select("token_id", "token", known=True)
+    published = published.join(own, on=["token_id", "token"], how="left", maintain_order="left")
+    known = pl.col("known").fill_null(value=False)
+    unknown = int(published.select((~known).sum()).item())
+    if len(published) - unknown < _OWN_VOCABULARY * len(published):
+        raise InputError(
+            f"of the {len(published)} published tokens of {name}, {len(published) - unknown} are in the "
+            f"vocabulary of the run in {run.path}, whose model is {run.model_name}: pass a run of {name}"
+        )
+    tokens = published.join(_of_run(run), on="token_id", how="left", maintain_order="left")
+    tokens = tokens.with_columns(pl.when(known).then(pl.col(column)).alias(column) for column in _RUN_COLUMNS)
+    examined = tokens.filter(known & pl.col("examined"))
+    return BesideRun(
+        tokens.drop("known", "examined"),
+        unknown,
+        len(published) - unknown - len(examined),
+        int((examined["verdict"] == "sticky").sum()),
+        _chance(examined, whole=len(run.tokens) == run.available),
+    )
+
+
+def _of_run(run: Run) -> pl.DataFrame:
+    """Return the columns of a run's tokens that stand beside published ones."""
+    scale = run.method.scale(run)
+    ranks = pl.lit(None, pl.Float64) if scale is None else pl.col("lift").rank() / len(run.tokens)
+    return run.tokens.select(
+        "token_id",
+        "verdict",
+        sd=deviations(scale),
+        sd_low=deviations(scale, "lift_low"),
+        sd_high=deviations(scale, "lift_high"),
+        percentile=ranks,
+        examined=True,
+    )
+
+
+def _chance(examined: pl.DataFrame, whole: bool) -> float | None:
+    from scipy.stats import kstest
+
+    percentiles = examined["percentile"].drop_nulls().to_numpy()
+    if not whole or not len(percentiles):
+        return None
+    return float(kstest(percentiles, "uniform").pvalue)
+
+
+def _table(name: str, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+    content = files("stickytoken.comparisons").joinpath(f"data/{name}").read_bytes()
+    return pl.read_csv(content, schema=schema)

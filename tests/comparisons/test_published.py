@@ -1,0 +1,178 @@
+"""The published results: whole, found by name, and beside a run."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.stats import kstest, rankdata
+
+import planted
+import profiled
+from stickytoken import load_encoder
+from stickytoken.comparisons import published
+from stickytoken.comparisons.published import (
+    beside_run,
+    published_model,
+    published_models,
+    published_tokens,
+)
+from stickytoken.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return profiled.detect_profile(
+        load_encoder(profiled.planted_model(2)), tmp_path_factory.mktemp("run") / "run"
+    )
+
+
+def publish(monkeypatch, tokens):
+    """Let the tables say that all-MiniLM-L6-v2 has these tokens."""
+    whole = published._table
+
+    def table(name, schema):
+        if name == "published_models.csv":
+            return whole(name, schema)
+        return pl.DataFrame(
+            [("all-MiniLM-L6-v2", k, token, "OK", 50.0, 0.9) for k, token in tokens],
+            schema=schema,
+            orient="row",
+        )
+
+    monkeypatch.setattr(published, "_table", table)
+
+
+# The tables.
+
+
+def test_the_tables_are_whole():
+    models = published_models()
+    assert len(models) == models["model"].n_unique() == 40
+    assert models.null_count().sum_horizontal().item() == 0
+    counts = [len(published_tokens(name)) for name in models["model"]]
+    assert counts == models["sticky"].to_list()
+    assert sum(counts) == 868
+    for name in models["model"]:
+        tokens = published_tokens(name)
+        assert tokens.null_count().sum_horizontal().item() == 0
+        assert tokens["token_id"].is_unique().all()
+        assert tokens["validation_rate"].is_between(0, 1.0001).all()
+    assert (models["available"] <= models["vocabulary"]).all()
+    assert (models["sticky"] < models["candidates"]).all()
+
+
+def test_they_say_what_the_paper_says(shared):
+    models = pl.read_csv(shared / "paper" / "models.csv")
+    ours = published_models()
+    assert ours["model"].to_list() == models["model_name"].to_list()
+    for own, theirs in (("vocabulary", "vocab_size"), ("available", "available_tokens"),
+                        ("candidates", "candidates"), ("sticky", "sticky_tokens")):  # fmt: skip
+        assert ours[own].to_list() == models[theirs].to_list()
+    assert ours["mean_similarity"].to_list() == pytest.approx(
+        models["vocabulary_mean_cosine"].to_list(), 1e-5
+    )
+    with (shared / "paper" / "sticky_tokens.csv").open(encoding="utf-8", newline="") as stream:
+        rows = {(row["model"], int(row["token_id"])): row for row in csv.DictReader(stream)}
+    found = {
+        (name, row["token_id"]): row
+        for name in ours["model"]
+        for row in published_tokens(name).iter_rows(named=True)
+    }
+    assert found.keys() == rows.keys()
+    for key, row in found.items():
+        assert row["token"] == rows[key]["token"]
+        assert row["sticky_score"] == pytest.approx(float(rows[key]["sticky_score"]), 1e-4)
+        assert row["validation_rate"] == pytest.approx(float(rows[key]["validation_rate"]), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["all-MiniLM-L6-v2", "ALL-minilm-l6-V2", "sentence-transformers/all-MiniLM-L6-v2", " all-MiniLM-L6-v2 "],
+)
+def test_a_model_is_found_by_its_names(name):
+    assert published_model(name)["sticky"] == 21
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("all-MiniLM-L12-v2", "the closest are all-MiniLM-L6-v2"),
+        ("org/e5-smal", "the closest are e5-small"),
+        ("\x1b[31m", "`stickytoken published` lists all forty"),
+        ("", "lists all forty"),
+    ],
+)
+def test_an_unknown_model_is_refused_with_the_closest(name, hint):
+    with pytest.raises(InputError, match=hint):
+        published_model(name)
+
+
+# Beside a run.
+
+
+def test_the_tokens_stand_beside_the_run(run, monkeypatch):
+    rows = run.tokens.head(9)
+    chosen = [*rows.select("token_id", "token").iter_rows(), run.sticky.select("token_id", "token").row(0)]
+    chosen = list(dict.fromkeys(chosen))
+    publish(monkeypatch, [*chosen, (chosen[0][0], "another token")])
+    found = beside_run(run, "all-minilm-l6-v2")
+    assert (found.unknown, found.unexamined, found.sticky) == (1, 0, 1)
+    lifts = run.tokens["lift"].to_numpy()
+    ranks = dict(zip(run.tokens["token_id"], rankdata(lifts) / len(lifts), strict=True))
+    expected = [ranks[k] for k, _ in chosen]
+    assert found.tokens["percentile"].to_list() == pytest.approx([*expected, None], abs=1e-12)
+    assert found.chance == pytest.approx(kstest(np.array(expected), "uniform").pvalue)
+    scale = run.method.scale(run)
+    row = run.token(chosen[0][0]).row(0, named=True)
+    for column, lift in (("sd", "lift"), ("sd_low", "lift_low"), ("sd_high", "lift_high")):
+        assert found.tokens[column][0] == pytest.approx((row[lift] - scale.ordinary) / scale.spread)
+    assert found.tokens.row(-1, named=True)["verdict"] is None
+
+
+def test_tokens_that_a_sample_left_out_are_counted(run, monkeypatch, tmp_path):
+    chosen = list(run.tokens.select("token_id", "token").iter_rows())
+    publish(monkeypatch, chosen)
+    part = profiled.detect_profile(load_encoder(profiled.planted_model(2)), tmp_path / "part", sample=20)
+    found = beside_run(part, "all-MiniLM-L6-v2")
+    assert (found.unknown, found.unexamined, found.chance) == (0, len(chosen) - 20, None)
+    assert any("were not examined" in line for line in found.in_words())
+
+
+def test_a_run_of_another_method_has_verdicts_only(planted_run, monkeypatch):
+    tokens = pl.read_parquet(planted_run / "tokens.parquet")
+    publish(monkeypatch, list(tokens.select("token_id", "token").head(30).iter_rows()))
+    result = planted.command("published", "all-MiniLM-L6-v2", "--run", planted_run, "--format", "json")
+    found = planted.document(result)
+    assert all(row["sd"] is None and row["percentile"] is None for row in found["tokens"])
+    assert found["beside_run"][0].endswith("of the 30 published tokens that it examined sticky")
+
+
+def test_a_run_of_another_vocabulary_is_refused(run):
+    with pytest.raises(
+        InputError, match=r"of the 21 published tokens of all-MiniLM-L6-v2, .* are in the vocab"
+    ):
+        beside_run(run, "all-MiniLM-L6-v2")
+    planted.refused("published", "--run", run.path, saying="name it before --run")
+    planted.refused("published", "gte-base", "--run", run.path.parent, saying="is not a run folder")
+
+
+# The command.
+
+
+def test_the_command_lists_and_looks_up():
+    listed = planted.command("published", "--format", "json")
+    document = planted.document(listed)
+    assert [row["model"] for row in document["models"]] == published_models()["model"].to_list()
+    assert "ACL 2025" in document["source"]
+    assert "counts cannot be compared" in " ".join(planted.command("published").stdout.split())
+    table = planted.command("published", "gte-base").stdout
+    assert "18 published sticky tokens of gte-base" in table
+    printed = planted.command("published", "gte-base", "--format", "csv").stdout
+    rows = list(csv.DictReader(io.StringIO(printed)))
+    assert [int(row["token_id"]) for row in rows] == published_tokens("gte-base")["token_id"].to_list()
+    found = planted.document(planted.command("published", "gte-base", "--format", "json"))
+    assert json.dumps(found["tokens"])
+    planted.refused("published", "gte-bas", saying="the closest are gte-base")
