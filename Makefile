@@ -10,7 +10,7 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadfile
 # Tests and the packaged model never need a network.
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help setup detect check docs test test-fast test-lowest format parity clean
+.PHONY: help setup detect check docs test test-fast test-lowest test-newest dist test-dist format parity clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,9 +42,26 @@ test-fast: $(STAMP) ## run the tests that are quick and need no browser (4 to 5 
 test-lowest: $(VENV)-lowest/.installed ## run the fast tests with the lowest supported versions
 	$(VENV)-lowest/bin/python -m pytest $(PARALLEL) -m 'not slow and not browser'
 
-$(VENV)-lowest/.installed: pyproject.toml constraints-lowest.txt
-	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
-	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-lowest.txt --editable '.[all,dev]'
+test-newest: $(VENV)-newest/.installed ## run the fast tests with the newest versions that can be installed
+	$(VENV)-newest/bin/python -m pytest $(PARALLEL) -m 'not slow and not browser'
+
+$(VENV)-lowest/.installed: PINS := --constraint constraints-lowest.txt
+$(VENV)-newest/.installed: PINS := --upgrade
+$(VENV)-lowest/.installed $(VENV)-newest/.installed: pyproject.toml constraints-lowest.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(PINS) --editable '.[all,dev]'
+	touch $@
+
+dist: $(VENV)-dist/.installed ## build the sdist and the wheel of the last commit in dist/
+	rm -rf dist
+	.ci/build $(VENV)-dist/bin/python dist
+
+test-dist: $(STAMP) dist ## install the wheel in clean environments, alone and with each extra (about 10 minutes)
+	STICKYTOKEN_WHEEL=$$(ls dist/*.whl) $(BIN)/python -m pytest tests/installed
+
+$(VENV)-dist/.installed: constraints.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build hatchling twine
 	touch $@
 
 format: $(STAMP) ## format and fix with ruff
@@ -55,4 +72,4 @@ parity: $(STAMP) ## compare with the published numbers (needs the published tabl
 	$(BIN)/python benchmarks/parity.py
 
 clean: ## remove the environments and caches
-	rm -rf build $(VENV) $(VENV)-lowest .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist $(VENV) $(VENV)-lowest $(VENV)-newest $(VENV)-dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -18,6 +18,7 @@ from stickytoken.errors import (
     StickyTokenError,
     StickyTokenWarning,
 )
+from stickytoken.version import __version__
 
 if TYPE_CHECKING:
     from stickytoken.adapters.guarding import guard
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from stickytoken.repairs import Repair, open_repair, repair
     from stickytoken.reports import report
     from stickytoken.scanning.scan import scan
-
-    __version__: str
 
 __all__ = [
     "Cleaner",
@@ -117,10 +116,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("stickytoken")
     if name not in _HOMES:
         raise AttributeError(f"module 'stickytoken' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -11,6 +11,7 @@ import pytest
 import typer
 
 import planted
+import stickytoken
 from stickytoken import analyze_vocabulary, open_run
 from stickytoken.cli.app import app
 from stickytoken.methods.std.probe import StdEvidence
@@ -92,10 +93,8 @@ def test_the_list_of_commands_says_of_each_in_a_whole_sentence_what_it_does():
 
 
 def test_the_version_is_that_of_the_package():
-    from importlib.metadata import version
-
     result = planted.command("--version")
-    assert (result.exit_code, result.stdout) == (0, f"stickytoken {version('stickytoken')}\n")
+    assert (result.exit_code, result.stdout) == (0, f"stickytoken {stickytoken.__version__}\n")
 
 
 def test_help_does_not_wait_for_torch():

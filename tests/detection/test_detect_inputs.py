@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import planted
+import stickytoken
 import tiny
 from stickytoken import detect, load_encoder, load_sentences, open_run
 from stickytoken.errors import InputError
@@ -118,6 +119,7 @@ def test_the_record_says_what_was_computed_and_with_what(small_run, encoder):
     assert (record.corpus.source, record.corpus.sentences) == ("test", 60)
     assert record.settings == dataclasses.asdict(planted.SMALL)
     assert record.versions["polars"] == pl.__version__
+    assert record.versions["stickytoken"] == stickytoken.__version__
     assert record.hardware["device"] == "cpu"
     assert small_run.vocabulary["token_id"].to_list() == list(range(125))
     assert small_run.plan.mean_similarity_entries == 125

@@ -1,52 +1,13 @@
 """Without optional packages: what works, and what the rest says in one line."""
 
 import json
-import os
 import subprocess
 import sys
 
 import polars as pl
 import pytest
 
-# The packages of each extra, by the names that they are imported by.
-EXTRAS = {
-    "report": ("plotly", "jinja2"),
-    "figures": ("kaleido",),
-    "hub": ("datasets",),
-    "ray": ("ray",),
-    "impact": ("pytrec_eval",),
-    "mteb": ("mteb",),
-    "demo": ("gradio",),
-    "endpoint": ("openai", "tiktoken"),
-}
-
-# Neither the modules nor the metadata of hidden packages are found; other packages look for both.
-HIDING = """
-import sys
-from importlib.machinery import PathFinder
-
-def hide(hidden):
-    class Rest(PathFinder):
-        @classmethod
-        def find_spec(cls, name, path=None, target=None):
-            return None if name.partition(".")[0] in hidden else PathFinder.find_spec(name, path, target)
-
-        @classmethod
-        def find_distributions(cls, *context):
-            for found in PathFinder.find_distributions(*context):
-                if found.metadata["Name"].lower() not in hidden:
-                    yield found
-
-    sys.meta_path[sys.meta_path.index(PathFinder)] = Rest
-"""
-
-
-def run_without(packages, *arguments):
-    """The command line in a process of its own that cannot import some packages."""
-    code = f"{HIDING}\nhide({packages!r})\nfrom stickytoken.cli.main import main\nmain()"
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    environment = {**os.environ, "COLUMNS": "300", "NO_COLOR": "1"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+from without_packages import EXTRAS, HIDING, run_without
 
 
 def refusal(packages, *arguments):

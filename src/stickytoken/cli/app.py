@@ -27,6 +27,7 @@ from stickytoken.cli.commands.show import show
 from stickytoken.cli.commands.tokens import tokens
 from stickytoken.cli.commands.tune import tune
 from stickytoken.cli.commands.why import why
+from stickytoken.version import __version__
 
 _PANELS = {
     "Commands": (
@@ -64,9 +65,7 @@ for panel, commands in _PANELS.items():
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
-        typer.echo(f"stickytoken {version('stickytoken')}")
+        typer.echo(f"stickytoken {__version__}")
         raise typer.Exit
 
 

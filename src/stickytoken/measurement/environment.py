@@ -7,12 +7,14 @@ import platform
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
-_PACKAGES = ("stickytoken", "torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "polars")
+from stickytoken.version import __version__
+
+_PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "polars")
 
 
 def package_versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that affect numbers."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "stickytoken": __version__}
     for package in _PACKAGES:
         try:
             found[package] = version(package)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.cli.output.console import inform, print_document, print_error, print_line, print_table
+from stickytoken.version import __version__
 
 if TYPE_CHECKING:
     from stickytoken.findings import Finding, Rule
@@ -72,11 +73,9 @@ def _document(
         return "".join(f"{line}\n" for line in github_annotations(findings, incomplete))
     document = summary
     if output_format is CheckFormat.SARIF:
-        from importlib.metadata import version
-
         from stickytoken.findings.sarif import sarif
 
-        document = sarif(findings, rules, version("stickytoken"), incomplete)
+        document = sarif(findings, rules, __version__, incomplete)
     return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stickytoken.cli.options.scan import ScanFormat
 from stickytoken.cli.output.console import inform, print_line, print_table
 from stickytoken.cli.output.spreadsheet import harmless
+from stickytoken.version import __version__
 
 if TYPE_CHECKING:
     import polars as pl
@@ -54,14 +55,12 @@ def _json(scan: Scan) -> str:
 
 
 def _sarif(scan: Scan) -> str:
-    from importlib.metadata import version
-
     from stickytoken.findings.repository import repository_root
     from stickytoken.findings.sarif import sarif
     from stickytoken.scanning.findings import RULES, incomplete, scan_findings
 
     root = repository_root(Path.cwd())
-    document = sarif(scan_findings(scan, root), RULES, version("stickytoken"), incomplete(scan))
+    document = sarif(scan_findings(scan, root), RULES, __version__, incomplete(scan))
     return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 

@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 from stickytoken.encoders.loading.load import load_from_spec
@@ -16,6 +15,7 @@ from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import RunError, StickyTokenError
 from stickytoken.measurement.engines.protocol import ComputedShard, Work
 from stickytoken.measurement.store import ShardCost
+from stickytoken.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class ShardWorker:
         return WorkerReport(
             host=host,
             pid=os.getpid(),
-            version=version("stickytoken"),
+            version=__version__,
             identity=identity,
             threads=torch.get_num_threads(),
             device=self._encoder.device,

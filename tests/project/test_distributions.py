@@ -1,0 +1,166 @@
+"""What is in the wheel and the sdist, and the wheel's own files doing the work."""
+
+import email
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import stickytoken
+from without_packages import EXTRAS, run_without
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(stickytoken.__file__).parent
+NAME = f"stickytoken-{stickytoken.__version__}"
+# The wheel is about 3 MB: code, templates, two corpora and a run for the web app.
+WHEEL_MEGABYTES = 5
+SDIST_MEGABYTES = 20
+
+
+def built(folder, target):
+    """Build a distribution with the backend itself, at a fixed time, without a network."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
+    subprocess.run(
+        command, cwd=ROOT, env={"SOURCE_DATE_EPOCH": "1750000000"}, check=True, capture_output=True
+    )
+    (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return built(tmp_path_factory.mktemp("wheel"), "wheel")
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    return built(tmp_path_factory.mktemp("sdist"), "sdist")
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel, tmp_path_factory):
+    """The wheel as it lies in an environment."""
+    folder = tmp_path_factory.mktemp("site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def metadata(unpacked):
+    return email.message_from_string((unpacked / f"{NAME}.dist-info" / "METADATA").read_text("utf-8"))
+
+
+def package_files(package):
+    files = (path.relative_to(package.parent) for path in package.rglob("*") if path.is_file())
+    return {path.as_posix() for path in files if "__pycache__" not in path.parts}
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(unpacked):
+    assert {path.name for path in unpacked.iterdir()} == {"stickytoken", f"{NAME}.dist-info"}
+    assert package_files(unpacked / "stickytoken") == package_files(PACKAGE)
+    assert {path.suffix for path in (unpacked / "stickytoken").rglob("*") if path.is_file()} == {
+        ".py", ".j2", ".css", ".js", ".csv", ".json", ".parquet", ".typed",
+    }  # fmt: skip
+    assert (unpacked / "stickytoken" / "py.typed").is_file()
+    assert (unpacked / f"{NAME}.dist-info" / "licenses" / "LICENSE").read_bytes() == (
+        ROOT / "LICENSE"
+    ).read_bytes()
+
+
+def test_the_metadata_are_those_of_the_project(metadata):
+    assert metadata["Version"] == stickytoken.__version__
+    assert (metadata["License-Expression"], metadata["Requires-Python"]) == ("MIT", ">=3.11")
+    assert set(metadata.get_all("Provides-Extra")) > set(EXTRAS)
+    assert metadata["Description-Content-Type"] == "text/markdown"
+
+
+def test_the_core_requires_no_package_of_an_extra(metadata):
+    required = [Requirement(text) for text in metadata.get_all("Requires-Dist")]
+    core = {requirement.name for requirement in required if requirement.marker is None}
+    extra = {requirement.name for requirement in required if requirement.marker is not None}
+    assert core & extra == set()
+    assert {"torch", "sentence-transformers", "polars"} <= core
+
+
+def test_the_distributions_stay_small(wheel, sdist):
+    assert wheel.stat().st_size < WHEEL_MEGABYTES * 1e6
+    assert sdist.stat().st_size < SDIST_MEGABYTES * 1e6
+
+
+def test_the_sdist_holds_what_the_tests_need(sdist):
+    with tarfile.open(sdist) as archive:
+        names = {name.removeprefix(f"{NAME}/") for name in archive.getnames()}
+    tops = {name.partition("/")[0] for name in names}
+    assert {"src", "tests", "docs", "benchmarks", "Makefile", "LICENSE", "CHANGELOG.md"} <= tops
+    assert {"constraints.txt", "constraints-lowest.txt", "AGENTS.md", "CITATION.cff"} <= tops
+    assert tops & {"shared", "dist", "runs", ".venv", ".git"} == set()
+    assert {f"src/{name}" for name in package_files(PACKAGE)} <= names
+
+
+def test_the_same_files_give_the_same_bytes(wheel, tmp_path):
+    """Nothing of the time or the order of files gets into a wheel."""
+    copy = tmp_path / "copy"
+    shutil.copytree(PACKAGE, copy / "src" / "stickytoken", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        (copy / name).write_bytes((ROOT / name).read_bytes())
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    environment = {"SOURCE_DATE_EPOCH": "1750000000"}
+    subprocess.run(command, cwd=copy, env=environment, check=True, capture_output=True)
+    assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()
+
+
+# The wheel at work, without any extra.
+
+EVERYTHING = tuple(name for names in EXTRAS.values() for name in names)
+
+
+@pytest.mark.parametrize(
+    ("extra", "arguments"),
+    [
+        ("report", ("report", "{run}")),
+        ("hub", ("detect", "{model}", "--sentences", "hub:someone/sentences")),
+        ("mteb", ("evaluate", "{model}", "--task", "STSBenchmark")),
+        ("demo", ("demo",)),
+        ("endpoint", ("detect", "http://127.0.0.1:9/v1#m", "--tokenizer", "{model}")),
+    ],
+)
+def test_a_command_of_the_wheel_names_the_extra_that_it_needs(
+    unpacked, small_run, bert_folder, extra, arguments
+):
+    words = [word.format(run=small_run.path, model=bert_folder) for word in arguments]
+    done = run_without(EVERYTHING, *words, package=unpacked)
+    assert done.returncode == 1, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert f"pip install 'stickytoken[{extra}]'" in done.stderr
+
+
+def test_the_wheel_says_its_version_and_reads_its_data(unpacked, bert_folder):
+    assert run_without(EVERYTHING, "--version", package=unpacked).stdout == f"{NAME.replace('-', ' ')}\n"
+    code = "import stickytoken; print(stickytoken.__file__); print(len(stickytoken.load_sentences().texts))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(unpacked)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    place, sentences = done.stdout.split()
+    assert Path(place) == unpacked / "stickytoken" / "__init__.py"
+    assert int(sentences) == 1680
+
+
+@pytest.mark.slow
+def test_the_wheel_detects_without_any_extra(unpacked, bert_folder, sentence_file, tmp_path):
+    options = ("--method", "std", "--sentences", sentence_file, "--sample", 5, "--pair-count", 60)
+    options += ("--scoring-pairs", 2, "--validation-pairs", 6, "--sentence-count", 40)
+    done = run_without(
+        EVERYTHING, "detect", bert_folder, *options, "--out", tmp_path / "run", package=unpacked
+    )
+    assert done.returncode == 0, done.stderr
+    assert run_without(EVERYTHING, "show", tmp_path / "run", package=unpacked).returncode == 0
