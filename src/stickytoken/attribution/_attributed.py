@@ -19,7 +19,7 @@ from stickytoken.measurement.progress import Progress, ProgressCallback
 # Points of the integrals: the fewest with sums that are the unit vectors up to a norm, and with a
 # product that is the similarity up to a share of it or an absolute error.
 _STEPS = (8, 12, 16, 24, 32, 48, 64, 96)
-_MISSED, _MISSED_SHARE, _LEAST_MISSED = 0.01, 0.01, 0.0005
+_MISSED, _MISSED_SHARE, _LEAST_MISSED = 0.01, 0.01, 0.0001
 # So many points suffice for the parts if the similarity is right.
 _ENOUGH_STEPS = 16
 
