@@ -27,7 +27,7 @@ LAYERS = [
     {"adapters", "attribution", "explanation", "impacts", "scanning"},
     {"evaluation", "gate", "repairs"},
     {"comparisons"},
-    {"reports"},
+    {"model_cards", "reports"},
     {"demo"},
     {"cli"},
     {"__main__"},
@@ -342,6 +342,7 @@ def test_what_is_loaded_is_noticed():
         ("why",),
         ("compare",),
         ("published",),
+        ("card",),
     ],
 )
 def test_help_loads_no_heavy_library(command):

@@ -8,6 +8,7 @@ import typer
 
 from stickytoken.cli._group import WRONG_USAGE, CommandGroup
 from stickytoken.cli._help_page import PanelledCommand
+from stickytoken.cli.commands.card import card
 from stickytoken.cli.commands.check import check
 from stickytoken.cli.commands.clean import clean
 from stickytoken.cli.commands.compare import compare
@@ -39,6 +40,7 @@ _PANELS = {
         report,
         compare,
         published,
+        card,
         explain,
         why,
         impact,

@@ -148,9 +148,9 @@ def shown_rows(comparison: Comparison) -> list[Sequence[str]]:
             each.name,
             each.run.record.method,
             f"{len(each.run.tokens):,} of {each.run.available:,}",
-            _worst(each),
-            _deviations(each),
-            _share(each),
+            shown_worst(each),
+            shown_deviations(each),
+            shown_share(each),
             shown_copies(each.copies),
             shown_repair(each),
         )
@@ -185,13 +185,15 @@ def shown_repair(each: ComparedRun) -> str:
     return {True: "verified", False: "NOT VERIFIED", None: "not verified"}[each.repair["verified"]]
 
 
-def _worst(each: ComparedRun) -> str:
+def shown_worst(each: ComparedRun) -> str:
+    """Write the worst token with its grade or verdict."""
     if each.worst is None:
         return "-"
     return f"{visible(repr(each.worst.token))} ({each.worst.severity or each.worst.verdict or 'not judged'})"
 
 
-def _deviations(each: ComparedRun) -> str:
+def shown_deviations(each: ComparedRun) -> str:
+    """Write the worst lift with its interval."""
     worst = each.worst
     if worst is None or worst.deviations is None:
         return "-"
@@ -201,7 +203,8 @@ def _deviations(each: ComparedRun) -> str:
     return value.replace("-", _MINUS)
 
 
-def _share(each: ComparedRun) -> str:
+def shown_share(each: ComparedRun) -> str:
+    """Write the sticky tokens per 10,000 with their interval."""
     if each.share is None:
         return "-"
     value, low, high = (PER * part for part in each.share)

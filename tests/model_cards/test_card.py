@@ -1,0 +1,299 @@
+"""The block of a model card: what it says, and that it touches nothing else."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+from huggingface_hub import ModelCard, constants, parse_eval_result_entries
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+import fake_hub
+import planted
+import profiled
+from hostile import HOSTILE, assert_harmless
+from stickytoken import load_encoder, open_run
+from stickytoken.errors import InputError, ModelError, RunError
+from stickytoken.model_cards import card_block, push_card, write_block, write_eval_results
+from stickytoken.model_cards._block import BEGIN, END
+from stickytoken.model_cards._card_file import with_block
+from stickytoken.model_cards._eval_results import SHARE_TASK, WORST_TASK, eval_results
+
+BLOCK = f"{BEGIN}\n\n## Sticky tokens\n\nnone\n\n{END}"
+OTHER = f"{BEGIN}\n\nanother\n\n{END}"
+FRONT = b"---\nlicense: mit   # \xc3\xa9\ntags:\n- a\n---\n\n# A model\r\n\n"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return profiled.detect_profile(
+        load_encoder(profiled.planted_model(2)), tmp_path_factory.mktemp("run") / "run"
+    )
+
+
+@pytest.fixture
+def changed(run, tmp_path):
+    folder = Path(shutil.copytree(run.path, tmp_path / "changed"))
+    record = json.loads((folder / "run.json").read_text("utf-8"))
+    record["model"]["name"] = "/secret/place/my-model"
+    record["corpus"]["source"] = "/secret/place/texts.jsonl"
+    (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    return folder
+
+
+# What it says.
+
+
+def test_it_says_what_the_run_found(run):
+    block = card_block(run)
+    assert block.startswith(f"{BEGIN}\n")
+    assert block.endswith(f"\n{END}")
+    page = MarkdownIt("commonmark", {"html": True}).enable("table").render(block)
+    scale, row = run.method.scale(run), run.sticky.row(0, named=True)
+    value, low, high = (
+        f"{(row[name] - scale.ordinary) / scale.spread:.2f}" for name in ("lift", "lift_low", "lift_high")
+    )
+    assert f"{value} ({low} to {high})" in page
+    assert f"1 of {profiled.AVAILABLE} examined (all available tokens)" in page
+    assert run.record.identity[:12] in page
+    assert block == card_block(open_run(run.path))
+
+
+def test_folders_of_this_machine_stay_out_of_it(changed):
+    block = card_block(open_run(changed))
+    assert "secret" not in block
+    assert "my-model" in block
+    assert "texts.jsonl" in block
+
+
+def test_hostile_texts_stay_text(changed):
+    table = pl.read_parquet(changed / "tokens.parquet").sort("lift", descending=True)
+    texts = [f"{END}\n", "<!-- stickytoken:begin -->", "|a|`b`@c #1", "<img src=x>", *HOSTILE]
+    for start in range(0, len(texts), 8):
+        own = texts[start : start + 8]
+        rest = len(table) - len(own)
+        table = table.with_columns(
+            token=pl.Series([*own, *table["token"].to_list()[len(own) :]]),
+            verdict=pl.Series(["sticky"] * len(own) + ["benign"] * rest),
+            severity=pl.Series(["severe"] * len(own) + [None] * rest),
+        )
+        table.write_parquet(changed / "tokens.parquet")
+        planted.edit_record(changed, versions={"stickytoken": own[0]})
+        block = card_block(open_run(changed))
+        assert_harmless(block)
+        assert (block.count("<"), block.count("<!--")) == (2, 2)
+        assert with_block(with_block(FRONT, block, "x"), block, "x") == with_block(FRONT, block, "x")
+        page = MarkdownIt("commonmark", {"html": True}).enable("table").render(block)
+        assert page.count("<table>") == 1
+        assert "<a" not in page
+
+
+# It touches nothing else.
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: "stickytoken" not in text)
+
+
+@given(TEXT, st.sampled_from(["", "\n", "\r\n", "\n\n", "\r\n\r\n"]))
+def test_a_new_block_goes_behind_all_bytes(text, ending):
+    card = (text + ending).encode()
+    after = with_block(card, BLOCK, "card")
+    assert after.startswith(card)
+    assert after.replace(b"\r\n", b"\n").count(BLOCK.encode()) == 1
+    assert with_block(after, BLOCK, "card") == after
+
+
+@given(TEXT, TEXT, st.sampled_from(["\n", "\r\n"]))
+def test_a_block_replaces_the_earlier_one_and_no_other_byte(above, below, newline):
+    head, tail = f"{above}{newline}".encode(), f"{newline}{below}".encode()
+    card = head + OTHER.replace("\n", newline).encode() + tail
+    after = with_block(card, BLOCK, "card")
+    assert after.startswith(head)
+    assert after.endswith(tail)
+    middle = after[len(head) : len(after) - len(tail)]
+    assert middle.replace(b"\r\n", b"\n") == BLOCK.encode()
+    assert with_block(after, BLOCK, "card") == after
+    assert with_block(after, OTHER, "card").replace(b"\r\n", b"\n") == card.replace(b"\r\n", b"\n")
+
+
+def test_the_front_matter_is_the_same_for_the_hub(run):
+    after = with_block(FRONT, card_block(run), "card")
+    assert after.startswith(FRONT)
+    before, found = (ModelCard(each.decode()) for each in (FRONT, after))
+    assert found.data.to_dict() == before.data.to_dict() == {"license": "mit", "tags": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        BEGIN,
+        END,
+        f"{END}\n{BEGIN}",
+        f"{BEGIN}\n{BEGIN}\n{END}",
+        f"{BEGIN}\n{END}\n{END}",
+        f"{BLOCK}\n{BLOCK}",
+        f"text {BEGIN}\n{END}",
+        f"{BEGIN}\n{END} text",
+        f"{BLOCK}\n<!-- stickytoken:beg",
+        f"{BEGIN}\n<!--stickytoken:end-->",
+        f"<!-- STICKYTOKEN:begin -->\n{END}",
+        f"{BEGIN}\r{END}",
+    ],
+)
+def test_damaged_markers_are_refused_and_nothing_is_written(card, tmp_path):
+    path = tmp_path / "README.md"
+    path.write_bytes(card.encode())
+    with pytest.raises(InputError, match=r"README\.md are damaged: .* mend them, or delete them all"):
+        write_block(BLOCK, path)
+    assert path.read_bytes() == card.encode()
+
+
+def test_the_file_is_written_once(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_bytes(FRONT)
+    path.chmod(0o640)
+    link = tmp_path / "link.md"
+    link.symlink_to(path)
+    assert write_block(BLOCK, link) is True
+    written = path.stat()
+    assert link.is_symlink()
+    assert written.st_mode & 0o777 == 0o640
+    assert write_block(BLOCK, str(path)) is False
+    assert path.stat().st_ino == written.st_ino
+    assert path.stat().st_mtime_ns == written.st_mtime_ns
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["README.md", "link.md"]
+
+
+def test_files_that_are_no_card_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"there is no model card .*: create the file first"):
+        write_block(BLOCK, tmp_path / "absent.md")
+    with pytest.raises(RunError, match="cannot be read"):
+        write_block(BLOCK, tmp_path)
+    path = tmp_path / "utf16.md"
+    path.write_bytes("# a".encode("utf-16"))
+    with pytest.raises(InputError, match="is not UTF-8 text"):
+        write_block(BLOCK, path)
+    with pytest.raises(InputError, match="pass a path"):
+        write_block(BLOCK, 3)
+
+
+# Evaluation results.
+
+
+def test_evaluation_results_survive_the_hubs_own_parser(run, tmp_path):
+    path = tmp_path / ".eval_results" / "stickytoken.yaml"
+    assert write_eval_results(run, "someone/sticky-tokens", path) is True
+    entries = eval_results(run, "someone/sticky-tokens")
+    assert parse_eval_result_entries(yaml.safe_load(path.read_text("utf-8"))) == entries
+    assert [entry.task_id for entry in entries] == [WORST_TASK, SHARE_TASK]
+    scale = run.method.scale(run)
+    worst = (run.sticky["lift"][0] - scale.ordinary) / scale.spread
+    assert entries[0].value == pytest.approx(worst, abs=1e-4)
+    assert entries[1].value == pytest.approx(1e4 / profiled.AVAILABLE, abs=1e-4)
+    assert entries[0].date == run.record.started
+    assert "90 % interval" in entries[0].notes
+    assert write_eval_results(run, "someone/sticky-tokens", path) is False
+    assert write_eval_results(run, "someone/else", path) is True
+
+
+def test_results_of_others_are_not_overwritten(run, tmp_path):
+    path = tmp_path / "other.yaml"
+    for text, said in (
+        ("- dataset: {id: cais/hle, task_id: default}\n  value: 1\n", "holds other results \\('default'\\)"),
+        ("a: b\n", "is no file of evaluation results"),
+        ("[", "is no file of evaluation results"),
+        ("- 3\n", "is no file of evaluation results"),
+    ):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match=said):
+            write_eval_results(run, "someone/sticky", path)
+        assert path.read_text("utf-8") == text
+    with pytest.raises(InputError, match="the data set 'a/b/c' is not an id of the hub"):
+        write_eval_results(run, "a/b/c", tmp_path / "new.yaml")
+
+
+def test_a_run_without_a_scale_has_the_share_only(planted_run):
+    assert [entry.task_id for entry in eval_results(open_run(planted_run), "someone/sticky")] == [SHARE_TASK]
+
+
+# Sending.
+
+
+def test_a_push_is_one_commit_and_a_second_one_changes_nothing(run, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with fake_hub.serving("me/model", {"README.md": FRONT, "config.json": b"{}"}) as hub:
+        parent = hub.sha
+        commit = push_card(run, "me/model", "someone/sticky", endpoint=hub.url)
+        assert commit == f"{hub.url}/me/model/commit/{hub.sha}"
+        assert hub.files["README.md"] == with_block(FRONT, card_block(run), "x")
+        entries = yaml.safe_load(hub.files[".eval_results/stickytoken.yaml"])
+        assert parse_eval_result_entries(entries) == eval_results(run, "someone/sticky")
+        assert hub.files["config.json"] == b"{}"
+        (lines,) = hub.commits
+        assert lines[0]["value"]["parentCommit"] == parent
+        assert push_card(run, "me/model", "someone/sticky", endpoint=hub.url) is None
+        assert len(hub.commits) == 1
+
+
+def test_a_card_that_is_not_there_is_made_and_a_damaged_one_is_left(run, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with fake_hub.serving("me/model", {}) as hub:
+        push_card(run, "me/model", endpoint=hub.url)
+        assert hub.files["README.md"] == f"{card_block(run)}\n".encode()
+        hub.files["README.md"] = BEGIN.encode()
+        with pytest.raises(InputError, match=r"me/model/README\.md are damaged"):
+            push_card(run, "me/model", endpoint=hub.url)
+        hub.files["README.md"] = FRONT
+        hub.refusing = 403
+        with pytest.raises(ModelError, match="me/model was not changed: the hub did not accept the card"):
+            push_card(run, "me/model", endpoint=hub.url)
+        assert hub.files["README.md"] == FRONT
+
+
+def test_a_hub_that_does_not_answer_is_one_line(run, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(ModelError, match="me/model was not changed"):
+        push_card(run, "me/model", endpoint="http://127.0.0.1:9")
+
+
+def test_without_a_network_a_push_is_refused_in_one_line(run):
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+    planted.refused(
+        "card", run.path, "--push", "me/model", saying="needs the network, and HF_HUB_OFFLINE is set"
+    )
+    planted.refused("card", run.path, "--push", "me", saying="HF_HUB_OFFLINE")
+    planted.refused(
+        "card", run.path, "--push", "a b", saying="'a b' is not an id of the hub: pass owner/name"
+    )
+
+
+# The command.
+
+
+def test_the_command_prints_writes_and_says_what_changed(run, tmp_path):
+    assert planted.command("card", run.path).stdout == f"{card_block(run)}\n"
+    path = tmp_path / "README.md"
+    path.write_bytes(FRONT)
+    first = planted.command("card", run.path, "--model-card", path)
+    assert (first.exit_code, first.stdout) == (0, "")
+    assert "written" in first.stderr
+    assert path.read_bytes() == with_block(FRONT, card_block(run), "x")
+    again = planted.document(planted.command("card", run.path, "--model-card", path, "--format", "json"))
+    assert (again["changed"], again["block"]) == (False, card_block(run))
+    results = tmp_path / "results.yaml"
+    options = ("--eval-results", results, "--eval-dataset", "someone/sticky", "--format", "json")
+    found = planted.document(planted.command("card", run.path, *options))
+    assert found["eval_results_changed"] is True
+    assert results.is_file()
+
+
+def test_the_command_refuses_half_of_what_it_needs(run, tmp_path):
+    planted.refused("card", run.path, "--eval-results", tmp_path / "a.yaml", saying="pass --eval-dataset")
+    planted.refused("card", run.path, "--eval-dataset", "a/b", saying="needs --eval-results or --push")
+    planted.refused("card", tmp_path, saying="is not a run folder")
+    planted.refused("card", run.path, "--model-card", tmp_path / "no.md", saying="create the file first")
+    assert list(tmp_path.iterdir()) == []
