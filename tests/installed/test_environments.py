@@ -39,8 +39,9 @@ class Environment:
         self.python = folder / "bin" / "python"
 
     def install(self, *requirements):
-        command = ["-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", *requirements]
-        done = self.run(*command)
+        """Install with pip in the tested versions; modules are compiled when they are first imported."""
+        options = ("--quiet", "--no-compile", "--constraint", ROOT / "constraints.txt")
+        done = self.run("-m", "pip", "install", *options, *requirements)
         assert done.returncode == 0, done.stderr
 
     def run(self, *arguments):
