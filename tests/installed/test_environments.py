@@ -155,7 +155,8 @@ def test_the_sizes_are_those_of_the_documents(core):
 def test_the_core_detects_shows_and_probes(core, model, run, sentence_file):
     assert "stickytoken[report]" in core.refused("report", run)
     assert json.loads(core.done("show", run, "--format", "json"))
-    assert "river" in core.done("probe", model, "river", "--sentences", sentence_file)
+    options = ("--sentences", sentence_file, "--method", "std", "--sentence-count", 40, "--pair-count", 60)
+    assert "river" in core.done("probe", model, "river", *options, "--validation-pairs", 6)
 
 
 @pytest.mark.parametrize(
