@@ -134,6 +134,8 @@ def test_names_tell_the_runs_apart(changed):
     third = changed("z", model__name="/third/place")
     assert compare([folder, third]).names == ("model", "place")
     assert compare([folder, other]).names == ("/some/place/model", "/other/place/model")
+    remote = changed("r", model__name="http://127.0.0.1:1/v1#small", model__loading={"endpoint": {}})
+    assert compare([folder, remote]).names == ("model", "small")
     deeper = folder.parent / "deeper"
     deeper.mkdir()
     same = shutil.copytree(folder, deeper / "x")
@@ -234,6 +236,16 @@ def test_verdicts_of_an_earlier_version_are_named(changed):
     assert [note.partition(": ")[2] for note in found.notes if "earlier version" in note] == [
         "made by an earlier version of the method: detect again for present verdicts"
     ] * 2
+
+
+def test_a_lift_that_the_curve_does_not_show_is_named(run, clean, tmp_path):
+    folder = Path(shutil.copytree(run.path, tmp_path / "flat"))
+    evidence = pl.read_parquet(folder / "evidence.parquet")
+    flat = [[0.1] * 7] * len(evidence)
+    evidence.with_columns(below=pl.Series(flat)).write_parquet(folder / "evidence.parquet")
+    found = compare([clean, folder])
+    assert found.table["copies_too_few"].to_list()[1] == 32
+    assert any("serious over all placements of copies, but not in the curve" in note for note in found.notes)
 
 
 # Repairs.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stickytoken.comparisons._comparability import comparability
 from stickytoken.comparisons.agreement import agreements, compared_tokens
-from stickytoken.comparisons.compared_run import ComparedRun
+from stickytoken.comparisons.compared_run import ComparedRun, short_name
 from stickytoken.comparisons.result import Comparison
 from stickytoken.detection.run import Run, open_run
 from stickytoken.errors import InputError
@@ -40,19 +40,13 @@ def compare(runs: Iterable[Run | str | Path]) -> Comparison:
 def _names(runs: Sequence[Run]) -> list[str]:
     """Name the runs by model; add the method, or the folder, if that is needed to tell them apart."""
     ways: tuple[Callable[[Run], str], ...] = (
-        _short,
+        short_name,
         lambda run: run.model_name,
-        lambda run: f"{_short(run)} ({run.record.method})",
-        lambda run: f"{_short(run)} ({run.path.name})",
+        lambda run: f"{short_name(run)} ({run.record.method})",
+        lambda run: f"{short_name(run)} ({run.path.name})",
     )
     for way in ways:
         names = [way(run) for run in runs]
         if len(set(names)) == len(names):
             return names
-    return [f"{place}: {_short(run)} ({run.path.name})" for place, run in enumerate(runs, start=1)]
-
-
-def _short(run: Run) -> str:
-    """Return the name of a model, or the last part of the path of its folder."""
-    path = Path(run.model_name)
-    return path.name if path.is_absolute() and path.name else run.model_name
+    return [f"{place}: {short_name(run)} ({run.path.name})" for place, run in enumerate(runs, start=1)]

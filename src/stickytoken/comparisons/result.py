@@ -95,6 +95,12 @@ class Comparison:
             for each in self.runs
             if _is_old(each)
         ]
+        found += [
+            f"{each.name}: the worst lift is serious over all placements of copies, but not in the curve, whose "
+            "copies stand at the end of texts"
+            for each in self.runs
+            if _is_serious_elsewhere(each)
+        ]
         for each in self.runs:
             found += [f"{each.name}: {note}" for note in each.run.method.notes(each.run)]
         return found
@@ -229,3 +235,10 @@ def _row(each: ComparedRun) -> dict[str, Any]:
 def _is_old(each: ComparedRun) -> bool:
     version = each.run.record.identity_parts.get("version")
     return isinstance(version, int) and version < IDENTITY_VERSION
+
+
+def _is_serious_elsewhere(each: ComparedRun) -> bool:
+    """Check whether the lift of the worst token is serious over all placements, but not in its curve."""
+    if each.worst is None or each.worst.deviations is None or each.copies is None or each.scale is None:
+        return False
+    return each.worst.deviations >= each.scale.serious and each.copies.enough is None

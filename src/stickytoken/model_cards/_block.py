@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from stickytoken.comparisons.compared_run import ComparedRun
+from stickytoken.comparisons.compared_run import ComparedRun, short_name
 from stickytoken.comparisons.result import shown_copies, shown_deviations, shown_share, shown_worst
 from stickytoken.detection.run import Run
 from stickytoken.visible_text import markdown
@@ -18,9 +18,9 @@ _MOST_TOKENS = 10
 def card_block(run: Run) -> str:
     """Return the block, from marker to marker, without a line break at its end.
 
-    The same run gives the same block. Names of local folders are left out.
+    The same run gives the same block. Local folders and addresses of endpoints are left out.
     """
-    name = Path(run.model_name).name or run.model_name
+    name = short_name(run)
     headline = run.method.headline(run).replace(run.model_name, name)
     rows = "\n".join(f"| {what} | {markdown(value)} |" for what, value in _rows(ComparedRun(name, run)))
     parts = [
