@@ -96,8 +96,8 @@ class Comparison:
             if _is_old(each)
         ]
         found += [
-            f"{each.name}: the worst lift is serious over all placements of copies, but not in the curve, whose "
-            "copies stand at the end of texts"
+            f"{each.name}: the worst lift is serious over all placements of copies, but not in the curve, "
+            "whose copies stand at the end of texts"
             for each in self.runs
             if _is_serious_elsewhere(each)
         ]
