@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stickytoken.comparisons.compared_run import short_name
 from stickytoken.comparisons.result import HEADINGS, Comparison, shown_reason, shown_rows
 from stickytoken.reports.figures.comparison import (
     WorstRow,
@@ -84,7 +85,14 @@ def answers(comparison: Comparison) -> list[str]:
 
 def headlines(comparison: Comparison) -> list[tuple[str, str, str]]:
     """Return name, headline and tone of every run."""
-    return [(each.name, each.run.method.headline(each.run), each.tone) for each in comparison.runs]
+    return [
+        (
+            each.name,
+            each.run.method.headline(each.run).replace(each.run.model_name, short_name(each.run)),
+            each.tone,
+        )
+        for each in comparison.runs
+    ]
 
 
 def _worst_in_words(rows: list[WorstRow], left_out: list[str]) -> str:

@@ -17,7 +17,7 @@ from stickytoken.cli.output.spreadsheet import print_csv
 
 @command
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, two or more.", metavar="RUN RUN...")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, two or more.", metavar="RUN")],
     output_format: Annotated[
         TableFormat,
         output_option("--format", "-f", help="Print tables, one JSON document, or CSV with one row per run."),
