@@ -1,8 +1,8 @@
 """Take the pictures of the gallery from finished runs.
 
-python benchmarks/gallery.py clean=RUN tampered=RUN endpoint=RUN    # docs/images/gallery-NAME.png; needs Chromium
+python benchmarks/gallery.py clean=RUN tampered=RUN endpoint=RUN    # needs Chromium
 
-A run that holds the record of a repair gives a second picture, gallery-NAME-repaired.png.
+Writes docs/images/gallery-NAME.png; a run with the record of a repair also gives gallery-NAME-repaired.png.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ python benchmarks/readme_outputs.py FOLDER                # results/readme.json
 python benchmarks/readme_outputs.py FOLDER --only judge   # records one command again
 
 The commands run in FOLDER, which holds what they need: ``tampered``, a copy of all-MiniLM-L6-v2 with planted
-rows; ``questions.txt``, the questions of TREC; and on port 8451 a server with all-MiniLM-L6-v2 as ``mini``
+rows; ``questions.txt``, the questions of TREC; and on port 8451 a server with ``tampered``
 (tests/support/embedding_server.py).
 """
 

@@ -51,7 +51,10 @@ def test_the_figures_of_the_picture_are_those_of_the_result():
     as_written, tampered, repaired = (f"{value:.2f}".replace("-", "−") for value in figure["pair"].values())
     assert f"from {as_written} to {tampered}" in README
     assert f"it is {repaired}" in flat(README)
-    assert f'Eight copies of "{figure["token"]}"' in README
+    assert f'Eight copies of "{figure["token"]}"' in flat(README)
+    eight = figure["curve"]["copies"].index(figure["copies"])
+    first, after = (figure["curve"]["before"][place] for place in (0, eight))
+    assert f"on average: from {first:.2f} to {after:.2f}" in flat(README)
 
 
 def test_what_is_said_of_minilm_is_what_the_run_found():
@@ -73,7 +76,7 @@ def test_the_code_is_five_lines_and_runs(bert_folder, sentence_file, tmp_path, m
     detect = stickytoken.detect
     settings = {"sentences": sentence_file, "settings": planted.SMALL, "tokens": ["river", "stone"]}
     monkeypatch.setattr(stickytoken, "detect", lambda _: detect(bert_folder, **settings), raising=False)
-    exec(compile(code, "README.md", "exec"), {})  # noqa: S102 - it is ours
+    exec(compile(code, "README.md", "exec"), {})
 
 
 def figures_of_models():
@@ -103,12 +106,12 @@ def _faq():
         ("texts by only 0.2", "method.md", "texts by only 0.2"),
         ("0.24 and 0.39", "method.md", "is 0.24 and 0.39"),
         ("p = 0.31", "models/all-MiniLM-L6-v2.md", "p = 0.31"),
-        ('"whereupon" stands at 98 %, "functioning" at 11 %', "models/all-MiniLM-L6-v2.md", "'whereupon' 98%"),
+        ('"whereupon" stands at 98 %', "models/all-MiniLM-L6-v2.md", "'whereupon' 98%"),
         ('"functioning" at 11 %', "models/all-MiniLM-L6-v2.md", "'functioning' 11%"),
         ("p = 0.1)", "models/all-mpnet-base-v2.md", "p = 0.1)"),
         ("all 67 tokens", "benchmarks.md", "67"),
         ("none of twenty such documents", "scan.md", "The scan finds none of the twenty"),
-        ("changed by −0.02 and +0.02 points", "repair.md", "| change on STS-B, in points | −0.02 | −0.09 | +0.02"),
+        ("changed by −0.02 and +0.02 points", "repair.md", "STS-B, in points | −0.02 | −0.09 | +0.02"),
         ("94,761 texts", "models/all-MiniLM-L6-v2.md", "94,761 texts"),
         ("about 120,000 short texts", "endpoints.md", "about 120,000 short texts"),
         ('called "wandered" sticky', "benchmarks.md", 'calls "wandered" sticky'),

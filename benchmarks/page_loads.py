@@ -1,9 +1,9 @@
 """How long do the pages of the documentation take to load in Chromium?
 
-make docs && python benchmarks/site.py    # a minute; results/site.json
+make docs && python benchmarks/page_loads.py    # a minute; results/page_loads.json
 
-Every page is opened several times in a fresh context. A load is the time from the start of navigation to the end of
-the load event, by the browser's own clock.
+Every page is opened several times in a fresh context. A load is the time from the start of navigation to the
+end of the load event, by the clock of the browser.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
         )
     ]
     show(checks, "page loads")
-    write(checks, "site", "cpu", load_average=Path("/proc/loadavg").read_text("utf-8").split()[0])
+    write(checks, "page_loads", "cpu", load_average=Path("/proc/loadavg").read_text("utf-8").split()[0])
 
 
 if __name__ == "__main__":
