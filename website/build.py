@@ -21,8 +21,11 @@ ROOT = Path(__file__).resolve().parent.parent
 _BESIDE = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
-    "AGENTS.md": "contributing.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "AGENTS.md": "rules.md",
+    "SECURITY.md": "security.md",
     "CITATION.cff": "CITATION.cff",
+    "LICENSE": "LICENSE",
 }
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)(?P<target>[^)#\s]+)")

@@ -106,7 +106,8 @@ def written_commands():
     """Every command line in the documents' blocks of code: the command and its options."""
     blocks = re.findall(r"^```\w*\n(.*?)^```", documents(), re.DOTALL | re.MULTILINE)
     lines = [line.split("  #")[0] for block in blocks for line in block.splitlines()]
-    split = [shlex.split(line, comments=True) for line in lines if line.startswith("stickytoken ")]
+    typed = [line.removeprefix("$ ") for line in lines]
+    split = [shlex.split(line, comments=True) for line in typed if line.startswith("stickytoken ")]
     return [(words[1], [word for word in words[2:] if re.match("--?[a-z]", word)]) for words in split]
 
 

@@ -71,4 +71,4 @@ def run_python(block, names):
         exec(compile(block, "tutorial", "exec"), names)
     shown = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE)
     lines = printed.getvalue().splitlines()
-    return [line for line in shown if line not in lines]
+    return [line for line in shown if not any(alike(line, other) for other in lines)]
