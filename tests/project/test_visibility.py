@@ -20,6 +20,7 @@ OPEN_MODULES = {
     "stickytoken.encoders.prompting",
     "stickytoken.explanation.settings",
     "stickytoken.impacts.settings",
+    "stickytoken.methods.profile.probe",
     "stickytoken.repairs.affected",
 }
 

@@ -20,7 +20,7 @@ def test_the_tutorial_works_as_written(tmp_path, monkeypatch):
 
 
 def test_every_block_of_the_tutorial_is_executed_but_the_installation():
-    assert len(blocks_of(TUTORIAL)) == 11
+    assert len(blocks_of(TUTORIAL)) == 10
     assert TUTORIAL.count("\n```\n") == 12
 
 
