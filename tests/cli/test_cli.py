@@ -30,6 +30,7 @@ def test_the_commands_are_those_of_the_design():
         "show",
         "probe",
         "report",
+        "compare",
         "explain",
         "why",
         "impact",

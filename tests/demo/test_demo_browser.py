@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+import accessibility
 from report_pages import words_cut_off
 from web_app import SHOWN, TABS, WIDE, browsing, named, open_tab, rows
 
@@ -62,6 +63,7 @@ def test_nothing_is_wider_than_the_screen(browser, app, width, scheme):
         for tab in TABS:
             settled(page, tab)
             assert_nothing_is_cut_off(page)
+            assert accessibility.violations(page) == []
         assert heard == []
 
 

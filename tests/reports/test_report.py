@@ -22,7 +22,7 @@ from stickytoken.reports.content import read_content
 from stickytoken.reports.figure_set import report_figures
 
 SECTIONS = [
-    "worst", "lift-distribution", "symptom-curves", "lift-contraction", "who-they-are", "embedding-map",
+    "steps", "worst", "lift-distribution", "symptom-curves", "lift-contraction", "embedding-map",
     "flagged", "computed", "words",
 ]  # fmt: skip
 
@@ -100,7 +100,7 @@ def test_the_same_run_has_the_same_page(run):
 def test_every_figure_has_its_words_its_numbers_and_a_name(run):
     figures = report_figures(read_content(run.path))
     page = Page(stickytoken.report(run))
-    assert list(page.data["figures"]) == [figure.name for figure in figures] == SECTIONS[1:6]
+    assert list(page.data["figures"]) == [figure.name for figure in figures] == SECTIONS[2:6]
     labels = [value for tag, name, value in page.attributes if (tag, name) == ("div", "aria-label")]
     for figure in figures:
         assert figure.alt in labels
@@ -141,7 +141,7 @@ def test_json_is_one_document_with_everything(run):
     assert worst["position"] == pytest.approx(ids.index(sticky["token_id"]) / (len(ids) - 1))
     assert document["curves"][0]["token"] == "!"
     assert len(document["ordinary_curves"]) == 8
-    assert [figure["name"] for figure in document["figures"]] == SECTIONS[1:6]
+    assert [figure["name"] for figure in document["figures"]] == SECTIONS[2:6]
 
 
 def test_markdown_has_the_same_parts(run):
@@ -166,7 +166,7 @@ def test_a_run_without_sticky_tokens_shows_the_highest_for_scale(clean_run):
 
 def test_a_run_of_the_method_std(planted_run):
     html = stickytoken.report(planted_run)
-    assert section_ids(html)[:4] == ["worst", "score-distribution", "rate-distribution", "symptom-curves"]
+    assert section_ids(html)[1:5] == ["worst", "score-distribution", "rate-distribution", "symptom-curves"]
     page = Page(html)
     found = open_run(planted_run)
     assert f"{found.result.sticky} sticky tokens among" in page.text

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import accessibility
 import planted
 import profiled
 import stickytoken
@@ -19,17 +20,18 @@ from stickytoken import load_encoder
 from stickytoken.errors import InputError, MissingExtraError, RunError
 from stickytoken.reports._pictures import save_figures
 from stickytoken.reports.content import read_content
+from stickytoken.reports.facts import MOST_CARDS
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.style import template
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run with a dozen flagged tokens, and its report."""
+    """A run with more flagged tokens than have cards, and its report."""
     run = profiled.detect_profile(
         load_encoder(profiled.planted_model(2)), tmp_path_factory.mktemp("run") / "run"
     )
-    best = run.tokens["lift"].top_k(12).min()
+    best = run.tokens["lift"].top_k(MOST_CARDS + 1).min()
     flagged = run.tokens.with_columns(
         verdict=pl.when(pl.col("lift") >= best).then(pl.lit("sticky")).otherwise("verdict")
     )
@@ -65,6 +67,7 @@ def test_it_is_quiet_and_never_wider_than_the_screen(folder, name, width, scheme
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         levels = [int(level) for level in ground.removeprefix("rgb(").removesuffix(")").split(",")]
         assert (max(levels) < 60) == (scheme == "dark")
+        assert accessibility.violations(page, accessibility.ALL) == []
         assert heard == []
 
 

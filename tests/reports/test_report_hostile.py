@@ -82,7 +82,7 @@ def test_in_the_page_it_is_text(hostile_run):
     page = Page(html)
     assert set(page.tags) <= {
         "html", "head", "meta", "link", "title", "style", "body", "a", "header", "p", "time", "h1", "h2",
-        "h3", "br", "bdi", "dl", "dt", "dd", "div", "ul", "li", "main", "section", "article", "span",
+        "h3", "br", "bdi", "dl", "dt", "dd", "div", "ul", "ol", "li", "main", "section", "article", "span",
         "strong", "svg", "line", "rect", "details", "summary", "blockquote", "figure", "figcaption", "table",
         "caption", "thead", "tbody", "tr", "th", "td", "form", "label", "input", "select", "option", "output",
         "code", "footer", "script",

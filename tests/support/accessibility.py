@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 GRAVE = ("serious", "critical")
+ALL = ("minor", "moderate", *GRAVE)
 
 
 @cache

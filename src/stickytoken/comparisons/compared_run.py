@@ -197,8 +197,4 @@ def tone_of(sticky: pl.DataFrame) -> str:
 
 def short_name(run: Run) -> str:
     """Return the name of a model without a local folder or the address of an endpoint."""
-    name, loading = run.model_name, run.record.model.loading
-    if loading is not None and loading.endpoint is not None:
-        return name.rpartition("#")[2] or name
-    path = Path(name)
-    return path.name if path.is_absolute() and path.name else name
+    return run.record.model.short_name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from pydantic import (
@@ -69,6 +70,14 @@ class ModelRecord(Record):
     loading: LoadingRecord | None = Field(
         default=None, description="null if the encoder was made from a model object"
     )
+
+    @property
+    def short_name(self) -> str:
+        """The name without a local folder or the address of an endpoint."""
+        if self.loading is not None and self.loading.endpoint is not None:
+            return self.name.rpartition("#")[2] or self.name
+        path = Path(self.name)
+        return path.name if path.is_absolute() and path.name else self.name
 
 
 class CorpusRecord(Record):

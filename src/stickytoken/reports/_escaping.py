@@ -48,6 +48,11 @@ def plain(value: Any) -> str:
     return number(value)
 
 
+def cosine(value: float) -> str:
+    """Format a similarity with two digits; what rounds to zero has no sign."""
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "\N{MINUS SIGN}")
+
+
 def number(value: Any, digits: int | None = None) -> str:
     """Format a number for people; text stays as it is, a missing value is a dash."""
     if value is None:

@@ -10,7 +10,15 @@ from stickytoken.reports._scan_section import shown_scans
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.explanation_section import ExplainedToken, explained_tokens
-from stickytoken.reports.facts import headline, method_description, notes, run_details, tone
+from stickytoken.reports.facts import (
+    headline,
+    meaning,
+    method_description,
+    notes,
+    run_details,
+    steps,
+    tone,
+)
 from stickytoken.reports.figure_set import curves_of, report_figures
 from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.token_table import flagged_rows
@@ -25,6 +33,8 @@ def run_document(content: RunContent) -> dict[str, Any]:
         "method": content.record.method,
         "finished": content.run is not None,
         "headline": headline(content),
+        "meaning": meaning(content),
+        "next_steps": [step._asdict() for step in steps(content)],
         "tone": tone(content),
         "notes": notes(content),
         "worst": [card.row | {"pairs": [asdict(pair) for pair in card.pairs]} for card in cards(content)],

@@ -11,7 +11,15 @@ from stickytoken.reports._scan_section import ShownScan, shown_scans
 from stickytoken.reports.cards import Card, cards
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.explanation_section import ExplainedToken, explained_tokens
-from stickytoken.reports.facts import headline, key_facts, method_description, notes, run_details
+from stickytoken.reports.facts import (
+    headline,
+    key_facts,
+    meaning,
+    method_description,
+    notes,
+    run_details,
+    steps,
+)
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.token_table import columns, flagged_rows
 from stickytoken.visible_text import markdown
@@ -23,6 +31,8 @@ def run_markdown(content: RunContent) -> str:
     parts = [
         f"# Sticky tokens of {markdown(record.model.name)}",
         f"**{markdown(headline(content))}**",
+        markdown(meaning(content) or ""),
+        _bullets(f"To {markdown(step.purpose)}: {markdown(step.command)}" for step in steps(content)),
         _bullets(f"{markdown(fact.value)} {markdown(fact.meaning)}" for fact in key_facts(content)),
         _bullets(f"Note: {markdown(note)}" for note in notes(content)),
     ]

@@ -17,7 +17,16 @@ from stickytoken.reports._scan_section import shown_scans
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.explanation_section import explained_tokens
-from stickytoken.reports.facts import headline, key_facts, method_description, notes, run_details, tone
+from stickytoken.reports.facts import (
+    headline,
+    key_facts,
+    meaning,
+    method_description,
+    notes,
+    run_details,
+    steps,
+    tone,
+)
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.figures.style import template
@@ -37,10 +46,12 @@ def run_page(content: RunContent) -> str:
         overview=overview,
         explained=tokens,
         scans=shown_scans(content),
-        title=content.record.model.name,
+        title=content.record.model.short_name,
         content=content,
         record=content.record,
         headline=headline(content),
+        meaning=meaning(content),
+        steps=steps(content),
         tone=tone(content),
         facts=key_facts(content),
         notes=notes(content),

@@ -6,11 +6,17 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.comparisons.compared_run import tone_of
+from stickytoken.comparisons.compared_run import ComparedRun, tone_of
+from stickytoken.comparisons.result import shown_copies
+from stickytoken.detection.next_steps import NextStep, next_steps
+from stickytoken.detection.run import Run
 from stickytoken.methods.descriptions import Fact
 from stickytoken.reports._made_repairs import repair_facts, repair_notes
 from stickytoken.reports._measured_impacts import impact_facts, impact_notes
 from stickytoken.reports.content import RunContent, category_counts
+
+MOST_CARDS = 12
+"""Sticky tokens with a card of their own."""
 
 
 def headline(content: RunContent) -> str:
@@ -40,12 +46,43 @@ def key_facts(content: RunContent) -> list[Fact]:
             Fact(f"{count:,}", f"tokens measured in the stage {stage}")
             for stage, count in content.measured.items()
         ]
-    looked_at = Fact(
-        f"{len(content.tokens):,}", f"tokens examined, of {record.model.available:,} that can appear in text"
+    examined, available = len(content.tokens), record.model.available
+    of = (
+        f"all {available:,} tokens"
+        if examined == available
+        else f"{examined:,} tokens examined; {available:,} tokens"
     )
-    sticky = Fact(f"{len(content.sticky):,}", "sticky")
-    u = Fact(f"{content.run.plan.mean_similarity:.3f}", "mean similarity u of the model")
-    return [sticky, *content.method.key_facts(content.run), looked_at, u]
+    sticky = Fact(f"{len(content.sticky):,}", f"sticky, of {of} that can appear in text")
+    return [sticky, *content.method.key_facts(content.run), *_copies(content.run)]
+
+
+def _copies(run: Run) -> list[Fact]:
+    needed = ComparedRun(run.model_name, run).copies
+    if needed is None:
+        return []
+    whose = "the worst token" if len(run.sticky) else "the token that lifts most"
+    return [Fact(shown_copies(needed), f"copies that make the lift of {whose} serious")]
+
+
+def meaning(content: RunContent) -> str | None:
+    """Say for a reader who has never heard of sticky tokens what the headline means; None if unfinished."""
+    if content.run is None:
+        return None
+    if len(content.sticky):
+        return (
+            "A sticky token draws texts together: a text that repeats it becomes more similar to unrelated "
+            "texts, whatever it says. Such documents turn up in searches that they have nothing to do with."
+        )
+    return (
+        "A sticky token would draw texts together: a text that repeats it would become more similar to "
+        "unrelated texts, whatever it says. Here no token does so enough to "
+        "matter: the model needs no repair."
+    )
+
+
+def steps(content: RunContent) -> tuple[NextStep, ...]:
+    """Return what to do about the verdicts; nothing for an unfinished run."""
+    return () if content.run is None else next_steps(content.run)
 
 
 def notes(content: RunContent) -> list[str]:
@@ -104,7 +141,7 @@ def method_description(content: RunContent) -> str:
     return content.method.how(content.settings)
 
 
-def worst_tokens(content: RunContent, most: int = 12) -> pl.DataFrame:
+def worst_tokens(content: RunContent, most: int = MOST_CARDS) -> pl.DataFrame:
     """Return the worst sticky tokens; if none is sticky, the three that rank highest."""
     if content.run is None:
         return content.tokens

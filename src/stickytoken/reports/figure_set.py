@@ -9,6 +9,7 @@ from stickytoken.methods.descriptions import Distribution, Scatter
 from stickytoken.reports._made_repairs import repair_figures
 from stickytoken.reports._measured_impacts import impact_figures
 from stickytoken.reports.content import RunContent
+from stickytoken.reports.facts import MOST_CARDS
 from stickytoken.reports.figures.by_dimension import (
     by_dimension,
     by_dimension_table,
@@ -45,7 +46,7 @@ def report_figures(content: RunContent) -> list[ReportFigure]:
     found += curve_figures(content, content.run)
     found += [_scatter(content, each) for each in described if isinstance(each, Scatter)]
     found += _dimensions(content.run)
-    found += [_composition(content), *_map(content), *impact_figures(content.impacts)]
+    found += [*_composition(content), *_map(content), *impact_figures(content.impacts)]
     return [*found, *repair_figures(content.repairs)]
 
 
@@ -136,10 +137,13 @@ def _dimensions(run: Run) -> list[ReportFigure]:
     ]
 
 
-def _composition(content: RunContent) -> ReportFigure:
+def _composition(content: RunContent) -> list[ReportFigure]:
+    """Return the figure of kinds, scripts and lengths; none while cards say that of every sticky token."""
+    if len(content.sticky) <= MOST_CARDS:
+        return []
     parts = breakdowns(content.tokens)
     plot = composition(parts)
-    return ReportFigure(
+    figure = ReportFigure(
         "who-they-are",
         "What the sticky tokens are",
         plot,
@@ -150,6 +154,7 @@ def _composition(content: RunContent) -> ReportFigure:
         composition_table(parts),
         stacked(plot, len(parts), 1180),
     )
+    return [figure]
 
 
 def _map(content: RunContent) -> list[ReportFigure]:

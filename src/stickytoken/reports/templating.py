@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from stickytoken.reports._escaping import finalized, number, plain, spaced
+from stickytoken.reports._escaping import cosine, finalized, number, plain, spaced
 
 _OWN = "stickytoken.reports"
 
@@ -23,6 +23,7 @@ def environment(package: str = _OWN) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["cosine"] = cosine
     environment.filters["number"] = number
     environment.filters["plain"] = plain
     environment.filters["spaced"] = spaced

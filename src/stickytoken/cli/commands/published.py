@@ -32,7 +32,7 @@ def published(
 ) -> None:
     """Look up the published results of the paper's forty models. Needs no model and no network.
 
-    Example: stickytoken published all-MiniLM-L6-v2 --run runs/all-MiniLM-L6-v2-profile-0123456789ab
+    Example: stickytoken published --run runs/all-MiniLM-L6-v2-profile-0123456789ab all-MiniLM-L6-v2
     """
     from stickytoken.comparisons.published import (
         COMPARABLE,

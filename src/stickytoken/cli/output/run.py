@@ -89,3 +89,7 @@ def _print_run(run: Run) -> None:
     print_line(f"{run.result.sequences:,} texts in {run.result.seconds:,.0f} s; run: {run.path}")
     for note in run.method.notes(run):
         inform(f"note: {note}")
+    from stickytoken.detection.next_steps import next_steps
+
+    step = next_steps(run)[0]
+    inform(f"next, to {step.purpose}: {step.command}")

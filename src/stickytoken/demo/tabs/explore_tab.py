@@ -26,7 +26,7 @@ from stickytoken.demo.tabs._events import ON_MODEL, ON_TABLES, on_first_opening
 from stickytoken.errors import InputError
 from stickytoken.reports.cards import card_of
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.facts import headline, key_facts, notes, tone
+from stickytoken.reports.facts import headline, key_facts, meaning, notes, steps, tone
 from stickytoken.reports.figure_set import curve_figures
 from stickytoken.reports.figures.figure import ReportFigure
 
@@ -52,6 +52,8 @@ class Explore:
             "run.html.j2",
             tone=tone(content),
             headline=headline(content),
+            meaning=meaning(content),
+            steps=steps(content),
             facts=key_facts(content),
             notes=notes(content),
         )

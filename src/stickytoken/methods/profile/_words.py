@@ -119,20 +119,16 @@ def notes(run: ProfileRun) -> list[str]:
 
 
 def key_facts(run: ProfileRun) -> list[Fact]:
-    """Give the highest lift, the number of topical tokens and the lift of an ordinary one."""
+    """Give the highest lift and the number of topical tokens."""
     result = run.result
     highest = run.tokens.select("lift").max().item()
     whose = "the worst token" if len(run.sticky) else "the token that lifts most"
     topical = Fact(f"{result.topical:,}", "topical: an effect of meaning, not a defect")
-    ordinary = Fact(
-        f"{result.ordinary_lift:.4f}", f"lift of an ordinary token (SD {result.ordinary_spread:.4f})"
-    )
     if highest is None:
-        return [topical, ordinary]
+        return [topical]
     return [
         Fact(f"{_moved(run, highest):.1f} SD", f"lift of {whose}, beyond an ordinary token's"),
         topical,
-        ordinary,
     ]
 
 

@@ -1,0 +1,96 @@
+"""What a report says first: what a sticky token is, and what to do about those of the model."""
+
+import json
+import re
+import shlex
+import shutil
+
+import pytest
+
+import planted
+import profiled
+import stickytoken
+from stickytoken import load_encoder, open_run
+from stickytoken.detection.next_steps import next_steps
+from stickytoken.reports.content import read_content
+from stickytoken.reports.facts import MOST_CARDS
+from stickytoken.reports.figure_set import report_figures
+
+
+@pytest.fixture(scope="module")
+def sticky_run(tmp_path_factory):
+    encoder = load_encoder(profiled.planted_model(2))
+    return profiled.detect_profile(encoder, tmp_path_factory.mktemp("run") / "run")
+
+
+@pytest.fixture(scope="module")
+def clean_run(tmp_path_factory):
+    encoder = load_encoder(profiled.planted_model(0))
+    return profiled.detect_profile(encoder, tmp_path_factory.mktemp("run") / "clean", sample=10)
+
+
+def commands(run):
+    return [shlex.split(step.command)[1] for step in next_steps(run)]
+
+
+def loaded(run, folder, **changes):
+    """Copy a run and say how its model was loaded."""
+    place = shutil.copytree(run.path, folder)
+    document = json.loads((place / "run.json").read_text("utf-8"))
+    document["model"]["loading"] = changes
+    (place / "run.json").write_text(json.dumps(document), encoding="utf-8")
+    return open_run(place)
+
+
+def test_a_model_with_sticky_tokens_is_repaired_first(sticky_run):
+    assert commands(sticky_run) == ["repair", "scan", "clean", "check"]
+
+
+def test_a_model_without_them_is_judged_on_documents(clean_run):
+    assert commands(clean_run) == ["judge", "scan"]
+
+
+def test_what_cannot_be_repaired_is_not_offered_a_repair(sticky_run, tmp_path):
+    prompted = loaded(sticky_run, tmp_path / "prompted", prompt="prompteol", layer=-1)
+    assert commands(prompted) == ["scan", "clean"]
+    assert commands(loaded(sticky_run, tmp_path / "local", prompt="")) == commands(sticky_run)
+
+
+def test_commands_and_their_options_exist(sticky_run, clean_run):
+    for step in (*next_steps(sticky_run), *next_steps(clean_run)):
+        words = shlex.split(step.command)
+        shown = planted.command(words[1], "--help")
+        assert shown.exit_code == 0
+        assert all(word in shown.stdout for word in words if word.startswith("--"))
+
+
+def test_a_folder_with_a_hostile_name_is_one_word(sticky_run, tmp_path):
+    place = shutil.copytree(sticky_run.path, tmp_path / "a $(b) 'c' <d>")
+    for step in next_steps(open_run(place))[:3]:
+        assert shlex.split(step.command)[2] == str(place)
+    html = stickytoken.report(place)
+    assert "<d>" not in html
+    assert "$(b)" in html
+
+
+def test_every_form_of_a_report_says_the_same(sticky_run):
+    html = stickytoken.report(sticky_run)
+    document = json.loads(stickytoken.report(sticky_run, format="json"))
+    assert document["meaning"] in html
+    assert document["next_steps"] == [step._asdict() for step in next_steps(sticky_run)]
+    first = html.index('id="steps"')
+    assert html.index(document["meaning"]) < first < html.index('class="facts"')
+    text = stickytoken.report(sticky_run, format="md")
+    assert all(step.purpose in text for step in next_steps(sticky_run))
+    assert all(f"{step.purpose[1:]}:" in html for step in next_steps(sticky_run))
+
+
+def test_the_command_line_ends_with_the_first_of_them(sticky_run):
+    shown = planted.command("show", sticky_run.path)
+    assert re.search(r"^next, to write a repaired copy .*: stickytoken repair ", shown.stderr, re.MULTILINE)
+
+
+def test_kinds_are_drawn_only_for_more_tokens_than_have_cards(sticky_run):
+    assert 0 < len(sticky_run.sticky) <= MOST_CARDS
+    names = [figure.name for figure in report_figures(read_content(sticky_run.path))]
+    assert "who-they-are" not in names
