@@ -31,6 +31,8 @@ def test_the_commands_are_those_of_the_design():
         "probe",
         "report",
         "compare",
+        "published",
+        "card",
         "explain",
         "why",
         "impact",
