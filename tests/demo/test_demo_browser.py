@@ -57,7 +57,7 @@ def assert_nothing_is_cut_off(page):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
-def test_nothing_is_wider_than_the_screen(browser, app, width, scheme):
+def test_nothing_is_wider_than_the_screen_and_axe_finds_nothing_grave(browser, app, width, scheme):
     with browsing(browser, app, viewport={"width": width, "height": 844}, color_scheme=scheme) as visit:
         page, heard = visit
         for tab in TABS:

@@ -30,7 +30,7 @@ def violations(page, impacts=GRAVE):
     page.evaluate(_axe())
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
-        f"{rule['impact']} {rule['id']}: {node['html'][:200]}"
+        f"{rule['impact']} {rule['id']}: {node['html'][:200]}: {node['failureSummary']}"
         for rule in found["violations"]
         if rule["impact"] in impacts
         for node in rule["nodes"]

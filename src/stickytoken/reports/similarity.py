@@ -13,7 +13,7 @@ from stickytoken.measurement.atomic import write_atomically
 from stickytoken.reports._page import render
 
 # Numbers stay legible on the deepest shade, on light and on dark ground.
-_DEEPEST = 0.6
+_DEEPEST = 0.55
 
 
 def similarity_page(found: Why, top: int = 10) -> str:
