@@ -110,7 +110,7 @@ def worst_by_run(rows: Sequence[WorstRow]) -> go.Figure:
         },
         mode="markers+text",
         text=[legend_label(row.worst.token) for row in rows],
-        textposition="top center",
+        textposition=_toward_the_middle(rows),
         cliponaxis=False,
         marker={
             "color": STICKY,
@@ -127,6 +127,13 @@ def worst_by_run(rows: Sequence[WorstRow]) -> go.Figure:
     figure.update_xaxes(title_text=_UNIT)
     figure.update_layout(hovermode="closest")
     return figure
+
+
+def _toward_the_middle(rows: Sequence[WorstRow]) -> list[str]:
+    """Return the side of each mark on which its token has more room."""
+    ends = [end for row in rows for end in (*row.quantiles, *row.worst[4:7], 0.0) if end is not None]
+    middle = (min(ends) + max(ends)) / 2
+    return ["top left" if (row.worst.deviations or 0.0) > middle else "top right" for row in rows]
 
 
 def worst_table(rows: Sequence[WorstRow]) -> DataTable:
