@@ -51,11 +51,11 @@ def test_the_figures_of_the_picture_are_those_of_the_result():
     figure = json.loads((RESULTS / "readme_figure.json").read_text("utf-8"))
     as_written, tampered, repaired = (f"{value:.2f}".replace("-", "−") for value in figure["pair"].values())
     assert f"from {as_written} to {tampered}" in README
-    assert f"it is {repaired}" in flat(README)
+    assert f"that pair has {repaired}" in flat(README)
     assert f'Eight copies of "{figure["token"]}"' in flat(README)
     eight = figure["curve"]["copies"].index(figure["copies"])
     first, after = (figure["curve"]["before"][place] for place in (0, eight))
-    assert f"on average: from {first:.2f} to {after:.2f}" in flat(README)
+    assert f"from {first:.2f} to {after:.2f} on average" in flat(README)
 
 
 def test_what_is_said_of_minilm_is_what_the_run_found():

@@ -26,7 +26,7 @@ def next_steps(run: Run) -> tuple[NextStep, ...]:
     Rows of a vocabulary can be repaired only where sentence-transformers loads the model by itself; behind
     an endpoint or a prompt, documents are what can be cleaned.
     """
-    folder, model = quote(str(run.path)), quote(run.model_name)
+    folder = quote(str(run.path))
     if run.sticky.is_empty():
         return (
             NextStep(
@@ -38,16 +38,18 @@ def next_steps(run: Run) -> tuple[NextStep, ...]:
                 f"stickytoken scan {folder} DOCUMENTS",
             ),
         )
+    scan = f"stickytoken scan {folder} DOCUMENTS --effect"
+    clean = NextStep("take copies out of what you index", f"stickytoken clean {folder} DOCUMENTS")
+    found = "find the documents that contain copies"
     loading = run.record.model.loading
-    steps = [
+    if loading is not None and (loading.endpoint is not None or loading.layer is not None):
+        return NextStep(found, scan), clean
+    return (
         NextStep(
-            "find the documents that contain copies, and what these do",
-            f"stickytoken scan {folder} DOCUMENTS --effect",
+            "write a repaired copy of the model, verified; then encode your documents with it",
+            f"stickytoken repair {folder} --out FOLDER",
         ),
-        NextStep("take copies out of what you index", f"stickytoken clean {folder} DOCUMENTS"),
-    ]
-    if loading is None or (loading.endpoint is None and loading.layer is None):
-        repair = f"stickytoken repair {folder} --out FOLDER"
-        steps.insert(0, NextStep("write a repaired copy of the model, and verify it", repair))
-        steps.append(NextStep("keep such models from shipping, in CI", f"stickytoken check {model}"))
-    return tuple(steps)
+        NextStep(f"or, if the model has to stay, {found}", scan),
+        clean,
+        NextStep("check the model that you ship, in CI", "stickytoken check FOLDER"),
+    )

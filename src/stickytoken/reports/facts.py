@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.comparisons.compared_run import ComparedRun, tone_of
+from stickytoken.comparisons.compared_run import ComparedRun, short_name, tone_of
 from stickytoken.comparisons.result import shown_copies
 from stickytoken.detection.next_steps import NextStep, next_steps
 from stickytoken.detection.run import Run
@@ -14,6 +14,7 @@ from stickytoken.methods.descriptions import Fact
 from stickytoken.reports._made_repairs import repair_facts, repair_notes
 from stickytoken.reports._measured_impacts import impact_facts, impact_notes
 from stickytoken.reports.content import RunContent, category_counts
+from stickytoken.visible_text import visible
 
 MOST_CARDS = 12
 """Sticky tokens with a card of their own."""
@@ -28,7 +29,7 @@ def headline(content: RunContent) -> str:
             f"{content.record.model.name}: not finished, {measured:,} of {content.record.tokens:,} tokens "
             "have been measured so far."
         )
-    return content.method.headline(content.run)
+    return content.method.headline(content.run).replace(content.run.model_name, short_name(content.run))
 
 
 def tone(content: RunContent) -> str:
@@ -57,27 +58,27 @@ def key_facts(content: RunContent) -> list[Fact]:
 
 
 def _copies(run: Run) -> list[Fact]:
-    needed = ComparedRun(run.model_name, run).copies
-    if needed is None:
+    compared = ComparedRun(run.model_name, run)
+    if compared.copies is None or compared.worst is None or compared.scale is None:
         return []
-    whose = "the worst token" if len(run.sticky) else "the token that lifts most"
-    return [Fact(shown_copies(needed), f"copies that make the lift of {whose} serious")]
+    number, token = shown_copies(compared.copies), visible(repr(compared.worst.token))
+    unit, are = ("copy", "is") if number == "1" else ("copies", "are")
+    return [
+        Fact(number, f"{unit} of {token} {are} needed for a serious effect, {compared.scale.serious:g} SD")
+    ]
 
 
 def meaning(content: RunContent) -> str | None:
     """Say for a reader who has never heard of sticky tokens what the headline means; None if unfinished."""
     if content.run is None:
         return None
-    if len(content.sticky):
-        return (
-            "A sticky token draws texts together: a text that repeats it becomes more similar to unrelated "
-            "texts, whatever it says. Such documents turn up in searches that they have nothing to do with."
-        )
-    return (
-        "A sticky token would draw texts together: a text that repeats it would become more similar to "
-        "unrelated texts, whatever it says. Here no token does so enough to "
-        "matter: the model needs no repair."
+    told = (
+        "A sticky token draws texts together: a text that repeats it becomes more similar to unrelated "
+        "texts, whatever it says, and turns up in searches that it has nothing to do with. "
     )
+    if len(content.sticky):
+        return f"{told}This model has such tokens."
+    return f"{told}No token of this model does so enough to matter: it needs no repair."
 
 
 def steps(content: RunContent) -> tuple[NextStep, ...]:

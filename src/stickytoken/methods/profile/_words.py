@@ -122,12 +122,16 @@ def key_facts(run: ProfileRun) -> list[Fact]:
     """Give the highest lift and the number of topical tokens."""
     result = run.result
     highest = run.tokens.select("lift").max().item()
+    smallest = run.settings.number("smallest_effect")
     whose = "the worst token" if len(run.sticky) else "the token that lifts most"
-    topical = Fact(f"{result.topical:,}", "topical: an effect of meaning, not a defect")
+    topical = Fact(f"{result.topical:,}", "topical: they lift only the texts that they are about")
     if highest is None:
         return [topical]
     return [
-        Fact(f"{_moved(run, highest):.1f} SD", f"lift of {whose}, beyond an ordinary token's"),
+        Fact(
+            f"{_moved(run, highest):.1f} SD",
+            f"lift of {whose}, beyond an ordinary token's; it always matters from {smallest:g} SD",
+        ),
         topical,
     ]
 
