@@ -11,9 +11,10 @@ import planted
 import profiled
 import stickytoken
 from stickytoken import load_encoder, open_run
+from stickytoken.comparisons.compared_run import ComparedRun
 from stickytoken.detection.next_steps import next_steps
 from stickytoken.reports.content import read_content
-from stickytoken.reports.facts import MOST_CARDS
+from stickytoken.reports.facts import MOST_CARDS, key_facts
 from stickytoken.reports.figure_set import report_figures
 
 
@@ -94,3 +95,11 @@ def test_kinds_are_drawn_only_for_more_tokens_than_have_cards(sticky_run):
     assert 0 < len(sticky_run.sticky) <= MOST_CARDS
     names = [figure.name for figure in report_figures(read_content(sticky_run.path))]
     assert "who-they-are" not in names
+
+
+def test_no_number_of_copies_contradicts_the_lift(sticky_run):
+    worst = ComparedRun("model", sticky_run).worst
+    facts = {fact.meaning: fact.value for fact in key_facts(read_content(sticky_run.path))}
+    copies = [value for meaning, value in facts.items() if "needed for a serious effect" in meaning]
+    assert worst.deviations >= 0.5
+    assert not any(value.startswith("more than") for value in copies)

@@ -61,6 +61,9 @@ def _copies(run: Run) -> list[Fact]:
     compared = ComparedRun(run.model_name, run)
     if compared.copies is None or compared.worst is None or compared.scale is None:
         return []
+    # The few texts of a curve can miss what many texts show: then it has no number to give.
+    if compared.copies.enough is None and (compared.worst.deviations or 0.0) >= compared.scale.serious:
+        return []
     number, token = shown_copies(compared.copies), visible(repr(compared.worst.token))
     unit, are = ("copy", "is") if number == "1" else ("copies", "are")
     return [
