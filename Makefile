@@ -56,7 +56,7 @@ dist: $(VENV)-dist/.installed ## build the sdist and the wheel of the last commi
 	rm -rf dist
 	.ci/build $(VENV)-dist/bin/python dist
 
-test-dist: $(STAMP) dist ## install the wheel in clean environments, alone and with each extra (about 10 minutes)
+test-dist: $(STAMP) dist ## install the wheel in clean environments, alone and with each extra (takes long)
 	STICKYTOKEN_WHEEL=$$(ls dist/*.whl) $(BIN)/python -m pytest tests/installed
 
 $(VENV)-dist/.installed: constraints.txt
