@@ -112,8 +112,7 @@ def test_progress_goes_to_stderr_round_by_round(place, options, tmp_path):
         "detect", place / "planted", *options, "--sample", "9", "--out", tmp_path / "run"
     )
     assert result.exit_code == 0
-    lines = planted.lines_of(result.stderr)
-    stages = [line.split(":")[0] for line in lines if not line.startswith(("note:", "next, to "))]
+    stages = [one.split(":")[0] for one in planted.lines_of(result.stderr) if one[:4] not in ("note", "next")]
     assert stages == ["mean similarity", "pilot", "screen", "confirm", "evidence", "report"]
     assert f"a selection of 9 of {profiled.AVAILABLE} available tokens; random tokens" in result.stdout
     assert "texts a token" not in result.stdout

@@ -5,29 +5,14 @@ import re
 import shlex
 import shutil
 
-import pytest
-
 import planted
-import profiled
 import stickytoken
-from stickytoken import load_encoder, open_run
+from stickytoken import open_run
 from stickytoken.comparisons.compared_run import ComparedRun
 from stickytoken.detection.next_steps import next_steps
 from stickytoken.reports.content import read_content
-from stickytoken.reports.facts import MOST_CARDS, key_facts
+from stickytoken.reports.facts import MOST_CARDS, key_facts, meaning
 from stickytoken.reports.figure_set import report_figures
-
-
-@pytest.fixture(scope="module")
-def sticky_run(tmp_path_factory):
-    encoder = load_encoder(profiled.planted_model(2))
-    return profiled.detect_profile(encoder, tmp_path_factory.mktemp("run") / "run")
-
-
-@pytest.fixture(scope="module")
-def clean_run(tmp_path_factory):
-    encoder = load_encoder(profiled.planted_model(0))
-    return profiled.detect_profile(encoder, tmp_path_factory.mktemp("run") / "clean", sample=10)
 
 
 def commands(run):
@@ -43,30 +28,30 @@ def loaded(run, folder, **changes):
     return open_run(place)
 
 
-def test_a_model_with_sticky_tokens_is_repaired_first(sticky_run):
-    assert commands(sticky_run) == ["repair", "scan", "clean", "check"]
+def test_a_model_with_sticky_tokens_is_repaired_first(run):
+    assert commands(run) == ["repair", "scan", "clean", "check"]
 
 
 def test_a_model_without_them_is_judged_on_documents(clean_run):
     assert commands(clean_run) == ["judge", "scan"]
 
 
-def test_what_cannot_be_repaired_is_not_offered_a_repair(sticky_run, tmp_path):
-    prompted = loaded(sticky_run, tmp_path / "prompted", prompt="prompteol", layer=-1)
+def test_what_cannot_be_repaired_is_not_offered_a_repair(run, tmp_path):
+    prompted = loaded(run, tmp_path / "prompted", prompt="prompteol", layer=-1)
     assert commands(prompted) == ["scan", "clean"]
-    assert commands(loaded(sticky_run, tmp_path / "local", prompt="")) == commands(sticky_run)
+    assert commands(loaded(run, tmp_path / "local", prompt="")) == commands(run)
 
 
-def test_commands_and_their_options_exist(sticky_run, clean_run):
-    for step in (*next_steps(sticky_run), *next_steps(clean_run)):
+def test_commands_and_their_options_exist(run, clean_run):
+    for step in (*next_steps(run), *next_steps(clean_run)):
         words = shlex.split(step.command)
         shown = planted.command(words[1], "--help")
         assert shown.exit_code == 0
         assert all(word in shown.stdout for word in words if word.startswith("--"))
 
 
-def test_a_folder_with_a_hostile_name_is_one_word(sticky_run, tmp_path):
-    place = shutil.copytree(sticky_run.path, tmp_path / "a $(b) 'c' <d>")
+def test_a_folder_with_a_hostile_name_is_one_word(run, tmp_path):
+    place = shutil.copytree(run.path, tmp_path / "a $(b) 'c' <d>")
     for step in next_steps(open_run(place))[:3]:
         assert shlex.split(step.command)[2] == str(place)
     html = stickytoken.report(place)
@@ -74,32 +59,38 @@ def test_a_folder_with_a_hostile_name_is_one_word(sticky_run, tmp_path):
     assert "$(b)" in html
 
 
-def test_every_form_of_a_report_says_the_same(sticky_run):
-    html = stickytoken.report(sticky_run)
-    document = json.loads(stickytoken.report(sticky_run, format="json"))
+def test_a_run_over_some_tokens_does_not_acquit_the_model(clean_run):
+    assert len(clean_run.tokens) < clean_run.available
+    assert meaning(read_content(clean_run.path)).endswith("the others may.")
+    assert "needs no repair" not in stickytoken.report(clean_run)
+
+
+def test_every_form_of_a_report_says_the_same(run):
+    html = stickytoken.report(run)
+    document = json.loads(stickytoken.report(run, format="json"))
     assert document["meaning"] in html
-    assert document["next_steps"] == [step._asdict() for step in next_steps(sticky_run)]
+    assert document["next_steps"] == [step._asdict() for step in next_steps(run)]
     first = html.index('id="steps"')
     assert html.index(document["meaning"]) < first < html.index('class="facts"')
-    text = stickytoken.report(sticky_run, format="md")
-    assert all(step.purpose in text for step in next_steps(sticky_run))
-    assert all(f"{step.purpose[1:]}:" in html for step in next_steps(sticky_run))
+    text = stickytoken.report(run, format="md")
+    assert all(step.purpose in text for step in next_steps(run))
+    assert all(f"{step.purpose[1:]}:" in html for step in next_steps(run))
 
 
-def test_the_command_line_ends_with_the_first_of_them(sticky_run):
-    shown = planted.command("show", sticky_run.path)
+def test_the_command_line_ends_with_the_first_of_them(run):
+    shown = planted.command("show", run.path)
     assert re.search(r"^next, to write a repaired copy .*: stickytoken repair ", shown.stderr, re.MULTILINE)
 
 
-def test_kinds_are_drawn_only_for_more_tokens_than_have_cards(sticky_run):
-    assert 0 < len(sticky_run.sticky) <= MOST_CARDS
-    names = [figure.name for figure in report_figures(read_content(sticky_run.path))]
+def test_kinds_are_drawn_only_for_more_tokens_than_have_cards(run):
+    assert 0 < len(run.sticky) <= MOST_CARDS
+    names = [figure.name for figure in report_figures(read_content(run.path))]
     assert "who-they-are" not in names
 
 
-def test_no_number_of_copies_contradicts_the_lift(sticky_run):
-    worst = ComparedRun("model", sticky_run).worst
-    facts = {fact.meaning: fact.value for fact in key_facts(read_content(sticky_run.path))}
+def test_no_number_of_copies_contradicts_the_lift(run):
+    worst = ComparedRun("model", run).worst
+    facts = {fact.meaning: fact.value for fact in key_facts(read_content(run.path))}
     copies = [value for meaning, value in facts.items() if "needed for a serious effect" in meaning]
     assert worst.deviations >= 0.5
     assert not any(value.startswith("more than") for value in copies)

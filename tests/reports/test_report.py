@@ -16,7 +16,7 @@ import planted
 import profiled
 import stickytoken
 from report_pages import Page
-from stickytoken import load_encoder, open_run
+from stickytoken import open_run
 from stickytoken.errors import InputError, RunError
 from stickytoken.reports.content import read_content
 from stickytoken.reports.figure_set import report_figures
@@ -25,20 +25,6 @@ SECTIONS = [
     "steps", "worst", "lift-distribution", "symptom-curves", "lift-contraction", "embedding-map",
     "flagged", "computed", "words",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A profile run with one sticky token."""
-    encoder = load_encoder(profiled.planted_model(2))
-    return profiled.detect_profile(encoder, tmp_path_factory.mktemp("run") / "run")
-
-
-@pytest.fixture(scope="module")
-def clean_run(tmp_path_factory):
-    """A profile run over a few tokens, none of them sticky."""
-    encoder = load_encoder(profiled.planted_model(0))
-    return profiled.detect_profile(encoder, tmp_path_factory.mktemp("run") / "clean", sample=10)
 
 
 @pytest.fixture

@@ -195,6 +195,11 @@ def tone_of(sticky: pl.DataFrame) -> str:
     return next((grade for grade in ("severe", "serious") if grade in found), "mild")
 
 
+def short_headline(run: Run) -> str:
+    """Return the headline of a run with the short name of its model."""
+    return run.method.headline(run).replace(run.model_name, short_name(run))
+
+
 def short_name(run: Run) -> str:
     """Return the name of a model without a local folder or the address of an endpoint."""
     return run.record.model.short_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from stickytoken.comparisons.compared_run import ComparedRun, short_name
+from stickytoken.comparisons.compared_run import ComparedRun, short_headline, short_name
 from stickytoken.comparisons.result import shown_copies, shown_deviations, shown_share, shown_worst
 from stickytoken.detection.run import Run
 from stickytoken.visible_text import markdown
@@ -21,12 +21,11 @@ def card_block(run: Run) -> str:
     The same run gives the same block. Local folders and addresses of endpoints are left out.
     """
     name = short_name(run)
-    headline = run.method.headline(run).replace(run.model_name, name)
     rows = "\n".join(f"| {what} | {markdown(value)} |" for what, value in _rows(ComparedRun(name, run)))
     parts = [
         BEGIN,
         "## Sticky tokens",
-        markdown(headline),
+        markdown(short_headline(run)),
         f"| measure | value |\n| --- | --- |\n{rows}",
         *_flagged(run),
         "A sticky token is a vocabulary entry whose copies draw unrelated texts together, whatever the texts "

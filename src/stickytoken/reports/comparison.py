@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stickytoken.comparisons.compared_run import short_name
+from stickytoken.comparisons.compared_run import short_headline
 from stickytoken.comparisons.result import HEADINGS, Comparison, shown_reason, shown_rows
 from stickytoken.reports.figures.comparison import (
     WorstRow,
@@ -88,7 +88,7 @@ def headlines(comparison: Comparison) -> list[tuple[str, str, str]]:
     return [
         (
             each.name,
-            each.run.method.headline(each.run).replace(each.run.model_name, short_name(each.run)),
+            short_headline(each.run),
             each.tone,
         )
         for each in comparison.runs

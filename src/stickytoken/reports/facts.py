@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from stickytoken.comparisons.compared_run import ComparedRun, short_name, tone_of
+from stickytoken.comparisons.compared_run import ComparedRun, short_headline, tone_of
 from stickytoken.comparisons.result import shown_copies
 from stickytoken.detection.next_steps import NextStep, next_steps
 from stickytoken.detection.run import Run
@@ -29,7 +29,7 @@ def headline(content: RunContent) -> str:
             f"{content.record.model.name}: not finished, {measured:,} of {content.record.tokens:,} tokens "
             "have been measured so far."
         )
-    return content.method.headline(content.run).replace(content.run.model_name, short_name(content.run))
+    return short_headline(content.run)
 
 
 def tone(content: RunContent) -> str:
@@ -81,6 +81,8 @@ def meaning(content: RunContent) -> str | None:
     )
     if len(content.sticky):
         return f"{told}This model has such tokens."
+    if len(content.tokens) < content.record.model.available:
+        return f"{told}None of the tokens examined does so enough to matter; the others may."
     return f"{told}No token of this model does so enough to matter: it needs no repair."
 
 
