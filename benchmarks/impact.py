@@ -38,13 +38,16 @@ from stickytoken.cli.output.progress import progress_bar
 from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.errors import RunError
 from stickytoken.impacts import Impact, ImpactSettings, Side, impact, open_impact
+from stickytoken.impacts.conclusion import benign_needed, conclusion
 from stickytoken.measurement.progress import Progress, ProgressCallback
 
 MODEL = "all-MiniLM-L6-v2"
 PUBLISHED_SPEARMAN = 82.03
 CLS = 101
 COPIES = 8
-PLANTED_TOKENS, WHOLE_TOKENS, INTRUDING_TOKENS, OWN_BENIGN = 10, 5, 4, 2
+PLANTED_TOKENS = 5
+# Fewest benign tokens for each measured one that allow a conclusion: five tokens, and a single one.
+LEAST_BENIGN, LEAST_BENIGN_OF_ONE = benign_needed(PLANTED_TOKENS), benign_needed(1)
 SEEN = "seen.txt"
 
 
@@ -95,21 +98,17 @@ def parts(arguments: argparse.Namespace) -> dict[str, Part]:
     ids: list[int] = truth["token_id"].to_list()
     cranfield = data / "cranfield"
     words = (data / "trec" / "test.jsonl", data / "stsb" / "test.jsonl")
-    twice = ImpactSettings(confidence=0.95)
-    once = replace(twice, seeds=1)
-    planted = {"tokens": ids[:PLANTED_TOKENS], "exclude": ids, "settings": once}
-    own = {"tokens": [CLS], "settings": replace(once, benign=OWN_BENIGN), "intrusion": cranfield}
+    settings = ImpactSettings()
+    few, of_one = replace(settings, benign=LEAST_BENIGN), replace(settings, benign=LEAST_BENIGN_OF_ONE)
+    planted = {"tokens": ids[:PLANTED_TOKENS], "exclude": ids, "settings": settings}
+    own = {"tokens": [CLS], "settings": of_one, "intrusion": cranfield}
     return {
         "words": Part(True, words, planted),
         "bundled": Part(True, (), planted | {"intrusion": "bundled"}),
-        "intrusion": Part(True, (), planted | {"tokens": ids[:INTRUDING_TOKENS], "intrusion": cranfield}),
-        "queries": Part(True, (cranfield,), planted | {"settings": replace(once, side=Side.QUERY)}),
+        "queries": Part(True, (cranfield,), planted | {"settings": replace(settings, side=Side.QUERY)}),
+        "intrusion": Part(True, (), planted | {"settings": few, "intrusion": cranfield}),
+        "whole": Part(True, (*words, cranfield), planted | {"settings": few}),
         "own": Part(False, (*words, cranfield), own),
-        "whole": Part(
-            True,
-            (*words, cranfield),
-            {"tokens": ids[:WHOLE_TOKENS], "exclude": ids, "settings": ImpactSettings(confidence=0.95)},
-        ),
     }
 
 
@@ -203,30 +202,29 @@ def main_effects(found: Impact) -> list[dict[str, Any]]:
     return found.effects.filter("main").to_dicts()
 
 
-def cost_check(name: str, row: dict[str, Any], bar: str) -> Check:
-    """One task: what sticky copies cost, and what benign ones."""
+def cost_check(name: str, row: dict[str, Any], kind: str, bar: str = "shown") -> Check:
+    """One task: what copies cost, what benign ones cost, and what the test over tokens concludes."""
+    said = conclusion(row, kind)
     return Check(
         f"{name}, {row['task']}, {row['metric']} (of {row['clean']:.4f})",
         bar,
-        f"{row['drop_sticky']:.4f} against {row['drop_benign']:.4f}; difference {row['difference']:.4f} "
-        f"[{row['difference_low']:.4f}, {row['difference_high']:.4f}]",
-        bar == "shown" or row["difference_low"] > 0,
+        f"{row['drop_sticky']:.4f} against {row['drop_benign']:.4f}; {said}",
+        bar == "shown" or said.startswith(bar),
         row,
     )
 
 
 def cost_checks(words: Impact, whole: Impact | None) -> list[Check]:
     """Planted tokens must cost more than benign ones on two of the three sets."""
-    bar = "sticky cost more, interval above 0"
-    checks = [cost_check(f"{PLANTED_TOKENS} planted tokens", row, bar) for row in main_effects(words)]
+    name, bar = f"{PLANTED_TOKENS} planted tokens", "sticky tokens cost more"
+    checks = [cost_check(name, row, "sticky", bar) for row in main_effects(words)]
     if whole is not None:
-        name = f"{WHOLE_TOKENS} planted tokens in documents"
         found = [row for row in main_effects(whole) if row["task"] == "cranfield"]
-        checks += [cost_check(name, row, bar) for row in found]
+        checks += [cost_check(f"{name} in documents", row, "sticky", bar) for row in found]
     passed = sum(check.passed for check in checks)
     return [
         *checks,
-        Check("planted tokens, sets with a difference above 0", "2 of 3", f"{passed}", passed >= 2, {}),
+        Check("planted tokens, sets on which they cost more", "2 of 3", f"{passed}", passed >= 2, {}),
     ]
 
 
@@ -249,9 +247,9 @@ def intrusion_check(found: Impact) -> Check:
     )
 
 
-def shown_costs(name: str, found: Impact) -> list[Check]:
+def shown_costs(name: str, found: Impact, kind: str) -> list[Check]:
     """Costs without a bar: whatever comes out."""
-    return [cost_check(name, row, bar="shown") for row in main_effects(found)]
+    return [cost_check(name, row, kind) for row in main_effects(found)]
 
 
 def shown_intrusion(name: str, found: Impact) -> list[Check]:
@@ -276,14 +274,14 @@ def results(found: dict[str, Impact], data: Path) -> list[Check]:
     of_part: dict[str, Callable[[Impact], list[Check]]] = {
         "own": lambda part: clean_checks(part, data),
         "words": lambda part: cost_checks(part, found.get("whole")),
-        "queries": lambda part: shown_costs("planted tokens in the queries", part),
+        "queries": lambda part: shown_costs("planted tokens in the queries", part, "sticky"),
         "intrusion": lambda part: [intrusion_check(part)],
         "bundled": lambda part: shown_intrusion("planted tokens, intrusion into the bundled sentences", part),
         "whole": whole_checks,
     }
     checks = [check for name, make in of_part.items() if name in found for check in make(found[name])]
     if own := found.get("own"):
-        checks += shown_costs(f"{MODEL}, [CLS]", own)
+        checks += shown_costs(f"{MODEL}, [CLS]", own, "named")
         checks += shown_intrusion(f"{MODEL}, [CLS], intrusion into Cranfield", own)
     return checks
 
