@@ -1,4 +1,6 @@
-"""Build the documentation: python website/build.py. Then open build/docs/index.html.
+"""Build the documentation.
+
+python website/build.py    # then open build/docs/index.html
 
 Pages are those of docs/, the README and its neighbours, and two that are generated from the code. They are
 put together in one folder first, so that the site's program needs no plugins for it.
@@ -6,6 +8,7 @@ put together in one folder first, so that the site's program needs no plugins fo
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -32,6 +35,9 @@ _LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)(?P<target>[^)#\s]+)")
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     sys.exit(build(ROOT / "build"))
 
 

@@ -1,6 +1,7 @@
 """What is in the wheel and the sdist, and the wheel's own files doing the work."""
 
 import email
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import stickytoken
+from package_page import absolute
 from without_packages import EXTRAS, run_without
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,12 +24,11 @@ WHEEL_MEGABYTES = 5
 SDIST_MEGABYTES = 20
 
 
-def built(folder, target):
+def built(folder, target, root=ROOT, **environment):
     """Build a distribution with the backend itself, at a fixed time, without a network."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
-    subprocess.run(
-        command, cwd=ROOT, env={"SOURCE_DATE_EPOCH": "1750000000"}, check=True, capture_output=True
-    )
+    environment["SOURCE_DATE_EPOCH"] = "1750000000"
+    subprocess.run(command, cwd=root, env=environment, check=True, capture_output=True)
     (path,) = folder.iterdir()
     return path
 
@@ -51,9 +52,14 @@ def unpacked(wheel, tmp_path_factory):
     return folder
 
 
+def metadata_of(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return email.message_from_bytes(archive.read(f"{NAME}.dist-info/METADATA"))
+
+
 @pytest.fixture(scope="module")
-def metadata(unpacked):
-    return email.message_from_string((unpacked / f"{NAME}.dist-info" / "METADATA").read_text("utf-8"))
+def metadata(wheel):
+    return metadata_of(wheel)
 
 
 def package_files(package):
@@ -78,6 +84,44 @@ def test_the_metadata_are_those_of_the_project(metadata):
     assert (metadata["License-Expression"], metadata["Requires-Python"]) == ("MIT", ">=3.11")
     assert set(metadata.get_all("Provides-Extra")) > set(EXTRAS)
     assert metadata["Description-Content-Type"] == "text/markdown"
+
+
+def links(page):
+    """Where a page in Markdown leads to."""
+    return re.findall(r"\]\(([^)\s]+)\)", page)
+
+
+def description(metadata):
+    return metadata.get_payload(decode=True).decode()
+
+
+def test_a_release_leads_to_its_repository_also_when_built_from_its_sdist(tmp_path):
+    address = "https://git.example/owner/stickytoken"
+    sdist = built(tmp_path / "sdist", "sdist", STICKYTOKEN_REPOSITORY=address)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    metadata = metadata_of(built(tmp_path / "wheel", "wheel", root=tmp_path / NAME))
+    tag = f"v{stickytoken.__version__}"
+    assert dict(each.split(", ") for each in metadata.get_all("Project-URL"))["Source"] == address
+    found = links(description(metadata))
+    assert [link for link in found if not link.startswith("https://")] == []
+    assert f"{address}/raw/{tag}/docs/lift.svg" in found
+    places = [link.partition(f"/{tag}/")[2].partition("#")[0] for link in found if link.startswith(address)]
+    assert len(places) > 20
+    assert [place for place in places if not (ROOT / place).is_file()] == []
+
+
+def test_without_an_address_the_readme_is_as_it_is(metadata):
+    assert metadata["Project-URL"] is None
+    assert description(metadata).strip() == (ROOT / "README.md").read_text("utf-8").strip()
+
+
+def test_code_and_links_to_elsewhere_are_left_alone():
+    page = "[a](https://example.org) [b](#here) ![c](d.svg) [e\nf](g.md#h)\n```\n[i](j)\n```\n[k](LICENSE)\n"
+    assert links(absolute(page, "https://git.example/o/r", "v1")) == [
+        "https://example.org", "#here", "https://git.example/o/r/raw/v1/d.svg",
+        "https://git.example/o/r/blob/v1/g.md#h", "j", "https://git.example/o/r/blob/v1/LICENSE",
+    ]  # fmt: skip
 
 
 def test_the_core_requires_no_package_of_an_extra(metadata):
@@ -107,12 +151,10 @@ def test_the_same_files_give_the_same_bytes(wheel, tmp_path):
     """Nothing of the time or the order of files gets into a wheel."""
     copy = tmp_path / "copy"
     shutil.copytree(PACKAGE, copy / "src" / "stickytoken", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+    (copy / "website").mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore", "website/package_page.py"):
         (copy / name).write_bytes((ROOT / name).read_bytes())
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
-    environment = {"SOURCE_DATE_EPOCH": "1750000000"}
-    subprocess.run(command, cwd=copy, env=environment, check=True, capture_output=True)
-    assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()
+    assert built(tmp_path / "wheel", "wheel", root=copy).read_bytes() == wheel.read_bytes()
 
 
 # The wheel at work, without any extra.

@@ -73,7 +73,7 @@ def test_a_name_that_is_not_public_is_an_attribute_error():
 
 def test_the_version_is_set_in_one_place_and_the_documents_agree():
     assert "version" not in PROJECT
-    assert PROJECT["dynamic"] == ["version"]
+    assert "version" in PROJECT["dynamic"]
     newest = re.search(
         r"^## (?!Unreleased)(\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
     )

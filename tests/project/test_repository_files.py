@@ -86,6 +86,12 @@ def test_only_the_upload_may_prove_who_it_is_to_pypi():
     assert "password" not in str(release)
 
 
+def test_a_release_is_built_with_the_address_of_its_repository():
+    release = yaml.safe_load((GITHUB / "workflows" / "release.yml").read_text("utf-8"))
+    address = release["jobs"]["build"]["env"]["STICKYTOKEN_REPOSITORY"]
+    assert address == "${{ github.server_url }}/${{ github.repository }}"
+
+
 def test_the_notes_of_a_release_are_its_part_of_the_changelog(tmp_path):
     (script,) = (line for line in commands() if "notes.md" in line)
     awk = script.partition("test -s")[0]
