@@ -118,7 +118,21 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'stickytoken' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except MissingExtraError as error:
+        return _refusing(name, error)
+
+
+def _refusing(name: str, error: MissingExtraError) -> Any:
+    """Return a function in place of one that needs an extra: `help` and ``import *`` work, calls raise."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise error.with_traceback(None)
+
+    refused.__name__ = refused.__qualname__ = name
+    refused.__doc__ = f"{error}."
+    return refused
 
 
 def __dir__() -> list[str]:

@@ -130,6 +130,22 @@ except MissingExtraError as error:
     assert f"pip install 'stickytoken[{extra}]'" in done.stdout
 
 
+def test_every_public_name_can_be_looked_at_without_any_extra():
+    hidden = [name for names in EXTRAS.values() for name in names]
+    code = f"""{HIDING}
+hide({hidden!r})
+import pydoc, stickytoken
+from stickytoken import *
+assert "report" in pydoc.render_doc(stickytoken)
+try:
+    report("run")
+except MissingExtraError as error:
+    sys.stdout.write(str(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "a report needs an optional package: pip install 'stickytoken[report]'"
+
+
 @pytest.mark.parametrize(
     ("package", "name", "tokenizer"),
     [
