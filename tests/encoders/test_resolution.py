@@ -1,11 +1,14 @@
 """From a name to the place where a model or a tokenizer lies."""
 
 import importlib
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import huggingface_hub.constants
 import numpy as np
 import pytest
 import torch
@@ -15,6 +18,7 @@ from sentence_transformers import SentenceTransformer
 import saved_models
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder, load_tokenizer
+from stickytoken.encoders.loading._hub import require_hub
 from stickytoken.encoders.loading.resolution import Origin, hub_repositories, resolve_model
 from stickytoken.errors import InputError, ModelError
 
@@ -196,3 +200,25 @@ def test_packaged_weights_that_were_tampered_with_are_refused(name, package, pri
 def test_a_package_without_weights_is_refused(package):
     with pytest.raises(ModelError, match="has no weights: reinstall"):
         resolve_model(PACKAGED_NAMES[0])
+
+
+def test_a_hub_that_cannot_be_reached_is_told_at_once_in_one_line(hub_cache):
+    """Its library would wait between attempts, and print a line about each."""
+    environment = os.environ | {
+        "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0", "HF_HUB_CACHE": str(hub_cache),
+        "NO_COLOR": "1",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "stickytoken", "tokens", "someone/model"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "(127.0.0.1 cannot be reached: Connection refused)" in line
+
+
+def test_a_cached_file_is_enough_without_the_hub(hub_cache, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(ConnectionError, match=r"127.0.0.1 cannot be reached"):
+        require_hub("someone/model")
+    (hub_cache / "models--someone--model").mkdir(parents=True)
+    require_hub("model", "someone/model")

