@@ -35,8 +35,8 @@ def view(mended):
     context = web_app.context_of(run.path.parent / "model", [run.path])
     with context.model.encoder() as encoder:
         own = SharedModel(loaded_like(encoder, found.path))
-    assert context.model.was_repaired(found.record)
-    assert not own.was_repaired(found.record)
+    assert context.model.is_model_of(found.record)
+    assert not own.is_model_of(found.record)
     return opened(found, context, own)
 
 

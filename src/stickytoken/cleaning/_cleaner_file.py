@@ -24,7 +24,7 @@ def write_cleaner_file(path: str | Path, content: Mapping[str, Any]) -> None:
     from stickytoken.measurement.atomic import write_atomically
 
     document = json.dumps(content, indent=2, ensure_ascii=True) + "\n"
-    write_atomically(file_path("the file of the cleaner", path), lambda stream: _write(stream, document))
+    write_atomically(file_path("the file of the cleaner", path), document.encode("ascii"))
 
 
 def read_cleaner_file(path: str | Path) -> dict[str, Any]:
@@ -59,7 +59,3 @@ def cleaner_parts(document: object, name: str) -> dict[str, Any]:
         if not isinstance(document.get(part), kind):
             raise InputError(f"{name} is damaged: its entry {part!r} is missing or of the wrong type")
     return {part: document[part] for part in _PARTS}
-
-
-def _write(stream: Any, document: str) -> None:
-    stream.write(document.encode("ascii"))

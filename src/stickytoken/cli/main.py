@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -15,6 +16,8 @@ def main() -> None:
     # another program wants the processor; torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     remember_interrupts()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for what its encoding lacks
     try:
         from stickytoken.cli.app import app
         from stickytoken.cli.output.library_messages import show_warnings_as_notes

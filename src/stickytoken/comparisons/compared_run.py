@@ -16,6 +16,7 @@ from stickytoken.detection.run import Run
 from stickytoken.detection.selection import drawn_ids
 from stickytoken.errors import RunError
 from stickytoken.methods.descriptions import Scale
+from stickytoken.repairs.record import RepairRecord
 from stickytoken.repairs.result import finished_repair, repairs_in
 from stickytoken.vocabulary.categories import Category
 
@@ -130,18 +131,10 @@ class ComparedRun:
         return copies_needed(evidence, self.worst.token_id, self.scale)
 
     @cached_property
-    def repair(self) -> dict[str, Any] | None:
+    def repair(self) -> RepairRecord | None:
         """The latest repair of the model that the run folder records; None without one."""
         records, _ = repairs_in(self.run.path)
-        if not records:
-            return None
-        latest = records[0]
-        return {
-            "verified": latest.verified,
-            "tokens": len(latest.tokens),
-            "strategy": latest.strategy,
-            "started": latest.started,
-        }
+        return records[0] if records else None
 
     @cached_property
     def is_repaired(self) -> bool:

@@ -186,9 +186,7 @@ def shown_repair(each: ComparedRun) -> str:
     """Say whether the run records a repaired copy of its model."""
     if each.is_repaired:
         return "is itself repaired"
-    if each.repair is None:
-        return "no"
-    return {True: "verified", False: "NOT VERIFIED", None: "not verified"}[each.repair["verified"]]
+    return "no" if each.repair is None else each.repair.state
 
 
 def shown_worst(each: ComparedRun) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from typing import Any, ParamSpec
 
 import gradio as gr
@@ -98,6 +100,42 @@ def count_field(
         value, minimum=least, maximum=most, step=1, label=name, info=f"{least} to {most}", min_width=150,
         interactive=interactive,
     )  # fmt: skip
+
+
+class Once:
+    """Values of components that the first visitor computes and later ones get a copy of."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: list[Any] | None = None
+
+    def get(self, compute: Callable[[], list[Any]]) -> list[Any]:
+        """Return the values; an error is raised to whoever asked, and the next one tries again."""
+        with self._lock:
+            if self._values is None:
+                self._values = compute()
+            return deepcopy(self._values)  # Gradio modifies updates
+
+
+def text_fields(*labels: str) -> list[gr.Textbox]:
+    """Make fields for texts in a row, which wait for the model."""
+    with gr.Row():
+        return [
+            gr.Textbox(label=label, lines=2, max_lines=6, min_width=280, interactive=False)
+            for label in labels
+        ]
+
+
+def placement_field(interactive: bool = False) -> gr.Radio:
+    """Make the choice of where copies go."""
+    places = [
+        ("before (prefix)", "prefix"),
+        ("after (suffix)", "suffix"),
+        ("between words (random)", "random"),
+    ]
+    return gr.Radio(
+        places, value="suffix", label="Where the copies go", min_width=220, interactive=interactive
+    )
 
 
 def show_errors(

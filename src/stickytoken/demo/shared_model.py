@@ -5,19 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import lru_cache
 
 from stickytoken.detection.flagged import flagged_tokens
 from stickytoken.detection.run import Run
 from stickytoken.detection.run_model import model_difference
-from stickytoken.detection.schema import RunRecord
 from stickytoken.detection.token_evidence import Reopened, reopen
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError
 from stickytoken.insertion import Token
-from stickytoken.measurement.identity import differences
-from stickytoken.repairs.record import RepairRecord
+from stickytoken.measurement.records import MeasurementRecord
 from stickytoken.vocabulary.benign import match_benign
 from stickytoken.vocabulary.categories import Vocabulary, categorize
 
@@ -53,14 +50,9 @@ class SharedModel:
         with self._lock:
             yield self._encoder
 
-    def is_model_of(self, record: RunRecord) -> bool:
-        """Whether a run was made with this model."""
+    def is_model_of(self, record: MeasurementRecord) -> bool:
+        """Whether a run was made with this model, or a repair began with it."""
         return model_difference(record, self._identity) == []
-
-    def was_repaired(self, record: RepairRecord) -> bool:
-        """Whether a repair began with this model."""
-        recorded = record.identity_parts.get("encoder")
-        return isinstance(recorded, dict) and not differences(asdict(self._identity), recorded)
 
     def reopened(self, run: Run) -> Reopened:
         """Return a run of this model with its texts encoded; the last few are cached.

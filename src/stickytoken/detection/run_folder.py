@@ -21,6 +21,7 @@ from stickytoken.measurement.store import (
     ResultFolder,
     read_json,
     repair_advice,
+    require_version,
     validated,
 )
 from stickytoken.methods.job import MethodSettings
@@ -96,11 +97,7 @@ def _require_readable(version: Any, path: Path) -> None:
             f"{path} is not a valid record (schema_version: {found}, where a whole number from 1 is "
             f"needed): {repair_advice(path)}"
         )
-    if version > SCHEMA_VERSION:
-        raise RunError(
-            f"{path} has schema version {version}, but this stickytoken reads versions up to "
-            f"{SCHEMA_VERSION}: upgrade stickytoken"
-        )
+    require_version(version, SCHEMA_VERSION, path)
 
 
 def _require_known_layout(raw: Mapping[str, Any], path: Path) -> None:

@@ -12,14 +12,15 @@ from stickytoken.encoders.prompting import Prompting
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.errors import InputError, ModelError, RunError
 from stickytoken.measurement.identity import differences
+from stickytoken.measurement.records import MeasurementRecord
 from stickytoken.methods.job import MethodSettings
 
 
-def model_difference(record: RunRecord, identity: EncoderIdentity) -> list[str] | None:
-    """Name the parts in which a model's identity differs from that of a run's model.
+def model_difference(record: MeasurementRecord, identity: EncoderIdentity) -> list[str] | None:
+    """Name the parts in which a model's identity differs from that of a measured model.
 
     Returns:
-        The names; empty for the same model, None if the run does not record its model.
+        The names; empty for the same model, None if the record has none.
     """
     recorded = record.identity_parts.get("encoder")
     return differences(asdict(identity), recorded) if isinstance(recorded, dict) else None

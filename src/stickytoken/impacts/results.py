@@ -10,7 +10,7 @@ import polars as pl
 from stickytoken.errors import RunError
 from stickytoken.impacts.record import IMPACT_SCHEMA_VERSION, ImpactRecord
 from stickytoken.measurement.atomic import require_writable
-from stickytoken.measurement.resume import Kind, require_vacant
+from stickytoken.measurement.resume import Kind, measurements_in, require_vacant
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.validation import file_path
 
@@ -157,13 +157,7 @@ class Impact:
 
 
 def _read_record(folder: ResultFolder) -> ImpactRecord | None:
-    record = folder.read_record(IMPACT_FILE, ImpactRecord)
-    if record is not None and record.schema_version > IMPACT_SCHEMA_VERSION:
-        raise RunError(
-            f"{folder.path / IMPACT_FILE} has schema version {record.schema_version}, but this stickytoken "
-            f"reads versions up to {IMPACT_SCHEMA_VERSION}: upgrade stickytoken"
-        )
-    return record
+    return folder.read_record(IMPACT_FILE, ImpactRecord, IMPACT_SCHEMA_VERSION)
 
 
 def _is_finished(record: ImpactRecord, folder: ResultFolder) -> bool:
@@ -197,20 +191,17 @@ def require_place(folder: Path) -> None:
 
 
 def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
-    """Open the finished measurements in a run folder, the latest first.
+    """Open the finished measurements in a run folder whose tables are whole; see `measurements_in`."""
 
-    Unreadable measurements are skipped.
+    def opened(folder: Path) -> Impact:
+        impact = open_impact(folder)
+        impact.require_tables()
+        return impact
 
-    Returns:
-        The measurements, and a sentence for each one that was skipped.
-    """
-    found, unread = [], []
-    for file in sorted(run.glob(f"{IMPACT}-*/{IMPACT_FILE}")):
-        try:
-            impact = open_impact(file.parent)
-            impact.require_tables()
-        except RunError as error:
-            unread.append(f"An impact measurement is left out: {error}.")
-        else:
-            found.append(impact)
-    return tuple(sorted(found, key=lambda impact: impact.record.started, reverse=True)), tuple(unread)
+    return measurements_in(
+        run,
+        f"{IMPACT}-*/{IMPACT_FILE}",
+        opened,
+        "An impact measurement",
+        lambda impact: impact.record.started,
+    )

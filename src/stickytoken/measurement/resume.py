@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from stickytoken.errors import KEPT_NOTE, RunError
@@ -13,6 +14,7 @@ from stickytoken.measurement.records import MeasurementRecord
 from stickytoken.measurement.store import IDENTITY_FILE, ResultFolder
 
 R = TypeVar("R", bound=MeasurementRecord)
+M = TypeVar("M")
 
 
 class IdentityRecord(MeasurementRecord):
@@ -111,6 +113,31 @@ def resumed(folder: ResultFolder, kind: Kind[R], record: R) -> Iterator[Resumed[
             if shards := folder.shard_count():
                 error.add_note(f"{KEPT_NOTE}: {shards:,} in {folder.path}")
             raise
+
+
+def measurements_in(
+    run: Path, pattern: str, open_: Callable[[Path], M], called: str, started: Callable[[M], str]
+) -> tuple[tuple[M, ...], tuple[str, ...]]:
+    """Open the measurements of one kind in a run folder, the latest first.
+
+    Args:
+        run: the run folder.
+        pattern: where their records are.
+        open_: opens the folder of one, and raises RunError for one that cannot be shown.
+        called: what to call one in a sentence.
+        started: returns when one began.
+
+    Returns:
+        The measurements, and a sentence for each one that cannot be read.
+    """
+    found: list[M] = []
+    unread: list[str] = []
+    for file in sorted(run.glob(pattern)):
+        try:
+            found.append(open_(file.parent))
+        except RunError as error:
+            unread.append(f"{called} is left out: {error}.")
+    return tuple(sorted(found, key=started, reverse=True)), tuple(unread)
 
 
 def require_vacant(folder: ResultFolder, kind: Kind[Any]) -> None:

@@ -127,14 +127,24 @@ class ResultFolder:
         """Read plan.json; return None if it does not exist yet."""
         return self.read_record(PLAN_FILE, kind)
 
-    def read_record(self, name: str, kind: type[Record]) -> Record | None:
+    def read_record(self, name: str, kind: type[Record], newest: int | None = None) -> Record | None:
         """Read a JSON file of the folder; return None if it does not exist yet.
 
+        Args:
+            name: name of the file.
+            kind: class of the record.
+            newest: newest schema version that is read; None for a record without one.
+
         Raises:
-            RunError: the file is damaged.
+            RunError: the file is damaged, or of a newer version.
         """
         path = self.path / name
-        return validated(kind, read_json(path), path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        raw = read_json(path)
+        if newest is not None and isinstance(raw, dict):
+            require_version(raw.get("schema_version"), newest, path)
+        return validated(kind, raw, path)
 
     def write_record(self, name: str, record: BaseModel) -> None:
         """Write a JSON file of the folder.
@@ -292,6 +302,19 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} is damaged ({error}): {repair_advice(path)}") from error
+
+
+def require_version(version: object, newest: int, path: Path) -> None:
+    """Refuse a file of a later stickytoken, before entries that this one does not know look like damage.
+
+    Raises:
+        RunError: its version is newer.
+    """
+    if isinstance(version, int) and version > newest:
+        raise RunError(
+            f"{path} has schema version {version}, but this stickytoken reads versions up to {newest}: "
+            "upgrade stickytoken"
+        )
 
 
 def validated(kind: type[Record], raw: Any, path: Path) -> Record:

@@ -127,3 +127,8 @@ class RepairRecord(MeasurementRecord):
     def verified(self) -> bool | None:
         """Whether the repair was verified; None if it was not checked."""
         return None if self.verification is None else self.verification.passed
+
+    @property
+    def state(self) -> str:
+        """The same in words."""
+        return {True: "verified", False: "NOT VERIFIED", None: "not verified"}[self.verified]

@@ -16,6 +16,7 @@ from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.errors import RepairError, RunError
 from stickytoken.measurement.atomic import make_folder, require_writable
 from stickytoken.measurement.default_folder import folder_name
+from stickytoken.measurement.resume import measurements_in
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.repairs.affected import affected_documents
 from stickytoken.repairs.model_folder import ModelEdit
@@ -49,8 +50,8 @@ class Repair:
         self.record = record
 
     def __repr__(self) -> str:
-        state = {True: "verified", False: "NOT VERIFIED", None: "not verified"}[self.verified]
-        return f"<Repair: {self.record.model}, {len(self.record.tokens)} tokens, {state}, in {self.path}>"
+        found = f"{len(self.record.tokens)} tokens, {self.record.state}"
+        return f"<Repair: {self.record.model}, {found}, in {self.path}>"
 
     @property
     def verified(self) -> bool | None:
@@ -208,13 +209,7 @@ def finished_repair(folder: Path) -> RepairRecord | None:
     Raises:
         RunError: the record is damaged, or of a newer version.
     """
-    record = ResultFolder(folder).read_record(REPAIR_FILE, RepairRecord)
-    if record is not None and record.schema_version > REPAIR_SCHEMA_VERSION:
-        raise RunError(
-            f"{folder / REPAIR_FILE} has schema version {record.schema_version}, but this stickytoken reads "
-            f"versions up to {REPAIR_SCHEMA_VERSION}: upgrade stickytoken"
-        )
-    return record
+    return ResultFolder(folder).read_record(REPAIR_FILE, RepairRecord, REPAIR_SCHEMA_VERSION)
 
 
 def keep_copy(run: Path, record: RepairRecord) -> None:
@@ -229,18 +224,11 @@ def keep_copy(run: Path, record: RepairRecord) -> None:
 
 
 def repairs_in(run: Path) -> tuple[tuple[RepairRecord, ...], tuple[str, ...]]:
-    """Read the records of repairs in a run folder, the latest first.
-
-    Returns:
-        The records, and a sentence for each one that cannot be read.
-    """
-    found: list[RepairRecord] = []
-    unread: list[str] = []
-    for path in sorted(run.glob(f"{REPAIR}-*/{REPAIR_FILE}")):
-        try:
-            record = finished_repair(path.parent)
-        except RunError as error:
-            unread.append(f"A repair is left out: {error}.")
-        else:
-            found += [] if record is None else [record]
-    return tuple(sorted(found, key=lambda record: record.started, reverse=True)), tuple(unread)
+    """Read the records of repairs in a run folder; see `measurements_in`."""
+    return measurements_in(
+        run,
+        f"{REPAIR}-*/{REPAIR_FILE}",
+        lambda folder: Repair(folder).record,
+        "A repair",
+        lambda record: record.started,
+    )

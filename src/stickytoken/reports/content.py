@@ -116,23 +116,9 @@ class RunContent:
         return self._impacts[0]
 
     @property
-    def unread_impacts(self) -> tuple[str, ...]:
-        """One sentence for each impact measurement that cannot be shown."""
-        return self._impacts[1]
-
-    @property
     def scans(self) -> tuple[Scan, ...]:
         """Finished scans in the run folder, the latest first."""
         return self._scans[0]
-
-    @property
-    def unread_scans(self) -> tuple[str, ...]:
-        """One sentence for each scan that cannot be shown."""
-        return self._scans[1]
-
-    @cached_property
-    def _scans(self) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
-        return scans_in(self.path)
 
     @property
     def repairs(self) -> tuple[RepairRecord, ...]:
@@ -140,17 +126,21 @@ class RunContent:
         return self._repairs[0]
 
     @property
-    def unread_repairs(self) -> tuple[str, ...]:
-        """One sentence for each repair that cannot be shown."""
-        return self._repairs[1]
-
-    @cached_property
-    def _repairs(self) -> tuple[tuple[RepairRecord, ...], tuple[str, ...]]:
-        return repairs_in(self.path)
+    def unread(self) -> tuple[str, ...]:
+        """One sentence for each impact measurement, scan and repair that cannot be shown."""
+        return (*self._impacts[1], *self._scans[1], *self._repairs[1])
 
     @cached_property
     def _impacts(self) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
         return impacts_in(self.path)
+
+    @cached_property
+    def _scans(self) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
+        return scans_in(self.path)
+
+    @cached_property
+    def _repairs(self) -> tuple[tuple[RepairRecord, ...], tuple[str, ...]]:
+        return repairs_in(self.path)
 
 
 def read_content(path: str | Path, explanations: Path | None = None) -> RunContent:

@@ -102,9 +102,8 @@ def notes(content: RunContent) -> list[str]:
             "examined: the others may be sticky too",
             *found,
         ]
-    unread = (*content.unread_impacts, *content.unread_scans, *content.unread_repairs)
     made = (*impact_notes(content.impacts), *repair_notes(content.repairs))
-    return [*found, *content.missing, *unread, *made]
+    return [*found, *content.missing, *content.unread, *made]
 
 
 def run_details(content: RunContent) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from stickytoken.errors import RunError
-from stickytoken.measurement.resume import Kind
+from stickytoken.measurement.resume import Kind, measurements_in
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.scanning._documents_table import SCHEMA, worst_first
 from stickytoken.scanning._record import SCAN_SCHEMA_VERSION, ScanRecord, ScanResultRecord
@@ -87,13 +87,7 @@ def read_record(folder: ResultFolder) -> ScanRecord | None:
     Raises:
         RunError: It is damaged, or of a newer version.
     """
-    record = folder.read_record(SCAN_FILE, ScanRecord)
-    if record is not None and record.schema_version > SCAN_SCHEMA_VERSION:
-        raise RunError(
-            f"{folder.path / SCAN_FILE} has schema version {record.schema_version}, and this stickytoken "
-            f"reads versions up to {SCAN_SCHEMA_VERSION}: upgrade it"
-        )
-    return record
+    return folder.read_record(SCAN_FILE, ScanRecord, SCAN_SCHEMA_VERSION)
 
 
 # A collection may have changed since it was scanned: no scan is finished before its documents are read.
@@ -101,15 +95,7 @@ SCANS: Kind[ScanRecord] = Kind("scan", SCAN_FILE, read_record, lambda record, fo
 
 
 def scans_in(run: Path) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
-    """Open the finished scans in a run folder, the latest first.
-
-    Returns:
-        The scans, and a sentence for each one that cannot be read.
-    """
-    found, unread = [], []
-    for file in sorted(run.glob(f"{SCAN}-*/{SCAN_FILE}")):
-        try:
-            found.append(open_scan(file.parent))
-        except RunError as error:
-            unread.append(f"A scan is left out: {error}.")
-    return tuple(sorted(found, key=lambda scan: scan.record.started, reverse=True)), tuple(unread)
+    """Open the finished scans in a run folder; see `measurements_in`."""
+    return measurements_in(
+        run, f"{SCAN}-*/{SCAN_FILE}", open_scan, "A scan", lambda scan: scan.record.started
+    )

@@ -98,7 +98,7 @@ def _context(encoder: Encoder, library: RunLibrary, repair: Repair | None) -> Co
     from stickytoken.encoders.loading.load import loaded_like
 
     shared, repaired = SharedModel(as_id_reader(encoder, "demo")), None
-    if repair is not None and shared.was_repaired(repair.record):
+    if repair is not None and shared.is_model_of(repair.record):
         repaired = SharedModel(loaded_like(encoder, repair.path))
     return make_context(shared, library, load_sentences(None), repaired)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import webbrowser
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 from stickytoken.cli._command import command
 from stickytoken.cli.options.output import VerbosityOptions
 from stickytoken.cli.options.panels import output_option, texts_option
-from stickytoken.cli.output.console import inform, print_line, status
+from stickytoken.cli.output.console import inform, print_document, print_line, status
 from stickytoken.errors import InputError
 
 
@@ -68,16 +67,10 @@ def report(
     with status("writing the report"):
         text = make_report(*runs, format=written, out=out, figures=figures, explanations=explanations)
     if out is None:
-        _write(text)
+        print_document(text)
     else:
         print_line(f"report: {out}")
     if figures is not None:
         inform(f"figures: {figures}")
     if open_it and out is not None and not webbrowser.open(out.resolve().as_uri()):
         raise InputError(f"no browser could be started: open {out} yourself")
-
-
-def _write(text: str) -> None:
-    """Write to stdout as it is, and escape characters that its encoding lacks."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.cli.output.console import inform, print_document, print_error, print_line, print_table
+from stickytoken.cli.output.console import (
+    as_json,
+    inform,
+    print_document,
+    print_error,
+    print_line,
+    print_table,
+)
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:
@@ -76,7 +82,7 @@ def _document(
         from stickytoken.findings.sarif import sarif
 
         document = sarif(findings, rules, __version__, incomplete)
-    return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+    return as_json(document)
 
 
 def _give(text: str, out: Path | None) -> None:
@@ -86,12 +92,8 @@ def _give(text: str, out: Path | None) -> None:
     from stickytoken.measurement.atomic import make_folder, write_atomically
 
     make_folder(out.absolute().parent)
-    write_atomically(out.absolute(), lambda stream: _write(stream, text))
+    write_atomically(out.absolute(), text.encode("utf-8"))
     inform(f"written: {out}")
-
-
-def _write(stream: Any, text: str) -> None:
-    stream.write(text.encode("utf-8"))
 
 
 def _print_table(check: Check) -> None:

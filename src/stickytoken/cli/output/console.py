@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -17,19 +17,28 @@ from rich.text import Text
 from stickytoken.cli.output.verbosity import Verbosity, current_verbosity
 from stickytoken.visible_text import visible
 
+if TYPE_CHECKING:
+    import polars as pl
+
+    from stickytoken.methods.descriptions import Column
+
 _SHORT = 8
 """Columns of text up to this width are not broken over lines."""
 
 
+def as_json(document: Any) -> str:
+    """Return one JSON document, in ASCII so that no token text reaches the terminal raw."""
+    return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+
+
 def print_json(document: Any) -> None:
-    """Write one JSON document, in ASCII so that no token text reaches the terminal raw."""
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n")
+    """Write one JSON document."""
+    print_document(as_json(document))
 
 
 def print_document(text: str) -> None:
-    """Write a document whose text is already harmless, escaping what the terminal's encoding lacks."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    """Write a document whose text is already harmless."""
+    sys.stdout.write(text)
 
 
 def print_table(
@@ -69,6 +78,16 @@ def print_table(
     console.print(Text(visible(title), style="italic"), soft_wrap=True)
     console.print(table)
     console.print()
+
+
+def print_columns(title: str, columns: Sequence[Column], rows: pl.DataFrame) -> None:
+    """Print some columns of a frame."""
+    print_table(
+        title,
+        [column.title for column in columns],
+        rows.select(column.key for column in columns).iter_rows(),
+        [column.digits for column in columns],
+    )
 
 
 def print_line(message: str) -> None:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stickytoken.cli.output.console import print_line, print_table
+from stickytoken.cli.output.console import print_columns, print_line
+from stickytoken.methods.descriptions import Column
 
 if TYPE_CHECKING:
     import polars as pl
 
-_COLUMNS = {
-    "layer": ("layer", None),
-    "dimension": ("dimension", None),
-    "sticky": ("sticky", None),
-    "topical": ("topical", None),
-    "severe": ("severe", None),
-    "serious": ("serious", None),
-    "mild": ("mild", None),
-    "largest_sd": ("largest lift, SD", 2),
-    "ordinary_sd": ("ordinary spread, SD", 2),
-    "similarity_spread": ("SD", 4),
-}
+_COLUMNS = (
+    Column("layer", "layer"),
+    Column("dimension", "dimension"),
+    Column("sticky", "sticky"),
+    Column("topical", "topical"),
+    Column("severe", "severe"),
+    Column("serious", "serious"),
+    Column("mild", "mild"),
+    Column("largest_sd", "largest lift, SD", 2),
+    Column("ordinary_sd", "ordinary spread, SD", 2),
+    Column("similarity_spread", "SD", 4),
+)
 
 
 def print_dimensions(model: str, table: pl.DataFrame) -> None:
@@ -30,20 +31,16 @@ def print_dimensions(model: str, table: pl.DataFrame) -> None:
         model: name of the model.
         table: of `Run.by_dimension` or `Judgement.by_dimension`.
     """
+    import polars as pl
+
     whole = table["layer"].null_count() == len(table)
-    shown = {
-        name: title
-        for name, title in _COLUMNS.items()
-        if name in table.columns and not (name == "layer" and whole)
-    }
-    print_table(
+    columns = [
+        column for column in _COLUMNS if column.key in table.columns and not (column.key == "layer" and whole)
+    ]
+    print_columns(
         f"{model} by dimension" if whole else f"{model} by layer and dimension",
-        [title for title, _ in shown.values()],
-        [
-            ["all" if name == "layer" and row[name] is None else row[name] for name in shown]
-            for row in table.to_dicts()
-        ],
-        [digits for _, digits in shown.values()],
+        columns,
+        table.with_columns(pl.col("layer").cast(pl.String).fill_null("all")),
     )
     print_line(
         "SD: standard deviation of the similarities of texts; lifts are above the ordinary token's, in these"

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stickytoken.cli.output.console import inform, print_line, print_table
+from stickytoken.cli.output.console import inform, print_columns, print_line
+from stickytoken.methods.descriptions import Column
 
 if TYPE_CHECKING:
     from stickytoken.methods.judgement import Judgement
 
-_COLUMNS = {
-    "token_id": ("id", None),
-    "token": ("token", None),
-    "sd": ("SD", 2),
-    "lift": ("lift", 4),
-    "lift_low": ("low", 4),
-    "lift_high": ("high", 4),
-    "universality": ("universality", 2),
-    "moves_up": ("moves up", 2),
-    "severity": ("severity", None),
-    "verdict": ("verdict", None),
-}
+_COLUMNS = (
+    Column("token_id", "id"),
+    Column("token", "token"),
+    Column("sd", "SD", 2),
+    Column("lift", "lift", 4),
+    Column("lift_low", "low", 4),
+    Column("lift_high", "high", 4),
+    Column("universality", "universality", 2),
+    Column("moves_up", "moves up", 2),
+    Column("severity", "severity"),
+    Column("verdict", "verdict"),
+)
 
 
 def print_judgement(model: str, found: Judgement, limit: int) -> None:
@@ -33,12 +34,7 @@ def print_judgement(model: str, found: Judgement, limit: int) -> None:
         shown = flagged.head(limit).with_columns(
             sd=(pl.col("lift") - found.ordinary_lift) / found.similarity_spread
         )
-        print_table(
-            f"{len(shown)} of {len(flagged)} flagged tokens",
-            [title for title, _ in _COLUMNS.values()],
-            shown.select(list(_COLUMNS)).iter_rows(),
-            [digits for _, digits in _COLUMNS.values()],
-        )
+        print_columns(f"{len(shown)} of {len(flagged)} flagged tokens", _COLUMNS, shown)
         print_line(
             "moves up: share of random queries and documents of the corpus for which copies move the "
             "document past a tenth of the corpus"

@@ -5,51 +5,48 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.cli.output.console import print_line, print_table
+from stickytoken.cli.output.console import print_columns, print_line
+from stickytoken.methods.descriptions import Column
 
 if TYPE_CHECKING:
     import polars as pl
 
     from stickytoken.comparisons.published import BesideRun
 
-_COLUMNS = {
-    "token_id": ("id", None),
-    "token": ("token", None),
-    "sticky_score": ("score", 1),
-    "validation_rate": ("validation rate", 3),
-    "sd": ("run: SD", 2),
-    "sd_low": ("low", 2),
-    "sd_high": ("high", 2),
-    "percentile": ("lifts more than", 2),
-    "verdict": ("verdict", None),
-}
+_MODELS = (
+    Column("model", "model"),
+    Column("vocabulary", "vocabulary"),
+    Column("available", "available"),
+    Column("candidates", "candidates"),
+    Column("sticky", "sticky"),
+    Column("mean_similarity", "u", 3),
+    Column("score_threshold", "score of the last candidate", 1),
+)
+_TOKENS = (
+    Column("token_id", "id"),
+    Column("token", "token"),
+    Column("sticky_score", "score", 1),
+    Column("validation_rate", "validation rate", 3),
+    Column("sd", "run: SD", 2),
+    Column("sd_low", "low", 2),
+    Column("sd_high", "high", 2),
+    Column("percentile", "lifts more than", 2),
+    Column("verdict", "verdict"),
+)
 
 
 def print_models(models: pl.DataFrame) -> None:
     """Print one row per model, in the order of the paper."""
-    columns = (
-        "model",
-        "vocabulary",
-        "available",
-        "candidates",
-        "sticky",
-        "mean_similarity",
-        "score_threshold",
-    )
-    titles = (*columns[:5], "u", "score of the last candidate")
-    rows = models.select(columns).iter_rows()
-    print_table("Published results, in the order of the paper", titles, rows, (*[None] * 5, 3, 1))
+    print_columns("Published results, in the order of the paper", _MODELS, models)
     _print_source()
 
 
 def print_published(facts: Mapping[str, Any], tokens: pl.DataFrame, beside: BesideRun | None) -> None:
     """Print what was published of a model, and a run beside it."""
-    shown = {key: _COLUMNS[key] for key in _COLUMNS if key in tokens.columns}
-    print_table(
+    print_columns(
         f"{facts['sticky']} published sticky tokens of {facts['model']}",
-        [title for title, _ in shown.values()],
-        tokens.select(list(shown)).iter_rows(),
-        [digits for _, digits in shown.values()],
+        [column for column in _TOKENS if column.key in tokens.columns],
+        tokens,
     )
     print_line(
         f"{facts['available']:,} of {facts['vocabulary']:,} entries available, {facts['candidates']:,} "

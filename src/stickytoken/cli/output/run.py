@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stickytoken.cli.options.output import Format
-from stickytoken.cli.output.console import inform, print_json, print_line, print_table, status
+from stickytoken.cli.output.console import inform, print_columns, print_json, print_line, status
 from stickytoken.cli.output.dimensions import print_dimensions
 from stickytoken.errors import MissingExtraError
 from stickytoken.methods.descriptions import Column
@@ -29,12 +29,7 @@ def print_rows(title: str, run: Run, rows: pl.DataFrame) -> None:
     """
     special = not rows.is_empty() and not (rows["category"] == _ORDINARY).all()
     columns = (_ID, _TOKEN, *((_CATEGORY,) if special else ()), *run.listed(rows), _VERDICT)
-    print_table(
-        title,
-        [column.title for column in columns],
-        rows.select(column.key for column in columns).iter_rows(),
-        [column.digits for column in columns],
-    )
+    print_columns(title, columns, rows)
 
 
 def finish_run(run: Run, output_format: Format, write_report: bool) -> None:

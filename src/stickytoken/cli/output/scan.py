@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.cli.options.scan import ScanFormat
-from stickytoken.cli.output.console import inform, print_line, print_table
+from stickytoken.cli.output.console import as_json, inform, print_document, print_line, print_table
 from stickytoken.cli.output.spreadsheet import harmless
 from stickytoken.version import __version__
 
@@ -33,25 +31,18 @@ def show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: in
         return
     written = {ScanFormat.JSON: _json, ScanFormat.CSV: _csv, ScanFormat.SARIF: _sarif}[output_format](scan)
     if out is None:
-        sys.stdout.write(written)
+        print_document(written)
         return
     from stickytoken.measurement.atomic import write_atomically
+    from stickytoken.scanning.words import headline
 
     write_atomically(out, written.encode())
     print_line(headline(scan))
     inform(f"written: {out}")
 
 
-def headline(scan: Scan) -> str:
-    """Say in a sentence how many documents have findings, and how many of them matter."""
-    from stickytoken.scanning.words import headline as sentence
-
-    return sentence(scan)
-
-
 def _json(scan: Scan) -> str:
-    document = scan.summary() | {"found_documents": scan.worst.to_dicts()}
-    return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+    return as_json(scan.summary() | {"found_documents": scan.worst.to_dicts()})
 
 
 def _sarif(scan: Scan) -> str:
@@ -60,8 +51,7 @@ def _sarif(scan: Scan) -> str:
     from stickytoken.scanning.findings import RULES, incomplete, scan_findings
 
     root = repository_root(Path.cwd())
-    document = sarif(scan_findings(scan, root), RULES, __version__, incomplete(scan))
-    return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+    return as_json(sarif(scan_findings(scan, root), RULES, __version__, incomplete(scan)))
 
 
 def _csv(scan: Scan) -> str:
@@ -82,6 +72,8 @@ def _csv(scan: Scan) -> str:
 
 
 def _print(scan: Scan, limit: int) -> None:
+    from stickytoken.scanning.words import headline, skipped_records
+
     result = scan.result
     print_line(headline(scan))
     _print_sources(scan)
@@ -98,8 +90,6 @@ def _print(scan: Scan, limit: int) -> None:
         + ("" if scan.path is None else f"; scan: {scan.path}")
     )
     if result.skipped:
-        from stickytoken.scanning.words import skipped_records
-
         inform(f"note: {skipped_records(result.skipped)}, without readable text:")
         for each in result.skipped_first[:_SKIPPED_SHOWN]:
             inform(f"  {each.place}: {each.reason}")

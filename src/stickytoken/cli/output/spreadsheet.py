@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
+from stickytoken.cli.output.console import print_document
 from stickytoken.visible_text import visible
 
 if TYPE_CHECKING:
@@ -24,4 +24,4 @@ def print_csv(rows: pl.DataFrame) -> None:
     import polars as pl
 
     texts = pl.col(pl.String).map_elements(harmless, return_dtype=pl.String)
-    sys.stdout.write(rows.with_columns(texts).write_csv())
+    print_document(rows.with_columns(texts).write_csv())

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import threading
-from copy import deepcopy
 from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo._components import count_field, figure_slots, render, show_errors, slot_contents, tables
+from stickytoken.demo._components import (
+    Once,
+    count_field,
+    figure_slots,
+    placement_field,
+    render,
+    show_errors,
+    slot_contents,
+    tables,
+)
 from stickytoken.demo._examples import worked_example
 from stickytoken.demo._explaining import (
     FIGURES,
@@ -23,10 +30,10 @@ from stickytoken.demo._inputs import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS
 from stickytoken.demo._naming import named_token
 from stickytoken.demo.startup import Startup
 from stickytoken.demo.tabs._events import ON_MODEL, ON_STARTUP, on_first_opening
-from stickytoken.demo.tabs.try_tab import NAMING, PLACES
+from stickytoken.demo.tabs.try_tab import NAMING
 from stickytoken.explanation import Explanation
 from stickytoken.insertion import Placement
-from stickytoken.measurement.progress import Progress, ProgressCallback, ignore_progress
+from stickytoken.measurement.progress import Progress, ProgressCallback
 from stickytoken.vocabulary.benign import LEAST_BENIGN
 
 _COPIES, _CARRIERS, _BENIGN = 8, 8, 8
@@ -41,8 +48,7 @@ class Explain:
 
     def __init__(self, startup: Startup) -> None:
         self._startup = startup
-        self._example: list[Any] | None = None
-        self._lock = threading.Lock()
+        self._example = Once()
 
     @property
     def example_name(self) -> str:
@@ -75,12 +81,10 @@ class Explain:
 
     def example(self, progress: ProgressCallback) -> list[Any]:
         """Return the worked example; computed once, when the tab is first opened."""
-        with self._lock:
-            if self._example is None:
-                self._example = self.explained(
-                    self.example_name, Placement.SUFFIX.value, _COPIES, _CARRIERS, _BENIGN, False, progress
-                )
-            return deepcopy(self._example)  # Gradio modifies updates
+        counts = (_COPIES, _CARRIERS, _BENIGN)
+        return self._example.get(
+            lambda: self.explained(self.example_name, Placement.SUFFIX.value, *counts, False, progress)
+        )
 
 
 def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
@@ -129,7 +133,7 @@ def _inputs() -> list[Any]:
     """Make the inputs in the order of `Explain.explained`; the token is disabled at first."""
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, min_width=180, interactive=False)
-        placement = gr.Radio(PLACES, value=Placement.SUFFIX.value, label="Where the copies go", min_width=220)
+        placement = placement_field(interactive=True)
         copies = count_field("Copies", 1, COPIES, value=_COPIES)
     with gr.Row():
         carriers = count_field("Texts", 2, EXPLAIN_CARRIERS, value=_CARRIERS)
@@ -140,10 +144,8 @@ def _inputs() -> list[Any]:
     return [token, placement, copies, carriers, benign, attribution]
 
 
-def progress_callback(progress: gr.Progress | None) -> ProgressCallback:
+def progress_callback(progress: gr.Progress) -> ProgressCallback:
     """Show the progress of a computation in the page."""
-    if progress is None:
-        return ignore_progress
 
     def show(step: Progress) -> None:
         progress((step.done, max(1, step.total)), desc=step.stage)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-from functools import cached_property
 from typing import Any
 
 import gradio as gr
 
 from stickytoken.demo._components import (
+    Once,
     count_field,
     figure_slots,
     message,
+    placement_field,
     render,
     show_errors,
     slot_contents,
+    text_fields,
 )
 from stickytoken.demo._examples import worked_example
 from stickytoken.demo._inputs import COPIES, checked_count, checked_placement, checked_text, checked_token_id
 from stickytoken.demo._repairing import RepairAnswer, RepairQuestion, measure_repair
 from stickytoken.demo.startup import Startup
 from stickytoken.demo.tabs._events import ON_MODEL, ON_STARTUP
-from stickytoken.demo.tabs.try_tab import LOADING, PLACES
+from stickytoken.demo.tabs.try_tab import LOADING, SENTENCES
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 from stickytoken.repairs import Repair
@@ -40,7 +41,6 @@ NO_REPAIR = (
 )
 _ORDINARY = 4
 _COPIES = 8
-_STATES = {True: "verified", False: "NOT VERIFIED", None: "not verified"}
 
 
 class RepairView:
@@ -54,6 +54,7 @@ class RepairView:
     def __init__(self, startup: Startup, repair: Repair) -> None:
         self._startup = startup
         self._repair = repair
+        self._opening = Once()
         self._tokens = {token.token_id: token for token in repair.record.tokens}
 
     @property
@@ -101,7 +102,7 @@ class RepairView:
             answer=found,
             name=visible(token.token),
             token=token,
-            state=_STATES[self._repair.verified],
+            state=self._repair.record.state,
             checks=[] if (seen := self._repair.record.verification) is None else seen.checks,
             repair=self._repair.path.name,
         )
@@ -109,9 +110,8 @@ class RepairView:
 
     def opening(self) -> list[Any]:
         """Return the first values of all inputs and outputs; computed once for all visitors."""
-        return deepcopy(self._opened)  # Gradio modifies updates
+        return self._opening.get(self._opened)
 
-    @cached_property
     def _opened(self) -> list[Any]:
         context = self._startup.context()
         example = worked_example(context.content, context.model.vocabulary, context.corpus)
@@ -149,22 +149,12 @@ def repair_tab(startup: Startup, page: gr.Blocks) -> None:
         gr.HTML(message(NO_REPAIR), elem_id="repair-answer")
         return
     view = RepairView(startup, startup.repair)
-    with gr.Row():
-        texts = [
-            gr.Textbox(label=label, lines=2, max_lines=6, min_width=280, interactive=False)
-            for label in ("Sentence A, which stays as it is", "Sentence B, which gets the copies")
-        ]
+    texts = text_fields(*SENTENCES)
     with gr.Row():
         token = gr.Dropdown(
             view.choices, value=None, label="Repaired token", min_width=180, interactive=False
         )
-        placement = gr.Radio(
-            PLACES,
-            value=Placement.SUFFIX.value,
-            label="Where the copies go",
-            min_width=220,
-            interactive=False,
-        )
+        placement = placement_field()
         copies = count_field("Copies", 1, COPIES, interactive=False)
     button = gr.Button("Compare before and after", variant="primary", interactive=False)
     answer = gr.HTML(message(LOADING.format(model=visible(startup.model_name))), elem_id="repair-answer")

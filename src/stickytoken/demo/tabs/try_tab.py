@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-from copy import deepcopy
 from typing import Any
 
 import gradio as gr
 
 from stickytoken.demo._components import (
+    Once,
     count_field,
     figure_slots,
     message,
+    placement_field,
     render,
     show_errors,
     slot_contents,
     tables,
+    text_fields,
 )
 from stickytoken.demo._examples import listed_tokens, other_sentences, worked_example
 from stickytoken.demo._inputs import COPIES, checked_count, checked_placement, checked_text, checked_token_id
@@ -36,10 +37,10 @@ _WHERE = {
     Placement.SUFFIX: "after sentence B",
     Placement.RANDOM: "between the words of sentence B",
 }
+SENTENCES = ("Sentence A, which stays as it is", "Sentence B, which gets the copies")
 NAMING = "as in the vocabulary, or # and its id"
 LISTED = "flagged tokens, then ordinary ones"
 NOTHING_LISTED = "no run of this model is open"
-PLACES = [("before (prefix)", "prefix"), ("after (suffix)", "suffix"), ("between words (random)", "random")]
 LOADING = "{model} is being loaded; a worked example follows in a few seconds. Explore and Compare are ready."
 
 
@@ -52,8 +53,7 @@ class Try:
 
     def __init__(self, startup: Startup) -> None:
         self._startup = startup
-        self._lock = threading.Lock()
-        self._opening: list[Any] | None = None
+        self._opening = Once()
 
     @property
     def _context(self) -> Context:
@@ -114,12 +114,10 @@ class Try:
 
     def opening(self) -> list[Any]:
         """Return the first values of all inputs and outputs; computed once for all visitors."""
-        with self._lock:
-            if self._opening is None:
-                self._opening = self._opened(self._context)
-            return deepcopy(self._opening)  # Gradio modifies updates
+        return self._opening.get(self._opened)
 
-    def _opened(self, context: Context) -> list[Any]:
+    def _opened(self) -> list[Any]:
+        context = self._context
         example = worked_example(context.content, context.model.vocabulary, context.corpus)
         name = context.name_of(example.token_id)
         asked = (example.anchor, example.carrier, name, Placement.SUFFIX.value, example.copies)
@@ -180,23 +178,13 @@ def _blank(error: str) -> list[Any]:
 
 def _inputs() -> tuple[list[Any], Any]:
     """Make the inputs in the order of `Try.answer`, and the list of tokens; all are disabled at first."""
-    with gr.Row():
-        texts = [
-            gr.Textbox(label=label, lines=2, max_lines=6, min_width=280, interactive=False)
-            for label in ("Sentence A, which stays as it is", "Sentence B, which gets the copies")
-        ]
+    texts = text_fields(*SENTENCES)
     with gr.Row():
         token = gr.Textbox(label="Token", info=NAMING, elem_id="try-token", min_width=180, interactive=False)
         chosen = gr.Dropdown(
             [], value=None, label="From the run", info=LISTED, min_width=180, interactive=False
         )
-        placement = gr.Radio(
-            PLACES,
-            value=Placement.SUFFIX.value,
-            label="Where the copies go",
-            min_width=220,
-            interactive=False,
-        )
+        placement = placement_field()
         copies = count_field("Copies", 1, COPIES, interactive=False)
     return [*texts, token, placement, copies], chosen
 

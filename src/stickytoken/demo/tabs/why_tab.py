@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import gradio as gr
@@ -10,7 +9,7 @@ import gradio as gr
 from stickytoken.attribution.methods import AttributionMethod
 from stickytoken.attribution.why import why
 from stickytoken.attribution.words import sentences
-from stickytoken.demo._components import message, render, show_errors
+from stickytoken.demo._components import Once, message, render, show_errors, text_fields
 from stickytoken.demo._examples import worked_example
 from stickytoken.demo._inputs import checked_text
 from stickytoken.demo.startup import Startup
@@ -37,8 +36,7 @@ class WhySimilar:
 
     def __init__(self, startup: Startup) -> None:
         self._startup = startup
-        self._lock = threading.Lock()
-        self._example: list[Any] | None = None
+        self._example = Once()
 
     def example_texts(self) -> tuple[str, str]:
         """Return a typical pair of the run, with copies of its worst token behind the first text."""
@@ -72,11 +70,8 @@ class WhySimilar:
 
     def opened(self, progress: ProgressCallback) -> list[Any]:
         """Return the answer for the example; computed once, when the tab is first opened."""
-        with self._lock:
-            if self._example is None:
-                method = AttributionMethod.DELETION.value
-                self._example = self.answered(*self.example_texts(), method, False, progress)
-            return list(self._example)
+        method = AttributionMethod.DELETION.value
+        return self._example.get(lambda: self.answered(*self.example_texts(), method, False, progress))
 
 
 def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
@@ -88,11 +83,7 @@ def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
         own_tab: the tab itself.
     """
     tab = WhySimilar(startup)
-    with gr.Row():
-        texts = [
-            gr.Textbox(label=label, lines=2, max_lines=6, min_width=280, interactive=False)
-            for label in ("First text", "Second text")
-        ]
+    texts = text_fields("First text", "Second text")
     method = gr.Radio(METHODS, value=METHODS[0][1], label="Method")
     words = gr.Checkbox(value=False, label="Whole words in place of tokens")
     button = gr.Button("Show why", variant="primary", interactive=False)
