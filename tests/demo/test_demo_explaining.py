@@ -3,8 +3,7 @@
 import pytest
 
 from stickytoken import load_encoder
-from stickytoken.demo._deviation_figure import deviation_figure
-from stickytoken.demo._explaining import FIGURES, chosen_settings, explain_on, figures_of
+from stickytoken.demo._explaining import FIGURES, chosen_settings, deviation_figure, explain_on, figures_of
 from stickytoken.demo._naming import named_token
 from stickytoken.demo.shared_model import SharedModel
 from stickytoken.errors import InputError

@@ -12,7 +12,7 @@ import planted
 from stickytoken.errors import InputError
 from stickytoken.impacts import ImpactSettings, Side, impact
 from stickytoken.impacts._conditions import Condition, Kind
-from stickytoken.impacts._mteb_encoder import EditingEncoder
+from stickytoken.impacts._mteb_work import EditingEncoder
 from stickytoken.insertion import Placement, Token
 from stickytoken.tasks.mteb import PAPER_TASKS, MtebTask, evaluate, find_mteb_task
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
-from stickytoken.methods.profile._clusters import cluster
+from stickytoken.methods.profile.anchors import cluster
 
 
 def unit(vectors):

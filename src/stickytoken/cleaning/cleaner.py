@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stickytoken.cleaning._cleaner_file import FORMAT, cleaner_parts, read_cleaner_file, write_cleaner_file
-from stickytoken.cleaning._edits import Edit, EditedText
-from stickytoken.cleaning._tidying import tidied
+from stickytoken.cleaning._edits import Edit, EditedText, tidied
 from stickytoken.cleaning.actions import DEFAULT_ACTIONS, Action, actions_of
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.cleaning.spans import Span, SpanFinder, SpanKind, finder_of

@@ -27,13 +27,12 @@ PAPER_DATASETS = (
 _ENGLISH_CONFIGURATIONS = ("en", "en-en")
 
 
-def sentences_from_hub(names: tuple[str, ...], column: str | None = None, split: str = "test") -> Sentences:
+def sentences_from_hub(names: tuple[str, ...], column: str | None = None) -> Sentences:
     """Read sentences from one or more Hub datasets.
 
     Args:
-        names: Repositories, each optionally followed by ``@split``.
+        names: Repositories, each optionally followed by ``@split``; the test split by default.
         column: The column with the sentences; None chooses as for files.
-        split: The split to read if a name gives none.
 
     Raises:
         MissingExtraError: `datasets` is not installed.
@@ -41,12 +40,12 @@ def sentences_from_hub(names: tuple[str, ...], column: str | None = None, split:
     """
     texts: list[str | None] = []
     for name in names:
-        repository, _, own_split = name.partition("@")
+        repository, _, split = name.partition("@")
         if not repository.strip():
             raise InputError(
                 f"{'hub:' + name!r} names no data set: pass hub:REPOSITORY, or hub:REPOSITORY@SPLIT"
             )
-        frame = _load(repository, own_split or split)
+        frame = _load(repository, split or "test")
         columns = (column,) if column else text_columns(frame, name)
         texts += [text for each in columns for text in text_column(frame, each, name)]
     shown = names[0] if len(names) == 1 else f"{len(names)} hub data sets"

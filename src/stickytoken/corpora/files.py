@@ -38,6 +38,32 @@ def sentences_from_file(path: Path, column: str | None = None) -> Sentences:
     return collect_sentences(io.StringIO(decode(read_bytes(path), path), newline=None), str(path))
 
 
+def all_texts(path: Path, column: str | None = None) -> tuple[list[str | None], pl.DataFrame | None]:
+    """Read every text of a file in order, including repeated and blank ones.
+
+    Args:
+        path: A txt file with one text per line, or csv, tsv, jsonl, parquet.
+        column: The column with the texts; None takes ``sentence``, ``text``, or the only text column.
+
+    Returns:
+        The texts, None where a row has none, and the other columns of a table.
+
+    Raises:
+        InputError: The file or the column cannot be used.
+    """
+    if path.suffix.lower() not in TABLE_SUFFIXES:
+        if column is not None:
+            raise InputError(f"{path} is a text file without columns: leave the column out")
+        # Only line ends separate texts: a form feed or a paragraph separator is part of one.
+        lines = io.StringIO(decode(read_bytes(path), path), newline=None)
+        return [line.removesuffix("\n") for line in lines], None
+    frame = read_table(path)
+    columns = (column,) if column else text_columns(frame, str(path))
+    if len(columns) > 1:
+        raise InputError(f"{path} has several text columns: name one of {', '.join(columns)}")
+    return text_column(frame, columns[0], str(path)), frame.drop(columns)
+
+
 def text_columns(frame: pl.DataFrame, path: str) -> tuple[str, ...]:
     """Choose the columns that usually hold sentences, or the only text column.
 

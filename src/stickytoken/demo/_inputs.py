@@ -18,21 +18,18 @@ WAITING = 32
 _MOST_IDS = 10**9
 
 
-def checked_text(name: str, text: object, most: int = TEXT_CHARACTERS) -> str:
+def checked_text(name: str, text: object) -> str:
     """Return a sentence that a visitor typed.
-
-    Args:
-        name: what the field is called.
-        text: what was sent.
-        most: characters allowed.
 
     Raises:
         InputError: it is not text, empty or too long.
     """
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"{name} is empty: write a sentence")
-    if len(text) > most:
-        raise InputError(f"{name} has {len(text):,} characters, and the limit is {most:,}: shorten it")
+    if len(text) > TEXT_CHARACTERS:
+        raise InputError(
+            f"{name} has {len(text):,} characters, and the limit is {TEXT_CHARACTERS:,}: shorten it"
+        )
     return text
 
 

@@ -1,9 +1,8 @@
 """Score an encoder on labelled data, and embed files of texts."""
 
 from stickytoken.evaluation._comparison import Comparison, Score, compare
-from stickytoken.evaluation._contrast_tuning import tune_contrast
 from stickytoken.evaluation._tasks import find_task, read_similarity
-from stickytoken.evaluation._tuning import Tried, Tuning, layers_scored, tune
+from stickytoken.evaluation._tuning import Tried, Tuning, layers_scored, tune, tune_contrast
 from stickytoken.evaluation.embedding import embed_file
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from stickytoken.corpora.files import text_columns
-from stickytoken.corpora.tables import TABLE_SUFFIXES, decode, read_bytes, read_table, text_column
+from stickytoken.corpora.files import all_texts
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError
 from stickytoken.measurement.atomic import write_atomically
@@ -29,20 +27,11 @@ def texts_of_file(path: Path, column: str | None = None) -> list[str]:
     Raises:
         InputError: The file or the column cannot be used, or a row has no text.
     """
-    if path.suffix.lower() not in TABLE_SUFFIXES:
-        if column is not None:
-            raise InputError(f"{path} is a text file without columns: leave the column out")
-        # Only line ends separate texts: a form feed or a paragraph separator is part of one.
-        return [line.removesuffix("\n") for line in io.StringIO(decode(read_bytes(path), path), newline=None)]
-    frame = read_table(path)
-    columns = (column,) if column else text_columns(frame, str(path))
-    if len(columns) > 1:
-        raise InputError(f"{path} has several text columns: name one of {', '.join(columns)}")
-    values = text_column(frame, columns[0], str(path))
-    for row, value in enumerate(values, start=1):
-        if value is None:
-            raise InputError(f"{path}: row {row} has no text in column {columns[0]!r}")
-    return [str(value) for value in values]
+    texts, _ = all_texts(path, column)
+    for row, text in enumerate(texts, start=1):
+        if text is None:
+            raise InputError(f"{path}: row {row} has no text")
+    return [str(text) for text in texts]
 
 
 def require_new_file(path: Path) -> None:

@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stickytoken.detection.flagged import FLAGGED
 from stickytoken.errors import InputError
-from stickytoken.measurement.identity import differences
 
 if TYPE_CHECKING:
     from stickytoken.detection import Run
 
-# Settings under which two runs measure the same thing: they change the noise, not what is estimated.
-_FREE = frozenset({"seed", "budget", "confirming_texts", "reference", "adaptive", "screen_precision"})
+# Settings under which two runs measure the same thing: they change the noise or what is measured besides.
+_FREE = frozenset(
+    {
+        "seed",
+        "budget",
+        "confirming_texts",
+        "reference",
+        "adaptive",
+        "screen_precision",
+        "dimensions",
+        "layers",
+    }
+)
 
 
 class Change(StrEnum):
@@ -69,8 +79,9 @@ def require_comparable(run: Run, baseline: Run) -> None:
             f"the baseline {baseline.path} was measured on {baseline.record.corpus.source}, the run in "
             f"{run.path} on other texts, {run.record.corpus.source}: detect both on the same sentences"
         )
-    found = differences(run.record.settings, baseline.record.settings)
-    if different := [name for name in found if name not in _FREE]:
+    names = {*run.record.settings, *baseline.record.settings} - _FREE
+    # A run from before a setting was added has its default.
+    if different := sorted(name for name in names if run.settings.text(name) != baseline.settings.text(name)):
         raise InputError(
             f"the baseline {baseline.path} was measured with other settings than {run.path} "
             f"({', '.join(different)}): detect both with the same ones"

@@ -63,6 +63,15 @@ class Group:
     conditions: tuple[Condition, ...]
 
 
+class GroupWork:
+    """Work on groups; they are prepared when they are computed, because that limits memory."""
+
+    def prepare(self, shard: Group, encoder: Encoder) -> Group:
+        """Return the shard unchanged."""
+        del encoder
+        return shard
+
+
 class GroupRunner:
     """Computes groups of conditions and commits them to a folder, skipping those committed before.
 
@@ -77,10 +86,6 @@ class GroupRunner:
         self._folder = folder
         self._progress = progress
         self._shards: dict[str, int] = {}
-
-    def name_of(self, task: str) -> str:
-        """Return the name of a task's shards."""
-        return shard_stage(task)
 
     def clean(self, name: str, probes: Sequence[Probe]) -> tuple[CleanVectors, ShardCost]:
         """Return the vectors of inputs without copies, and what they cost."""
@@ -123,7 +128,7 @@ class GroupRunner:
 
 
 @dataclass(frozen=True)
-class TaskWork:
+class TaskWork(GroupWork):
     """Outcomes of a task under the conditions of each group.
 
     Attributes:
@@ -141,11 +146,6 @@ class TaskWork:
     edited: frozenset[str]
     treatment: Treatment
     clean: CleanVectors
-
-    def prepare(self, shard: Group, encoder: Encoder) -> Group:
-        """Return the shard unchanged: editing texts one condition at a time limits memory."""
-        del encoder
-        return shard
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         """Encode the edited texts and compute the outcomes."""
@@ -208,7 +208,7 @@ class TaskRunner:
             )
             for role, texts in task.texts.items()
         }
-        treatment, name = Treatment.of(self._settings), self._runner.name_of(task.name)
+        treatment, name = Treatment.of(self._settings), shard_stage(task.name)
 
         def make_work() -> tuple[TaskWork, ShardCost]:
             probes = [treatment.clean(carrier) for texts in carriers.values() for carrier in texts]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stickytoken.corpora import bundled_frame, load_sentences
 from stickytoken.encoders.protocol import Encoder, WordEncoder
 from stickytoken.errors import InputError
-from stickytoken.impacts._compute import Group, as_rows
+from stickytoken.impacts._compute import Group, GroupWork, as_rows
 from stickytoken.impacts._vectors import CleanVectors, EditedVectors
 from stickytoken.impacts.carriers import Carrier, Treatment, needed_room, prepare
 from stickytoken.impacts.settings import ImpactSettings
@@ -160,7 +160,7 @@ def plan_intrusion(
 
 
 @dataclass(frozen=True)
-class IntrusionWork:
+class IntrusionWork(GroupWork):
     """Ranks of documents with copies, token by token.
 
     Attributes:
@@ -175,11 +175,6 @@ class IntrusionWork:
     def name(self) -> str:
         """Name of the shards."""
         return self.plan.name
-
-    def prepare(self, shard: Group, encoder: Encoder) -> Group:
-        """Return the shard unchanged: it has few texts."""
-        del encoder
-        return shard
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
         """Count the queries with a document in their top 10, and take its median rank."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from stickytoken.detection.flagged import flagged_ids
+from stickytoken.detection.flagged import flagged_tokens
 from stickytoken.detection.run import Run
 from stickytoken.detection.run_model import worst_tokens
 from stickytoken.detection.selection import TokenSource, available_tokens, token_ids
@@ -124,7 +124,7 @@ def make_plan(
     loaded, notes = _loaded(tasks)
     vocabulary = categorize(encoder.tokenizer)
     sticky = _wanted(vocabulary, run, tokens, settings.sticky)
-    flagged = set() if run is None else set(flagged_ids(run.tokens))
+    flagged = set(flagged_tokens(run))
     if excluded := list_of("token ids or texts", "exclude", exclude, ordered=False):
         flagged.update(token_ids(vocabulary, excluded))
     if run is None:

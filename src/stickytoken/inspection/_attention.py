@@ -47,7 +47,7 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
     try:
         with (
             plain_attention(backbone),
-            setting_changed(config, "output_attentions", True),
+            switched_on(config, "output_attentions"),
             _forward_watched(backbone, lambda output: reports.append(_reported(output))),
         ):
             run()
@@ -192,15 +192,15 @@ def _weights_put_out(backbone: Any) -> Iterator[None]:
     if config is None or recorded or getattr(config, "_attn_implementation", None) not in (None, "eager"):
         yield
         return
-    with setting_changed(config, "output_attentions", True):
+    with switched_on(config, "output_attentions"):
         yield
 
 
 @contextmanager
-def setting_changed(config: Any, name: str, value: Any) -> Iterator[None]:
-    """Temporarily change one setting of a configuration."""
+def switched_on(config: Any, name: str) -> Iterator[None]:
+    """Temporarily switch a setting of a configuration on."""
     before = getattr(config, name)
-    setattr(config, name, value)
+    setattr(config, name, True)
     try:
         yield
     finally:

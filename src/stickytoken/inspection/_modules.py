@@ -19,7 +19,7 @@ from stickytoken.inspection._attention import (
     attention_of,
     attention_sources,
     plain_attention,
-    setting_changed,
+    switched_on,
 )
 from stickytoken.inspection._embedded_text import EmbeddedText
 from stickytoken.inspection.module_embedding import backbone_of, embedded_text, input_embeddings
@@ -147,7 +147,7 @@ class ModuleInspector:
             stack.enter_context(attention_of(backbone, capture))
             if hasattr(getattr(backbone, "config", None), "output_hidden_states"):
                 # sentence-transformers returns the states if the configuration asks for them.
-                stack.enter_context(setting_changed(backbone.config, "output_hidden_states", True))
+                stack.enter_context(switched_on(backbone.config, "output_hidden_states"))
             if pooling is not None:
                 handle = pooling.register_forward_pre_hook(lambda _, inputs: seen.append(dict(inputs[0])))
                 stack.callback(handle.remove)

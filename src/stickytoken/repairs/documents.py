@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from stickytoken.corpora.files import text_columns
-from stickytoken.corpora.tables import TABLE_SUFFIXES, decode, read_bytes, read_table, text_column
+from stickytoken.corpora.files import all_texts
+from stickytoken.corpora.tables import TABLE_SUFFIXES
 from stickytoken.encoders import Encoder
 from stickytoken.encoders.protocol import require_ids
 from stickytoken.errors import InputError
@@ -69,25 +68,11 @@ def affected_in(path: Path, column: str | None, repair: Repair, original: Encode
         InputError: the file or the column cannot be used.
         RunError: the result cannot be written.
     """
-    texts, names = _read(path.expanduser(), column)
+    texts, others = all_texts(path.expanduser(), column)
+    named = None if others is None else next((name for name in _NAMES if name in others.columns), None)
+    names = None if others is None or named is None else others[named].cast(pl.String).to_list()
     _, folder = repairable(require_ids(original, "repair"))
-    found = repair.affected(texts, folder, names)
+    found = repair.affected([text or "" for text in texts], folder, names)
     name = f"{repair.path.name}-affected.parquet"
     ResultFolder(repair.path.parent).write_table(name, found)
     return Affected(str(repair.path.parent / name), len(texts), len(found))
-
-
-def _read(path: Path, column: str | None) -> tuple[list[str], list[str] | None]:
-    """Read all documents, also empty and repeated ones, so that their places are those in the file."""
-    if path.suffix.lower() not in TABLE_SUFFIXES:
-        if column is not None:
-            raise InputError(f"{path} is a text file without columns: leave --column out")
-        lines = io.StringIO(decode(read_bytes(path), path), newline=None)
-        return [line.rstrip("\n") for line in lines], None
-    frame = read_table(path)
-    columns = (column,) if column else text_columns(frame, str(path))
-    if len(columns) > 1:
-        raise InputError(f"{path} has the columns {' and '.join(columns)}: name one with --column")
-    texts = [text or "" for text in text_column(frame, columns[0], str(path))]
-    names = next((name for name in _NAMES if name in frame.columns and name != columns[0]), None)
-    return texts, None if names is None else frame[names].cast(pl.String).to_list()

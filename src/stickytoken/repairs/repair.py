@@ -48,7 +48,7 @@ from stickytoken.repairs._verification import Verification, Verified, verdicts_o
 from stickytoken.repairs._workshop import Workshop, clear_workshop, repairable, workshop
 from stickytoken.repairs.model_folder import rows_writable
 from stickytoken.repairs.record import RepairedTokenRecord, RepairRecord, TriedRecord
-from stickytoken.repairs.result import Repair, edit_of, finished_repair, keep_copy, require_place
+from stickytoken.repairs.result import Repair, edit_of, finished_repair, keep_copy, repairs_in, require_place
 from stickytoken.repairs.rows import RowContext, new_rows
 from stickytoken.repairs.strategies import ROWS, TOKENIZER, Strategy
 from stickytoken.validation import file_path, require_callable
@@ -131,6 +131,8 @@ def repair(
                 f"{place} contains a different repair (it differs in {found}): choose another folder"
             )
         clear_workshop(place)
+        if done not in repairs_in(opened.path)[0]:  # a kill came between the last two steps
+            keep_copy(opened.path, done)
         return Repair(place)
     job = _Job(opened, model, source, vocabulary, settings, corpus, chosen, ids, notes, progress)
     with workshop(place, source, model) as bench:

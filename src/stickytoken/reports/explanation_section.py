@@ -14,10 +14,16 @@ from stickytoken.reports.figures.attribution_matrix import (
     attribution_table,
     describe_attribution,
 )
-from stickytoken.reports.figures.embedding_place import describe_place, embedding_place, place_table
 from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.figures.head_map import describe_heads, head_map, heads_table
-from stickytoken.reports.figures.interval_rows import describe_rows, interval_rows, rows_table
+from stickytoken.reports.figures.interval_rows import (
+    describe_place,
+    describe_rows,
+    embedding_place,
+    interval_rows,
+    place_table,
+    rows_table,
+)
 from stickytoken.reports.figures.layer_curves import describe_layers, layer_curves, layers_table
 from stickytoken.reports.figures.panels import stacked
 

@@ -9,9 +9,8 @@ import numpy as np
 import polars as pl
 
 from stickytoken.scanning._effect_pass import COLUMNS as EFFECTS
-from stickytoken.scanning._effect_pass import EffectPass, found_in
+from stickytoken.scanning._effect_pass import Effect, EffectPass, found_in
 from stickytoken.scanning._keeping import Keeper
-from stickytoken.scanning._settings import Effect
 from stickytoken.scanning._token_pass import Tally
 
 SCHEMA: dict[str, Any] = {

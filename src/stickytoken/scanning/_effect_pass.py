@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,17 @@ from stickytoken.methods.token_effects import TokenEffects
 from stickytoken.scanning._keeping import Keeper
 from stickytoken.scanning._measuring import measured_shifts, predicted_shifts
 from stickytoken.scanning._panel import Panel, Texts, Vectors, encoded_panel
-from stickytoken.scanning._settings import Effect
 from stickytoken.scanning._token_pass import TOKENS, Tally
+
+
+class Effect(StrEnum):
+    """How to determine what copies do to a document."""
+
+    MEASURED = "measured"
+    """Encode each document with the copies and without."""
+    PREDICTED = "predicted"
+    """Encode each document as it is, and compute the rest from the pull and contraction of its tokens."""
+
 
 COLUMNS = ("shift", "rise", "moves_up", "predicted")
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from stickytoken.scanning._effect_pass import EffectPass
+from stickytoken.scanning._effect_pass import Effect, EffectPass
 from stickytoken.scanning._record import EffectRecord, ScanResultRecord, SkippedRecord, SourceRecord
-from stickytoken.scanning._settings import Effect
 from stickytoken.scanning._token_pass import Tally
 
 _SOURCES = 100

@@ -27,11 +27,10 @@ from stickytoken.measurement.resume import resumed
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.token_effects import TokenEffects
 from stickytoken.scanning._documents_table import documents_table
-from stickytoken.scanning._effect_pass import EffectPass
+from stickytoken.scanning._effect_pass import Effect, EffectPass
 from stickytoken.scanning._keeping import FolderKeeper, Keeper, MemoryKeeper
 from stickytoken.scanning._panel import MOST_QUERIES, QUERIES, REFERENCE, Panel, panel_texts
 from stickytoken.scanning._record import SCAN_SCHEMA_VERSION, ScanRecord
-from stickytoken.scanning._settings import Effect
 from stickytoken.scanning._token_pass import Tally, TokenPass
 from stickytoken.scanning._totals import totals
 from stickytoken.scanning.reading.columns import Wanted

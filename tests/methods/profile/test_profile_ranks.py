@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stickytoken.methods.profile._ranks import moves_up
+from stickytoken.methods.profile._judging import moves_up
 from stickytoken.methods.pull import Pull
 
 

@@ -51,7 +51,7 @@ def tokens(
         document = {"model": model, "vocab_size": size, "available": available, "categories": counts}
         print_json(document | ({"entries": entries} if category else {}))
         return
-    rows = [(name, count, f"{count / size:.1%}", _MEANING[name]) for name, count in counts.items()]
+    rows = [(name, count, f"{count / max(1, size):.1%}", _MEANING[name]) for name, count in counts.items()]
     print_table(f"Vocabulary of {model}", ("category", "tokens", "share", "meaning"), rows)
     print_line(f"{available:,} of {size:,} tokens can appear in text.")
     if category:

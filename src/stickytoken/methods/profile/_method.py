@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+from stickytoken.methods.descriptions import PlanTexts
+from stickytoken.methods.evidence_panel import EvidencePanel, evidence_panel
+from stickytoken.methods.job import Job
 from stickytoken.methods.profile import _tables as tables
 from stickytoken.methods.profile import _words as words
 from stickytoken.methods.profile._effects import token_effects
 from stickytoken.methods.profile._entry import ENTRY
-from stickytoken.methods.profile._evidence import profile_panel, profile_texts
 from stickytoken.methods.profile._judging import judge_corpus, require_judging
 from stickytoken.methods.profile._results import MEASURED_COLUMNS
 from stickytoken.methods.profile._run import plan_profile, run_profile
+from stickytoken.methods.profile.anchors import anchor_panel
 from stickytoken.methods.profile.probe import probe_profile
 from stickytoken.methods.profile.recheck import recheck
 from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.protocol import Method
+from stickytoken.methods.symptoms import SYMPTOM_CARRIERS
 from stickytoken.methods.verdicts import Verdict
+
+
+def profile_panel(job: Job[ProfileSettings], plan: ProfilePlanRecord) -> EvidencePanel:
+    """Take the first carriers, and the texts that the lift is measured on."""
+    anchors = anchor_panel(job.encoder, plan, job.vocabulary.available, beside=False)
+    texts = profile_texts(plan).anchors
+    return evidence_panel(job, plan.carriers[:SYMPTOM_CARRIERS], texts, anchors, plan.mean_similarity)
+
+
+def profile_texts(plan: ProfilePlanRecord) -> PlanTexts:
+    """Name the carriers, and the anchors that the lift is measured on."""
+    anchors = [anchor.text for anchor in plan.anchors if plan.groups[anchor.group].weight > 0]
+    return PlanTexts(plan.carriers, anchors, by_topic=True)
 
 
 class ProfileMethod(Method[ProfileSettings, ProfilePlanRecord, ProfileResultRecord]):

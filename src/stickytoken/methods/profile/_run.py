@@ -130,12 +130,10 @@ class Measured(NamedTuple):
         ).alias("precision")
 
 
-def measure_rounds(
-    job: Job[ProfileSettings], plan: ProfilePlanRecord, run: StageRunner, confirm_all: bool = False
-) -> Measured:
-    """Run the rounds, and return what they measured of the model as it is; see `measure_views`."""
+def measure_rounds(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: StageRunner) -> Measured:
+    """Return what the rounds measure of the model as it is, with every token in the last of them."""
     views = _views(job)
-    return measure_views(job, plan, run, views, confirm_all)[views.own]
+    return measure_views(job, plan, run, views, confirm_all=True)[views.own]
 
 
 def measure_views(

@@ -95,7 +95,7 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
     once = replace(job, tokens=distinct)
     plan = plan_profile(once, progress)
     runner = MemoryRunner(job.encoder, progress)
-    measured = measure_rounds(once, plan, runner, confirm_all=True)
+    measured = measure_rounds(once, plan, runner)
     findings = measured.findings(once, plan, job.vocabulary.frame())
     curves = _curves(once, plan, runner)
     rows = {row["token_id"]: row for row in findings.tokens.to_dicts()}

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stickytoken.errors import RepairError
-from stickytoken.repairs.model_folder._centre import add_projection
-from stickytoken.repairs.model_folder._places import MODULES_FILE, embedding_places
-from stickytoken.repairs.model_folder._rows import require_rows_fit, write_rows
+from stickytoken.repairs.model_folder._places import MODULES_FILE, TensorPlace, embedding_places, read_modules
 from stickytoken.repairs.tokenizer_edit import TokenizerEdit, edited_tokenizer
 
 if TYPE_CHECKING:
@@ -129,3 +128,92 @@ def _reason(error: OSError) -> str:
     if number in (errno.ENOSPC, errno.EDQUOT):
         return "no space is left; free some and run the same command again"
     return said
+
+
+_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+def require_rows_fit(rows: Mapping[int, NDArray[np.float32]], places: Sequence[TensorPlace]) -> None:
+    """Refuse rows that do not fit the stored embeddings.
+
+    Raises:
+        RepairError: A row has the wrong size, is not finite in the type of the weights, or has no place.
+    """
+    for place in places:
+        if place.dtype not in _TYPES:
+            raise RepairError(
+                f"the embeddings in {place.file} are stored as {place.dtype}: rows can be written into "
+                f"{', '.join(_TYPES)}; repair the model before it is quantized"
+            )
+        count, width = place.shape
+        for token_id, row in rows.items():
+            if not 0 <= token_id < count:
+                raise RepairError(f"{place.file} has {count} rows, and none for token {token_id}")
+            if row.shape != (width,):
+                raise RepairError(
+                    f"the row of token {token_id} has the shape {row.shape}, and not ({width},)"
+                )
+            as_stored(row, place, token_id)
+
+
+def as_stored(row: NDArray[np.float32], place: TensorPlace, token_id: int) -> bytes:
+    """Convert a row to the type of the stored weights.
+
+    Raises:
+        RepairError: It is not finite there.
+    """
+    import torch
+
+    stored = torch.from_numpy(row.copy()).to(getattr(torch, _TYPES[place.dtype]))
+    if not bool(stored.isfinite().all()):
+        raise RepairError(f"the row of token {token_id} is not finite in {_TYPES[place.dtype]}")
+    return stored.view(torch.uint8).numpy().tobytes()
+
+
+def write_rows(rows: Mapping[int, NDArray[np.float32]], places: Sequence[TensorPlace]) -> None:
+    """Write rows into files that may be changed."""
+    for place in places:
+        with place.file.open("r+b") as stream:
+            for token_id, row in rows.items():
+                content = as_stored(row, place, token_id)
+                stream.seek(place.start + token_id * len(content))
+                stream.write(content)
+
+
+_TYPE = "sentence_transformers.models.Dense"
+
+
+def add_projection(folder: Path, centre: NDArray[np.float32]) -> None:
+    """Add a linear layer that removes a direction, before the vectors are normalised.
+
+    Every release of sentence-transformers knows its module.
+
+    Raises:
+        RepairError: The direction is zero or not finite, or the folder has no modules.
+    """
+    import numpy as np
+    import torch
+    from sentence_transformers.base.modules import Dense
+
+    modules = read_modules(folder)
+    length = float(np.linalg.norm(centre.astype(np.float64)))
+    if centre.ndim != 1 or not np.isfinite(length) or length == 0:
+        raise RepairError(f"a direction of the shape {centre.shape} and length {length} cannot be removed")
+    unit = centre.astype(np.float64) / length
+    weight = torch.from_numpy((np.eye(len(unit)) - np.outer(unit, unit)).astype(np.float32))
+    size = len(unit)
+    layer = Dense(size, size, bias=False, activation_function=torch.nn.Identity(), init_weight=weight)
+    last = modules[-1]["type"].rpartition(".")[2] if modules else ""
+    place = len(modules) - (last == "Normalize")
+    names = {str(entry["name"]) for entry in modules}
+    number = next(number for number in range(len(modules), 1000) if _is_free(folder, number, names))
+    path = f"{number}_Dense"
+    (folder / path).mkdir()
+    layer.save(str(folder / path))
+    modules.insert(place, {"idx": place, "name": str(number), "path": path, "type": _TYPE})
+    listed = [entry | {"idx": index} for index, entry in enumerate(modules)]
+    (folder / MODULES_FILE).write_text(json.dumps(listed, indent=2), "utf-8")
+
+
+def _is_free(folder: Path, number: int, names: set[str]) -> bool:
+    return str(number) not in names and not (folder / f"{number}_Dense").exists()

@@ -102,9 +102,9 @@ def read_object(path: Path) -> dict[str, Any]:
     return found
 
 
-def as_json(value: Any, *, indent: int | None = 2) -> bytes:
+def as_json(value: Any) -> bytes:
     """Write JSON as the files of tokenizers are written."""
-    return (json.dumps(value, ensure_ascii=False, indent=indent) + "\n").encode()
+    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()
 
 
 def _content(token: Any) -> Any:

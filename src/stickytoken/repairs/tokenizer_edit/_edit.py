@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from stickytoken.repairs.tokenizer_edit._checks import EditCheck
-from stickytoken.repairs.tokenizer_edit._collapse import with_collapsed_runs
 from stickytoken.repairs.tokenizer_edit._config import (
     as_json,
     config_of_pipeline,
@@ -21,6 +20,7 @@ from stickytoken.repairs.tokenizer_edit._pipeline import (
     TOKENIZER_FILE,
     Pipeline,
     entries_of,
+    normaliser_steps,
     pre_tokenizer_steps,
     read_pipeline,
 )
@@ -173,3 +173,21 @@ def _configuration(pipeline: Pipeline, changed: _Changed, edit: TokenizerEdit) -
     if roles := read_object(pipeline.folder / _ROLES_FILE):
         files[_ROLES_FILE] = as_json(special_tokens_map(roles, config))
     return files
+
+
+# A word that is followed by two more copies of itself. The replacement of a normaliser cannot refer to
+# groups, so words are deleted rather than runs rewritten.
+_REPEATED = r"\b(\w+)\s+(?=\1\s+\1\b)"
+_STEP = {"type": "Replace", "pattern": {"Regex": _REPEATED}, "content": ""}
+# Steps after which words are no longer separated by spaces.
+_JOINING = {"Prepend", "ByteLevel", "Replace"}
+
+
+def with_collapsed_runs(document: dict[str, Any]) -> dict[str, Any]:
+    """Add the step to the normaliser: after lowercasing and the like, before spaces are replaced."""
+    steps = normaliser_steps(document)
+    if _STEP in steps:
+        return document
+    place = next((place for place, step in enumerate(steps) if step["type"] in _JOINING), len(steps))
+    steps = [*steps[:place], _STEP, *steps[place:]]
+    return document | {"normalizer": {"type": "Sequence", "normalizers": steps}}

@@ -25,9 +25,7 @@ def thinned(tokens: pl.DataFrame, limit: int = DRAWN_POINTS) -> pl.DataFrame:
     return pl.concat([others, tokens.filter(is_flagged())])
 
 
-def effect_scatter(
-    tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str], lines: dict[str, float] | None = None
-) -> go.Figure:
+def effect_scatter(tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str]) -> go.Figure:
     """Draw a cloud of ordinary tokens, and the flagged ones by colour and shape.
 
     Args:
@@ -35,7 +33,6 @@ def effect_scatter(
         x: column on the horizontal axis.
         y: column on the vertical axis.
         names: of both, on the axes.
-        lines: values of x to mark, by name.
     """
     measured = tokens.filter(pl.col(x).is_not_null() & pl.col(y).is_not_null())
     if measured.is_empty():
@@ -47,11 +44,6 @@ def effect_scatter(
     _points(figure, others, x, y, f"other tokens ({len(others):,} of {in_all:,} drawn)")
     for verdict in ("topical", "sticky"):
         _flagged(figure, drawn.filter(verdict=verdict), x, y, verdict)
-    for text, value in (lines or {}).items():
-        figure.add_vline(x=value, line={"color": ORDINARY, "width": 1.5, "dash": "dot"})
-        figure.add_annotation(
-            x=value, y=0, yref="paper", yanchor="bottom", text=text, showarrow=False, xanchor="left", xshift=4
-        )
     figure.update_xaxes(title_text=names[0])
     figure.update_yaxes(title_text=names[1])
     figure.update_layout(hovermode="closest")

@@ -67,10 +67,10 @@ def template(theme: Theme) -> dict[str, Any]:
     }
 
 
-def new_figure(height: int = 380, theme: Theme = "light") -> go.Figure:
-    """Make an empty figure in our style; a theme changes nothing but its template."""
+def new_figure(height: int = 380) -> go.Figure:
+    """Make an empty figure in our style; pages exchange its template for that of another theme."""
     figure = go.Figure()
-    figure.update_layout(template=go.layout.Template(template(theme)), height=height, dragmode=False)
+    figure.update_layout(template=go.layout.Template(template("light")), height=height, dragmode=False)
     return figure
 
 

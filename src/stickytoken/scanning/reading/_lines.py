@@ -75,7 +75,7 @@ def decoded_bytes(content: bytes, offset: int = 0) -> str:
 
 def _split(content: bytes) -> list[bytes]:
     """Split at carriage returns, where they alone end lines."""
-    if b"\r" not in content[:-2]:
+    if b"\r" not in content.removesuffix(b"\r\n"):
         return [content]
     return content.splitlines(keepends=True)
 
