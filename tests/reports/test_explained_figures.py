@@ -10,12 +10,7 @@ from stickytoken.explanation.record import (
     MEASURES_SCHEMA,
     NEIGHBOURS_SCHEMA,
 )
-from stickytoken.reports.figures.attribution_matrix import (
-    attribution_matrix,
-    attribution_table,
-    describe_attribution,
-)
-from stickytoken.reports.figures.head_map import describe_heads, head_map, heads_table
+from stickytoken.reports.figures import attribution_matrix, head_map, layer_curves
 from stickytoken.reports.figures.interval_rows import (
     describe_place,
     describe_rows,
@@ -24,7 +19,6 @@ from stickytoken.reports.figures.interval_rows import (
     place_table,
     rows_table,
 )
-from stickytoken.reports.figures.layer_curves import describe_layers, layer_curves, layers_table
 from stickytoken.reports.figures.panels import stacked
 
 PANELS = {"carrier_cosine_drift": "drift", "copies_cosine_distance": "distance"}
@@ -71,26 +65,26 @@ def traces(figure):
 
 
 def test_layers_are_drawn_in_order_with_the_benign_interval():
-    band, mean, token, *other = traces(layer_curves(layered(), PANELS, "<x>"))
+    band, mean, token, *other = traces(layer_curves.draw(layered(), PANELS, "<x>"))
     assert len(other) == 3
     assert list(token["x"]) == list(mean["x"]) == [0, 1, 2, 3]
     assert list(token["y"]) == pytest.approx([0.2, 0.2, 0.7, 0.8])
     assert list(token["marker"]["symbol"]) == ["circle-open"] * 2 + ["diamond"] * 2
     assert list(band["y"]) == pytest.approx([0.3] * 4 + [0.1] * 4)
     assert "&lt;x&gt;" in token["name"]
-    assert len(stacked(layer_curves(layered(), PANELS, "x"), 2, 700)) > 5
+    assert len(stacked(layer_curves.draw(layered(), PANELS, "x"), 2, 700)) > 5
 
 
 def test_layers_in_words_name_where_it_begins_and_where_it_is_furthest():
-    words = describe_layers(layered(), PANELS, "x")
+    words = layer_curves.describe(layered(), PANELS, "x")
     assert "leaves the benign interval in layer 2 and is furthest from it in layer 3, at 0.800" in words
-    assert "stays within" in describe_layers(layered(()), PANELS, "x")
-    assert len(layers_table(layered(), PANELS).rows) == 8
+    assert "stays within" in layer_curves.describe(layered(()), PANELS, "x")
+    assert len(layer_curves.table(layered(), PANELS).rows) == 8
 
 
 def test_one_text_has_no_error_bars():
     table = layered().with_columns(low=None, high=None)
-    assert "error_y" not in traces(layer_curves(table.cast(MEASURES_SCHEMA), PANELS, "x"))[2]
+    assert "error_y" not in traces(layer_curves.draw(table.cast(MEASURES_SCHEMA), PANELS, "x"))[2]
 
 
 def heads():
@@ -105,21 +99,21 @@ def heads():
 
 
 def test_heads_are_in_their_places():
-    (cells,) = traces(head_map(heads()))
+    (cells,) = traces(head_map.draw(heads()))
     table = heads().drop_nulls("head")
     for layer, row in zip(cells["y"], cells["z"], strict=True):
         for head, value in zip(cells["x"], row, strict=True):
             expected = table.filter(layer=layer, head=head)["deviations"].item()
             assert value == pytest.approx(expected)
     assert [list(row) for row in cells["text"]] == [["", "", ""], ["", "●", ""]]
-    assert "outside the benign interval in 1 of 6 heads" in describe_heads(heads())
-    assert "layer 2, head 1: 0.210" in describe_heads(heads())
-    rows = heads_table(heads()).rows
+    assert "outside the benign interval in 1 of 6 heads" in head_map.describe(heads())
+    assert "layer 2, head 1: 0.210" in head_map.describe(heads())
+    rows = head_map.table(heads()).rows
     assert [row[:2] for row in rows[:3]] == [(1, "mean"), (2, "mean"), (2, 2)]
 
 
 def test_a_model_whose_layers_have_holes_is_drawn():
-    assert head_map(heads().filter(pl.col("head") != 1)).to_json()
+    assert head_map.draw(heads().filter(pl.col("head") != 1)).to_json()
 
 
 def test_intervals_are_bars_and_values_marks():
@@ -160,12 +154,12 @@ def cells(copies=2, width=3):
 
 def test_the_matrix_has_every_cell_where_it_belongs():
     table = cells()
-    (drawn,) = traces(attribution_matrix(table))
+    (drawn,) = traces(attribution_matrix.draw(table))
     for row in table.to_dicts():
         assert drawn["z"][row["row"]][row["column"]] == pytest.approx(row["value"], abs=1e-6)
     between = table.filter(pl.col("row") < 4, pl.col("column") < 2)["value"]
     assert drawn["zmax"] == pytest.approx(between.abs().max())
-    layout = attribution_matrix(table).layout
+    layout = attribution_matrix.draw(table).layout
     assert [text.strip("\u2068\u2069") for text in layout.yaxis.ticktext] == ["r0", "r1", "r2", "r3", "r4"]
     assert [shape.y0 for shape in layout.shapes if shape.xref == "x domain"] == [1.5, 3.5]
     for row in range(5):
@@ -183,10 +177,10 @@ def test_sums_of_the_matrix_are_said():
         "completeness_error": -0.001,
         **{f"from_{part}": value for part, value in sums.items()},
     }
-    words = describe_attribution(table, pair)
+    words = attribution_matrix.describe(table, pair)
     assert "is 0.100 without copies and 0.300 with them" in words
     assert f"rows of the copies contribute {sums['copies']:.3f}" in words
-    rows = attribution_table(table).rows
+    rows = attribution_matrix.table(table).rows
     assert [row[1] for row in rows[:5]] == ["carrier", "carrier", "copies", "copies", "reference"]
     assert sum(row[3] for row in rows[:5]) == pytest.approx(table["value"].sum())
     assert abs(rows[5][3]) >= abs(rows[6][3])
@@ -212,24 +206,24 @@ def test_nothing_is_shown_as_nothing():
     none = measures([])
     no_heads, no_cells = heads().clear(), cells().clear()
     for plot in (
-        layer_curves(none, PANELS, "x"),
-        head_map(no_heads),
+        layer_curves.draw(none, PANELS, "x"),
+        head_map.draw(no_heads),
         interval_rows(none, NAMES, "x"),
-        attribution_matrix(no_cells),
+        attribution_matrix.draw(no_cells),
         embedding_place(none, NAMES, "x"),
     ):
         assert not plot.data
         assert plot.layout.annotations[0].text
-    assert describe_attribution(no_cells, None) == "No similarity was attributed."
+    assert attribution_matrix.describe(no_cells, None) == "No similarity was attributed."
     assert not [
         row
-        for table in (layers_table(none, PANELS), heads_table(no_heads), rows_table(none, NAMES))
+        for table in (layer_curves.table(none, PANELS), head_map.table(no_heads), rows_table(none, NAMES))
         for row in table.rows
     ]
-    assert attribution_table(no_cells).rows == ()
+    assert attribution_matrix.table(no_cells).rows == ()
     for words in (
-        describe_layers(none, PANELS, "x"),
-        describe_heads(no_heads),
+        layer_curves.describe(none, PANELS, "x"),
+        head_map.describe(no_heads),
         describe_rows(none, NAMES, "x"),
         describe_place(none, pl.DataFrame(schema=NEIGHBOURS_SCHEMA), NAMES, "x"),
     ):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from stickytoken.comparisons.agreement import ComparedToken
 from stickytoken.comparisons.compared_run import WorstToken
+from stickytoken.reports.figures import composition, distribution, effect_scatter, symptom_curves
 from stickytoken.reports.figures.comparison import (
     WorstRow,
     compared_table,
@@ -16,27 +17,9 @@ from stickytoken.reports.figures.comparison import (
     worst_by_run,
     worst_table,
 )
-from stickytoken.reports.figures.composition import (
-    breakdowns,
-    composition,
-    composition_table,
-    describe_composition,
-)
-from stickytoken.reports.figures.distribution import (
-    bins,
-    describe_distribution,
-    distribution,
-    distribution_table,
-)
-from stickytoken.reports.figures.effect_scatter import (
-    describe_scatter,
-    effect_scatter,
-    scatter_table,
-    thinned,
-)
 from stickytoken.reports.figures.panels import stacked
 from stickytoken.reports.figures.style import CONTROL, SERIES, STICKY, TOPICAL, template
-from stickytoken.reports.figures.symptom_curves import Curve, curves_table, describe_curves, symptom_curves
+from stickytoken.reports.figures.symptom_curves import Curve
 
 FINITE = st.floats(-1, 1, allow_nan=False)
 
@@ -72,7 +55,7 @@ def drawn(figure):
 
 @given(st.lists(FINITE, min_size=1, max_size=300))
 def test_bins_hold_every_value_once(values):
-    counts, edges = bins(np.array(values))
+    counts, edges = distribution.bins(np.array(values))
     assert counts.sum() == len(values)
     assert len(counts) == len(edges) - 1 <= 120
     assert (np.diff(edges) > 0).all()
@@ -82,20 +65,20 @@ def test_bins_hold_every_value_once(values):
 
 def test_a_distribution_draws_all_tokens_and_marks_the_flagged():
     table = tokens(5000, sticky=7)
-    bars, marks = drawn(distribution(table, "lift", "lift", {"ordinary": 0.0}))
+    bars, marks = drawn(distribution.draw(table, "lift", "lift", {"ordinary": 0.0}))
     assert sum(count or 0 for count in bars["y"]) == 5000
     assert sorted(marks["x"]) == pytest.approx(sorted(table["lift"][:7]), abs=1e-6)
-    rows = distribution_table(table, "lift").rows
+    rows = distribution.table(table, "lift").rows
     assert sum(row[2] for row in rows) == 5000
     assert sum(row[3] for row in rows) == 7
-    words = describe_distribution(table, "lift", "lift")
+    words = distribution.describe(table, "lift", "lift")
     assert f"median {table['lift'].median():.4f}" in words
     assert "7 sticky between" in words
 
 
 def test_values_that_are_not_there_are_left_out():
     table = tokens(10, sticky=2).with_columns(lift=pl.when(pl.col("token_id") < 5).then("lift"))
-    bars, marks = drawn(distribution(table, "lift", "lift"))
+    bars, marks = drawn(distribution.draw(table, "lift", "lift"))
     assert sum(count or 0 for count in bars["y"]) == 5
     assert len(marks["x"]) == 2
 
@@ -105,22 +88,24 @@ def test_values_that_are_not_there_are_left_out():
 
 def test_thinning_keeps_every_flagged_token_and_is_the_same_every_time():
     table = tokens(9000, sticky=40)
-    found = thinned(table, 500)
+    found = effect_scatter.thinned(table, 500)
     assert len(found) == 540
     assert (found["verdict"] == "sticky").sum() == 40
-    assert found.equals(thinned(table, 500))
-    assert thinned(table.head(60), 500).sort("token_id").equals(table.head(60))
+    assert found.equals(effect_scatter.thinned(table, 500))
+    assert effect_scatter.thinned(table.head(60), 500).sort("token_id").equals(table.head(60))
 
 
 def test_a_scatter_says_how_many_it_draws():
     table = tokens(9000, sticky=3)
-    others, sticky = drawn(effect_scatter(table, "lift", "contraction", ("lift", "contraction")))
+    others, sticky = drawn(effect_scatter.draw(table, "lift", "contraction", ("lift", "contraction")))
     assert (len(others["x"]), len(sticky["x"])) == (2500, 3)
     assert "2,500 of 8,997 drawn" in others["name"]
-    assert [row[0] for row in scatter_table(table, "lift", "contraction", ("a", "b")).rows[:3]] == (
+    assert [row[0] for row in effect_scatter.table(table, "lift", "contraction", ("a", "b")).rows[:3]] == (
         table.head(3).sort("lift", descending=True)["token"].to_list()
     )
-    assert "3 sticky: medians" in describe_scatter(table, "lift", "contraction", ("lift", "contraction"))
+    assert "3 sticky: medians" in effect_scatter.describe(
+        table, "lift", "contraction", ("lift", "contraction")
+    )
 
 
 # Curves
@@ -131,20 +116,22 @@ CONTROLS = [Curve(name, None, [0, 1, 32], [0.1, low, low], []) for name, low in 
 
 
 def test_curves_show_both_sides_and_the_range_of_the_controls():
-    traces = drawn(symptom_curves(CURVES, CONTROLS, 0.25))
+    traces = drawn(symptom_curves.draw(CURVES, CONTROLS, 0.25))
     band, mean, below, above = traces
     assert band["y"] == pytest.approx([0.1, 0.2, 0.2, 0.1, 0.1, 0.1])
     assert mean["y"] == pytest.approx([0.1, 0.15, 0.15])
     assert (below["y"], above["y"]) == ([0.1, 0.2, 0.3], [0.5, 0.4, 0.3])
-    rows = curves_table(CURVES, CONTROLS).rows
+    rows = symptom_curves.table(CURVES, CONTROLS).rows
     assert rows[0] == ("!", "below", 0.1, 0.2, 0.3)
     assert rows[-1][:2] == ("(mean of ordinary tokens)", "below")
     assert rows[-1][2:] == pytest.approx([0.1, 0.15, 0.15])
-    assert "32 copies of ! move pairs below u from 0.100 to 0.300" in describe_curves(CURVES, CONTROLS, 0.25)
+    assert "32 copies of ! move pairs below u from 0.100 to 0.300" in symptom_curves.describe(
+        CURVES, CONTROLS, 0.25
+    )
 
 
 def test_panels_stand_below_each_other_without_touching():
-    changes = stacked(symptom_curves(CURVES, CONTROLS, 0.25), 2, 800)
+    changes = stacked(symptom_curves.draw(CURVES, CONTROLS, 0.25), 2, 800)
     (low, high), (bottom, top) = changes["yaxis2.domain"], changes["yaxis.domain"]
     assert 0 == low < high < bottom < top == 1
     assert changes["xaxis.domain"] == changes["xaxis2.domain"] == [0, 1]
@@ -155,16 +142,16 @@ def test_panels_stand_below_each_other_without_touching():
 
 def test_breakdowns_count_every_token_once():
     table = tokens(400, sticky=5)
-    for part in breakdowns(table):
+    for part in composition.breakdowns(table):
         assert sum(part.tokens) == 400
         assert sum(part.sticky) == 5
-    kinds, _, lengths, positions = breakdowns(table)
+    kinds, _, lengths, positions = composition.breakdowns(table)
     assert kinds.groups == ["whole word"]
     assert lengths.tokens[-1] == (table["length"] >= 10).sum()
     assert positions.sticky[0] == 5
-    words = describe_composition(breakdowns(table))
+    words = composition.describe(composition.breakdowns(table))
     assert words.startswith("5 of 400 tokens are sticky. By kind of entry, whole word: 5 of 400.")
-    shares = [row for row in composition_table(breakdowns(table)).rows if row[1] == "0–10"]
+    shares = [row for row in composition.table(composition.breakdowns(table)).rows if row[1] == "0–10"]
     assert shares == [("position, % of the vocabulary", "0–10", 40, 5, "12.50%")]
 
 
@@ -174,25 +161,25 @@ def test_breakdowns_count_every_token_once():
 @pytest.mark.parametrize("table", [tokens(0), tokens(3), tokens(1, sticky=1)], ids=["none", "benign", "one"])
 def test_every_figure_stands_on_what_little_there_is(table):
     names = ("lift", "contraction")
-    assert distribution(table, "lift", "lift").to_json()
-    assert effect_scatter(table, *names, names).to_json()
-    assert composition(breakdowns(table)).to_json()
+    assert distribution.draw(table, "lift", "lift").to_json()
+    assert effect_scatter.draw(table, *names, names).to_json()
+    assert composition.draw(composition.breakdowns(table)).to_json()
     for words in (
-        describe_distribution(table, "lift", "lift"),
-        describe_scatter(table, *names, names),
-        describe_composition(breakdowns(table)),
+        distribution.describe(table, "lift", "lift"),
+        effect_scatter.describe(table, *names, names),
+        composition.describe(composition.breakdowns(table)),
     ):
         assert words.endswith(".")
         assert "nan" not in words.lower()
-    distribution_table(table, "lift")
-    scatter_table(table, *names, names)
-    composition_table(breakdowns(table))
+    distribution.table(table, "lift")
+    effect_scatter.table(table, *names, names)
+    composition.table(composition.breakdowns(table))
 
 
 def test_without_curves_or_runs_the_figures_say_so():
-    assert "no symptom curves" in symptom_curves([], [], 0.1).layout.annotations[0].text
-    assert describe_curves([], [], 0.1) == "There are no symptom curves."
-    assert curves_table([], []).rows == ()
+    assert "no symptom curves" in symptom_curves.draw([], [], 0.1).layout.annotations[0].text
+    assert symptom_curves.describe([], [], 0.1) == "There are no symptom curves."
+    assert symptom_curves.table([], []).rows == ()
     assert "no run has" in compared_tokens([], ["a"]).layout.annotations[0].text
     assert "no run has" in worst_by_run([]).layout.annotations[0].text
 

@@ -21,13 +21,13 @@ from stickytoken.impacts.results import TABLES, impacts_in
 from stickytoken.reports._measured_impacts import impact_facts
 from stickytoken.reports.content import read_content
 from stickytoken.reports.figure_set import report_figures
+from stickytoken.reports.figures import intrusion_curves
 from stickytoken.reports.figures.impact_costs import (
     costs,
     describe_costs,
     describe_token_costs,
     token_costs,
 )
-from stickytoken.reports.figures.intrusion_curves import describe_intrusion, intrusion_curves
 from stickytoken.visible_text import visible
 
 FIGURES = ["impact-costs", "impact-tokens", "intrusion"]
@@ -240,7 +240,7 @@ def test_a_task_without_intervals_is_drawn_without_them():
 
 def test_nothing_measured_is_said():
     assert "No task" in describe_costs([])
-    assert "No document" in describe_intrusion([])
-    for figure in (costs([]), token_costs([]), intrusion_curves([], [])):
+    assert "No document" in intrusion_curves.describe([])
+    for figure in (costs([]), token_costs([]), intrusion_curves.draw([], [])):
         assert len(figure.data) == 0
         assert figure.layout.annotations

@@ -36,15 +36,12 @@ class SpanTokenizer(Protocol):
     @property
     def unknown_id(self) -> int | None:
         """The id of the unknown token; None if there is none."""
-        ...
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode each text without special tokens."""
-        ...
 
     def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
         """Encode each text, and give the characters that each id stands for."""
-        ...
 
 
 def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpus:

@@ -36,7 +36,6 @@ class TextModel(Protocol):
 
     def encode(self, texts: Sequence[str]) -> Any:
         """Return one vector per text: an array of shape (n, d), or rows that NumPy can stack."""
-        ...
 
 
 TextFunction: TypeAlias = Callable[[list[str]], Any]

@@ -50,12 +50,10 @@ class Encoder(Protocol):
     @property
     def name(self) -> str:
         """The name that the user gave."""
-        ...
 
     @property
     def device(self) -> str:
         """Where the model computes, such as ``cpu`` or ``cuda:0``."""
-        ...
 
     @property
     def identity(self) -> EncoderIdentity:
@@ -64,17 +62,14 @@ class Encoder(Protocol):
         This hashes the weights, so store the result if you need it repeatedly. `max_length` and `dimension`
         are cheap.
         """
-        ...
 
     @property
     def max_length(self) -> int | None:
         """Longest input in tokens, including special tokens; None is no limit."""
-        ...
 
     @property
     def dimension(self) -> int:
         """Number of components of a vector."""
-        ...
 
     @property
     def tokenizer(self) -> RoundTripTokenizer:
@@ -83,15 +78,12 @@ class Encoder(Protocol):
         Raises:
             ModelError: The encoder has none.
         """
-        ...
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the content ids of each text, including the prompt, as `encode` passes them to the model."""
-        ...
 
     def fits(self, ids: Sequence[int]) -> bool:
         """Check that the model reads these content ids in full and embeds all of them."""
-        ...
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Encode texts with the prompt before each.
@@ -107,7 +99,6 @@ class Encoder(Protocol):
             EncodingError: A text is too long or has no tokens, or its vector is not finite or zero. The
                 message names the text.
         """
-        ...
 
 
 @runtime_checkable
@@ -116,7 +107,6 @@ class WordEncoder(Encoder, Protocol):
 
     def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
         """Return the content ids of each text by word, prompt in the head, without special tokens."""
-        ...
 
 
 @runtime_checkable
@@ -136,7 +126,6 @@ class IdReader(WordEncoder, Protocol):
         Raises:
             EncodingError: As for `encode`.
         """
-        ...
 
 
 @runtime_checkable
@@ -149,7 +138,6 @@ class IdEncoder(IdReader, Protocol):
         Raises:
             InputError: The device or the model does not support the precision.
         """
-        ...
 
 
 _TEXT_PARTS = tuple(part for part in vars(Encoder) if not part.startswith("_"))

@@ -72,21 +72,17 @@ class Inspector(Protocol):
     @property
     def encoder(self) -> IdEncoder:
         """The encoder of the model."""
-        ...
 
     @property
     def pooling(self) -> str | None:
         """How hidden states are pooled, such as ``mean``; None if unknown."""
-        ...
 
     @property
     def has_layers(self) -> bool:
         """Whether there are layers between embeddings and pooling; a static embedding model has none."""
-        ...
 
     def embedding_matrix(self) -> NDArray[np.float32] | None:
         """Return the token embeddings, shape (entries, D); None if they cannot be reached."""
-        ...
 
     def look(
         self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], parts: int
@@ -101,7 +97,6 @@ class Inspector(Protocol):
         Raises:
             EncodingError: The model cannot read a text in full, or its vector is not usable.
         """
-        ...
 
     def differentiating(self) -> AbstractContextManager[None]:
         """Prepare the model for `embedded` and its vectors: locked, without gradients and dropout.
@@ -109,7 +104,6 @@ class Inspector(Protocol):
         Raises:
             EncodingError: The device has not enough memory for one text.
         """
-        ...
 
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
         """Return a text as embeddings, which the caller may change.
@@ -120,7 +114,6 @@ class Inspector(Protocol):
         Raises:
             ModelError: The token embeddings of the model cannot be reached.
         """
-        ...
 
 
 def look_in_batches(

@@ -26,25 +26,20 @@ class Stage(Protocol):
     @property
     def name(self) -> str:
         """Name of the stage and its shards."""
-        ...
 
     @property
     def probes_per_token(self) -> int:
         """Number of texts encoded per token."""
-        ...
 
     @property
     def precision(self) -> Precision | None:
         """Precision that the model may compute in; None is its own."""
-        ...
 
     def probes(self, token: Token) -> Sequence[Probe]:
         """Return the encoder input for one token: all texts, or all id tuples."""
-        ...
 
     def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
         """Compute the numbers of a token from the vectors of its probes, in order."""
-        ...
 
 
 class CountingStage(Stage, Protocol):
@@ -53,7 +48,6 @@ class CountingStage(Stage, Protocol):
     @property
     def carrier_texts(self) -> Sequence[str]:
         """The text without copies of each probe; empty where copies are not counted."""
-        ...
 
 
 class BatchedStage(Stage, Protocol):
@@ -62,13 +56,11 @@ class BatchedStage(Stage, Protocol):
     @property
     def layers(self) -> tuple[int, ...] | None:
         """Layers whose vectors it needs, maybe none; None where it needs the encoder's own vectors."""
-        ...
 
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> Sequence[Mapping[str, Measured]]:
         """Compute the numbers of tokens from the vectors of their probes, in order."""
-        ...
 
 
 def measures_batches(stage: Stage) -> TypeGuard[BatchedStage]:

@@ -34,12 +34,10 @@ class MethodSettings(Protocol):
     @property
     def seed(self) -> int:
         """Of all random sampling."""
-        ...
 
     @property
     def insertion(self) -> Insertion:
         """How copies go into a text."""
-        ...
 
 
 def suited(settings: MethodSettings, texts_only: bool) -> MethodSettings:
@@ -115,7 +113,6 @@ class StageRunner(Protocol):
 
     def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
         """Return one row per token, in the order of the tokens."""
-        ...
 
 
 class FolderRunner:

@@ -39,12 +39,10 @@ class ProbedToken(Protocol):
     @property
     def token_id(self) -> int:
         """Its id."""
-        ...
 
     @property
     def token(self) -> str:
         """Its vocabulary string."""
-        ...
 
 
 class FinishedRun(Protocol[Plan_co, Result_co]):
@@ -53,42 +51,34 @@ class FinishedRun(Protocol[Plan_co, Result_co]):
     @property
     def path(self) -> Path:
         """The run folder."""
-        ...
 
     @property
     def model_name(self) -> str:
         """The model as the user named it."""
-        ...
 
     @property
     def available(self) -> int:
         """Vocabulary entries that can occur in text."""
-        ...
 
     @property
     def settings(self) -> StoredSettings:
         """Settings of the method."""
-        ...
 
     @property
     def plan(self) -> Plan_co:
         """The method's plan.json."""
-        ...
 
     @property
     def result(self) -> Result_co:
         """The method's result in run.json."""
-        ...
 
     @property
     def tokens(self) -> pl.DataFrame:
         """tokens.parquet."""
-        ...
 
     @property
     def sticky(self) -> pl.DataFrame:
         """Its sticky tokens, worst first."""
-        ...
 
 
 class Outcome(NamedTuple, Generic[Result]):

@@ -92,44 +92,34 @@ class Recheck(Protocol):
     @property
     def vocabulary(self) -> Vocabulary:
         """Vocabulary of the model."""
-        ...
 
     @property
     def similarity_spread(self) -> float:
         """Standard deviation of the similarities of the texts."""
-        ...
 
     @property
     def carriers(self) -> int:
         """Number of texts that copies go into."""
-        ...
 
     @property
     def anchors(self) -> int:
         """Number of texts that they are compared with."""
-        ...
 
     @property
     def copies(self) -> tuple[int, ...]:
         """Numbers of copies of `curves`, without 0."""
-        ...
 
     def of_model(self, encoder: IdEncoder, vocabulary: Vocabulary, name: str) -> Recheck:
         """Put another model on the same texts."""
-        ...
 
     def ordinary(self, excluded: Iterable[int], count: int | None = None) -> list[Token]:
         """Return random tokens, at most ``count``, without those that are excluded by id."""
-        ...
 
     def measured(self, tokens: Tokens) -> MeasuredTokens:
         """Put tokens into all carriers."""
-        ...
 
     def judged(self, tokens: Tokens, excluded: Iterable[int]) -> Rechecked:
         """Measure tokens together with ordinary ones, and judge them as a run does."""
-        ...
 
     def curves(self, tokens: Tokens) -> dict[int, list[float]]:
         """Average the similarity of unrelated pairs by number of copies, 0 first, then `copies`."""
-        ...

@@ -5,20 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from stickytoken.reports import facts
 from stickytoken.reports._glossary import glossary
 from stickytoken.reports._scan_section import shown_scans
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.explanation_section import ExplainedToken, explained_tokens
-from stickytoken.reports.facts import (
-    headline,
-    meaning,
-    method_description,
-    notes,
-    run_details,
-    steps,
-    tone,
-)
 from stickytoken.reports.figure_set import curves_of, report_figures
 from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.token_table import flagged_rows
@@ -32,11 +24,11 @@ def run_document(content: RunContent) -> dict[str, Any]:
         "model": content.record.model.name,
         "method": content.record.method,
         "finished": content.run is not None,
-        "headline": headline(content),
-        "meaning": meaning(content),
-        "next_steps": [step._asdict() for step in steps(content)],
-        "tone": tone(content),
-        "notes": notes(content),
+        "headline": facts.headline(content),
+        "meaning": facts.meaning(content),
+        "next_steps": [step._asdict() for step in facts.steps(content)],
+        "tone": facts.tone(content),
+        "notes": facts.notes(content),
         "worst": [card.row | {"pairs": [asdict(pair) for pair in card.pairs]} for card in cards(content)],
         "flagged": flagged_rows(content),
         "curves": [asdict(curve) for curve in curves],
@@ -44,8 +36,8 @@ def run_document(content: RunContent) -> dict[str, Any]:
         "figures": [_figure(figure) for figure in report_figures(content)],
         "explanations": [_explained(each) for each in explained_tokens(content)],
         "scans": [asdict(each) for each in shown_scans(content)],
-        "how": method_description(content),
-        "computed": run_details(content),
+        "how": facts.method_description(content),
+        "computed": facts.run_details(content),
         "glossary": glossary(content.method),
     }
 

@@ -7,15 +7,8 @@ from typing import Any
 from stickytoken.repairs.curves import mean_curves
 from stickytoken.repairs.record import RepairRecord
 from stickytoken.repairs.result import token_rows
+from stickytoken.reports.figures import repair_effect
 from stickytoken.reports.figures.figure import ReportFigure
-from stickytoken.reports.figures.repair_effect import (
-    describe_repair_curves,
-    describe_repaired,
-    repair_curves,
-    repair_curves_table,
-    repaired_table,
-    repaired_tokens,
-)
 
 # Only the latest repairs are shown.
 _MOST_SHOWN = 2
@@ -32,11 +25,11 @@ def repair_figures(repairs: tuple[RepairRecord, ...]) -> list[ReportFigure]:
             ReportFigure(
                 f"repair{suffix}",
                 "What a repair changed",
-                repaired_tokens(rows),
-                f"{_state(record)} {describe_repaired(rows)}",
+                repair_effect.repaired_tokens(rows),
+                f"{_state(record)} {repair_effect.describe_repaired(rows)}",
                 "Each repaired token, measured on texts that this run has not used, with another seed. "
                 f"{_findings(record)}",
-                repaired_table(rows),
+                repair_effect.repaired_table(rows),
                 in_markdown=True,
             )
         )
@@ -46,11 +39,11 @@ def repair_figures(repairs: tuple[RepairRecord, ...]) -> list[ReportFigure]:
                 ReportFigure(
                     f"repair-curves{suffix}",
                     "Symptom curves before and after the repair",
-                    repair_curves(curves.copies, curves.lines),
-                    describe_repair_curves(curves.copies, curves.lines),
+                    repair_effect.repair_curves(curves.copies, curves.lines),
+                    repair_effect.describe_repair_curves(curves.copies, curves.lines),
                     "Copies of a repaired token are added to one of two unrelated texts; the mean over all "
                     "repaired tokens. After a repair, the curve should follow that of ordinary tokens.",
-                    repair_curves_table(curves.copies, curves.lines),
+                    repair_effect.repair_curves_table(curves.copies, curves.lines),
                 )
             )
     return found

@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from stickytoken.reports import facts
 from stickytoken.reports._escaping import number, plain, spaced
 from stickytoken.reports._glossary import glossary
 from stickytoken.reports._scan_section import ShownScan, shown_scans
 from stickytoken.reports.cards import Card, cards
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.explanation_section import ExplainedToken, explained_tokens
-from stickytoken.reports.facts import (
-    headline,
-    key_facts,
-    meaning,
-    method_description,
-    notes,
-    run_details,
-    steps,
-)
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.token_table import columns, flagged_rows
 from stickytoken.visible_text import markdown
@@ -30,11 +22,11 @@ def run_markdown(content: RunContent) -> str:
     record = content.record
     parts = [
         f"# Sticky tokens of {markdown(record.model.name)}",
-        f"**{markdown(headline(content))}**",
-        markdown(meaning(content) or ""),
-        _bullets(f"To {markdown(step.purpose)}: {markdown(step.command)}" for step in steps(content)),
-        _bullets(f"{markdown(fact.value)} {markdown(fact.meaning)}" for fact in key_facts(content)),
-        _bullets(f"Note: {markdown(note)}" for note in notes(content)),
+        f"**{markdown(facts.headline(content))}**",
+        markdown(facts.meaning(content) or ""),
+        _bullets(f"To {markdown(step.purpose)}: {markdown(step.command)}" for step in facts.steps(content)),
+        _bullets(f"{markdown(fact.value)} {markdown(fact.meaning)}" for fact in facts.key_facts(content)),
+        _bullets(f"Note: {markdown(note)}" for note in facts.notes(content)),
     ]
     if content.run is not None:
         title = "The worst tokens" if len(content.sticky) else "No token is sticky: the highest, for scale"
@@ -51,8 +43,8 @@ def run_markdown(content: RunContent) -> str:
         heads = columns(content)
         rows = [[number(row[each.key], each.digits) for each in heads] for row in flagged_rows(content)]
         parts += ["## All flagged tokens", table([each.title for each in heads], rows) if rows else "None."]
-    parts += ["## What was computed", markdown(method_description(content))]
-    for name, values in run_details(content).items():
+    parts += ["## What was computed", markdown(facts.method_description(content))]
+    for name, values in facts.run_details(content).items():
         shown = [[spaced(key), plain(value)] for key, value in values.items()]
         parts += [f"### {markdown(name)}", table(["what", "value"], shown)]
     meanings = glossary(content.method)

@@ -9,20 +9,8 @@ import polars as pl
 from stickytoken.impacts.conclusion import settings_line
 from stickytoken.impacts.record import measured_kind
 from stickytoken.impacts.results import Impact
+from stickytoken.reports.figures import impact_costs, intrusion_curves
 from stickytoken.reports.figures.figure import ReportFigure
-from stickytoken.reports.figures.impact_costs import (
-    costs,
-    costs_table,
-    describe_costs,
-    describe_token_costs,
-    token_costs,
-    token_costs_table,
-)
-from stickytoken.reports.figures.intrusion_curves import (
-    describe_intrusion,
-    intrusion_curves,
-    intrusion_table,
-)
 from stickytoken.reports.figures.panels import stacked
 
 # Only the latest measurements are shown.
@@ -77,18 +65,18 @@ def _costs(impact: Impact, suffix: str) -> list[ReportFigure]:
     main = impact.effects.filter("main").select("task", "metric")
     conditions = impact.conditions.join(main, on=["task", "metric"], maintain_order="left")
     rows = conditions.filter(pl.col("kind") != "clean").to_dicts()
-    plot = token_costs(rows, kind)
+    plot = impact_costs.token_costs(rows, kind)
     return [
         ReportFigure(
             f"impact-costs{suffix}",
             "What copies cost",
-            costs(effects, kind),
-            describe_costs(effects, kind),
+            impact_costs.costs(effects, kind),
+            impact_costs.describe_costs(effects, kind),
             f"{settings_line(impact.record.settings)}. The further right, the more of the score is lost. "
             "Copies of any token cost something; what counts is how much more the measured ones cost than "
             "the benign. Whether other tokens of either kind would differ, only the p value says: it "
             "compares tokens with their matches.",
-            costs_table(effects, kind),
+            impact_costs.costs_table(effects, kind),
             {"xaxis.title.text": "score lost<br>(clean minus edited)"},
             in_markdown=True,
         ),
@@ -96,11 +84,11 @@ def _costs(impact: Impact, suffix: str) -> list[ReportFigure]:
             f"impact-tokens{suffix}",
             "What copies of each token cost",
             plot,
-            describe_token_costs(rows, kind),
+            impact_costs.describe_token_costs(rows, kind),
             "The main metric of each task. The benign tokens match the measured ones in category, length and "
             "position in the vocabulary, and are not flagged. A mixture "
             "divides the copies among all tokens of its kind.",
-            token_costs_table(rows),
+            impact_costs.token_costs_table(rows),
             stacked(plot, len(main), len(main) * plot.layout.height) if len(main) > 1 else {},
             in_markdown=True,
         ),
@@ -115,13 +103,13 @@ def _intrusion(impact: Impact, suffix: str) -> list[ReportFigure]:
         ReportFigure(
             f"intrusion{suffix}",
             "Documents pushed into search results",
-            intrusion_curves(summary, impact.intrusion_curves.to_dicts(), kind),
-            describe_intrusion(summary, kind),
+            intrusion_curves.draw(summary, impact.intrusion_curves.to_dicts(), kind),
+            intrusion_curves.describe(summary, kind),
             f"Copies went into {summary[0]['documents']} random documents; the curves count the queries that "
             "have such a document among their first 10 results. Dotted: without copies. Below that line, "
             "copies push documents out of results. The ratio compares measured with benign copies, so it can "
             "rise while both fall.",
-            intrusion_table(summary, kind),
+            intrusion_curves.table(summary, kind),
             in_markdown=True,
         )
     ]

@@ -11,22 +11,13 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from stickytoken.reports import facts
 from stickytoken.reports._escaping import json_for_html
 from stickytoken.reports._glossary import glossary
 from stickytoken.reports._scan_section import shown_scans
 from stickytoken.reports.cards import cards
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.explanation_section import explained_tokens
-from stickytoken.reports.facts import (
-    headline,
-    key_facts,
-    meaning,
-    method_description,
-    notes,
-    run_details,
-    steps,
-    tone,
-)
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.figures.style import template
@@ -49,19 +40,19 @@ def run_page(content: RunContent) -> str:
         title=content.record.model.short_name,
         content=content,
         record=content.record,
-        headline=headline(content),
-        meaning=meaning(content),
-        steps=steps(content),
-        tone=tone(content),
-        facts=key_facts(content),
-        notes=notes(content),
+        headline=facts.headline(content),
+        meaning=facts.meaning(content),
+        steps=facts.steps(content),
+        tone=facts.tone(content),
+        facts=facts.key_facts(content),
+        notes=facts.notes(content),
         cards=cards(content),
         confidence=content.confidence,
         columns=columns(content),
         rows=rows[:_MOST_ROWS],
         flagged=len(rows),
-        how=method_description(content),
-        computed=run_details(content),
+        how=facts.method_description(content),
+        computed=facts.run_details(content),
         glossary=glossary(content.method),
     )
 

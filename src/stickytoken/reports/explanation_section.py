@@ -9,22 +9,8 @@ from types import MappingProxyType
 from stickytoken.explanation.files import ExplanationContent
 from stickytoken.reports._escaping import number, plain
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.figures.attribution_matrix import (
-    attribution_matrix,
-    attribution_table,
-    describe_attribution,
-)
+from stickytoken.reports.figures import attribution_matrix, head_map, interval_rows, layer_curves
 from stickytoken.reports.figures.figure import ReportFigure
-from stickytoken.reports.figures.head_map import describe_heads, head_map, heads_table
-from stickytoken.reports.figures.interval_rows import (
-    describe_place,
-    describe_rows,
-    embedding_place,
-    interval_rows,
-    place_table,
-    rows_table,
-)
-from stickytoken.reports.figures.layer_curves import describe_layers, layer_curves, layers_table
 from stickytoken.reports.figures.panels import stacked
 
 # Further tokens are described without figures: the page must open on a phone.
@@ -139,14 +125,14 @@ def _layers(
     found: ExplanationContent, name: str, title: str, panels: Mapping[str, str], reading: str
 ) -> ReportFigure:
     measures, token = found.tables["measures"], found.token.token
-    plot = layer_curves(measures, panels, token)
-    shown = layers_table(measures, panels)
+    plot = layer_curves.draw(measures, panels, token)
+    shown = layer_curves.table(measures, panels)
     drawn = len({row[0] for row in shown.rows})
     return ReportFigure(
         _named(found, name),
         title,
         plot,
-        describe_layers(measures, panels, token),
+        layer_curves.describe(measures, panels, token),
         reading,
         shown,
         stacked(plot, drawn, 360 * drawn) if drawn > 1 else {},
@@ -158,11 +144,11 @@ def _heads(found: ExplanationContent) -> ReportFigure:
     return ReportFigure(
         _named(found, "heads"),
         "Attention that the copies receive, by layer and head",
-        head_map(heads),
-        describe_heads(heads),
+        head_map.draw(heads),
+        head_map.describe(heads),
         "Orange heads attend more to these copies than to copies of matched benign tokens, blue heads "
         "less. A dot marks a head outside the benign interval over all heads at once.",
-        heads_table(heads),
+        head_map.table(heads),
     )
 
 
@@ -172,12 +158,12 @@ def _pooling(found: ExplanationContent) -> ReportFigure:
     return ReportFigure(
         _named(found, "pooling"),
         "What the copies contribute to the sentence vector",
-        interval_rows(measures, _POOLING, token),
-        describe_rows(measures, _POOLING, token),
+        interval_rows.interval_rows(measures, _POOLING, token),
+        interval_rows.describe_rows(measures, _POOLING, token),
         f"Pooling of this model: {pooling}. With mean pooling every position contributes a share; with "
         "CLS or last-token pooling the copies contribute nothing, or everything, by construction. Green: the "
         "interval of the matched benign tokens.",
-        rows_table(measures, _POOLING),
+        interval_rows.rows_table(measures, _POOLING),
     )
 
 
@@ -188,13 +174,13 @@ def _attribution(found: ExplanationContent) -> ReportFigure:
     return ReportFigure(
         _named(found, "attribution"),
         "One pair's similarity, token by token",
-        attribution_matrix(first),
-        describe_attribution(first, pair),
+        attribution_matrix.draw(first),
+        attribution_matrix.describe(first, pair),
         "Integrated Jacobians (Moeller et al. 2023): the cells sum to the similarity. Orange cells add to "
         "it, blue cells subtract. After the tokens comes the reference, a text of padding; the last "
         "column is the sum of each row. Compare row sums, and cells with one another: adjacent copies "
         "share what they contribute together.",
-        attribution_table(first),
+        attribution_matrix.table(first),
     )
 
 
@@ -211,11 +197,11 @@ def _embedding(found: ExplanationContent) -> ReportFigure:
     return ReportFigure(
         _named(found, "embedding"),
         "The row of the embedding matrix",
-        embedding_place(measures, _EMBEDDING, token),
-        describe_place(measures, found.tables["neighbours"], _EMBEDDING, token),
+        interval_rows.embedding_place(measures, _EMBEDDING, token),
+        interval_rows.describe_place(measures, found.tables["neighbours"], _EMBEDDING, token),
         "Rows close to those of unused entries were hardly trained (Land and Bartolo 2024). An unusual row "
         "need not be sticky, and a sticky token need not have an unusual row." + shape,
-        place_table(measures, _EMBEDDING),
+        interval_rows.place_table(measures, _EMBEDDING),
         {"xaxis.title.text": "% of the available<br>tokens below"},
     )
 

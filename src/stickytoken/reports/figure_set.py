@@ -10,31 +10,16 @@ from stickytoken.reports._made_repairs import repair_figures
 from stickytoken.reports._measured_impacts import impact_figures
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.facts import MOST_CARDS
-from stickytoken.reports.figures.by_dimension import (
+from stickytoken.reports.figures import (
     by_dimension,
-    by_dimension_table,
-    describe_by_dimension,
-)
-from stickytoken.reports.figures.composition import (
-    breakdowns,
     composition,
-    composition_table,
-    describe_composition,
-)
-from stickytoken.reports.figures.distribution import (
-    describe_distribution,
     distribution,
-    distribution_table,
-)
-from stickytoken.reports.figures.effect_scatter import describe_scatter, effect_scatter, scatter_table
-from stickytoken.reports.figures.figure import ReportFigure
-from stickytoken.reports.figures.panels import stacked
-from stickytoken.reports.figures.symptom_curves import (
-    Curve,
-    curves_table,
-    describe_curves,
+    effect_scatter,
     symptom_curves,
 )
+from stickytoken.reports.figures.figure import ReportFigure
+from stickytoken.reports.figures.panels import stacked
+from stickytoken.reports.figures.symptom_curves import Curve
 
 
 def report_figures(content: RunContent) -> list[ReportFigure]:
@@ -55,10 +40,10 @@ def _distribution(content: RunContent, described: Distribution) -> ReportFigure:
     return ReportFigure(
         described.name,
         described.title,
-        distribution(content.tokens, key, title, dict(described.lines)),
-        describe_distribution(content.tokens, key, title),
+        distribution.draw(content.tokens, key, title, dict(described.lines)),
+        distribution.describe(content.tokens, key, title),
         described.reading,
-        distribution_table(content.tokens, key),
+        distribution.table(content.tokens, key),
     )
 
 
@@ -86,18 +71,18 @@ def curve_figures(content: RunContent, run: Run) -> list[ReportFigure]:
         return []
     curves, controls = curves_of(content)
     u = run.plan.mean_similarity
-    plot = symptom_curves(curves, controls, u)
+    plot = symptom_curves.draw(curves, controls, u)
     return [
         ReportFigure(
             "symptom-curves",
             "Symptom curves",
             plot,
-            describe_curves(curves, controls, u),
+            symptom_curves.describe(curves, controls, u),
             "Copies of a token are appended to a text. Left, pairs below the model's mean similarity u "
             "(dotted): a sticky token raises these more than ordinary tokens do (green, dashed; the band is "
             "their range). Right, pairs above u: a few copies may raise these as well; many copies of any "
             "token lower them, because less and less of the text is left in the vector.",
-            curves_table(curves, controls),
+            symptom_curves.table(curves, controls),
             stacked(plot, 2, 820) if curves else {},
         )
     ]
@@ -109,10 +94,10 @@ def _scatter(content: RunContent, described: Scatter) -> ReportFigure:
     return ReportFigure(
         described.name,
         described.title,
-        effect_scatter(content.tokens, x, y, names),
-        describe_scatter(content.tokens, x, y, names),
+        effect_scatter.draw(content.tokens, x, y, names),
+        effect_scatter.describe(content.tokens, x, y, names),
         described.reading,
-        scatter_table(content.tokens, x, y, names),
+        effect_scatter.table(content.tokens, x, y, names),
     )
 
 
@@ -120,17 +105,17 @@ def _dimensions(run: Run) -> list[ReportFigure]:
     rows = run.by_dimension().to_dicts()
     if not rows:
         return []
-    plot = by_dimension(rows)
+    plot = by_dimension.draw(rows)
     return [
         ReportFigure(
             "by-dimension",
             "By dimension and layer",
             plot,
-            describe_by_dimension(rows),
+            by_dimension.describe(rows),
             "What the tokens do if only the first components of the vectors are used, or the vectors after "
             "an earlier layer; the model as it is comes first. Left, flagged tokens by severity. The spread "
             "of the similarities (right) is what one SD is worth: where it grows, one lift matters less.",
-            by_dimension_table(rows),
+            by_dimension.table(rows),
             stacked(plot, 3, 980),
             in_markdown=True,
         )
@@ -141,17 +126,17 @@ def _composition(content: RunContent) -> list[ReportFigure]:
     """Return the figure of kinds, scripts and lengths; none while cards say that of every sticky token."""
     if len(content.sticky) <= MOST_CARDS:
         return []
-    parts = breakdowns(content.tokens)
-    plot = composition(parts)
+    parts = composition.breakdowns(content.tokens)
+    plot = composition.draw(parts)
     figure = ReportFigure(
         "who-they-are",
         "What the sticky tokens are",
         plot,
-        describe_composition(parts),
+        composition.describe(parts),
         "Grey: all tokens that the run examined. Orange: the sticky ones. Where the orange bar is higher, "
         "the group is over-represented among sticky tokens. Position is the rank of the token id: many "
         "tokenizers put special and unused entries first or last, and frequent words before rare ones.",
-        composition_table(parts),
+        composition.table(parts),
         stacked(plot, len(parts), 1180),
     )
     return [figure]
@@ -177,12 +162,12 @@ def _map(content: RunContent) -> list[ReportFigure]:
         ReportFigure(
             "embedding-map",
             "A map of the vocabulary",
-            effect_scatter(placed, "to_mean", "component", axes),
-            describe_scatter(placed, "to_mean", "component", axes),
+            effect_scatter.draw(placed, "to_mean", "component", axes),
+            effect_scatter.describe(placed, "to_mean", "component", axes),
             f"Each point is a token encoded by itself: {int(placed['drawn'].sum()):,} random tokens and all "
             "flagged ones. Horizontal: how close its vector is to the mean vector of the vocabulary. "
             f"Vertical: the direction in which the vectors vary most otherwise{share}. Stickiness is about "
             "what copies do to other texts; the map does not decide it, and a sticky token can lie anywhere.",
-            scatter_table(placed, "to_mean", "component", axes),
+            effect_scatter.table(placed, "to_mean", "component", axes),
         )
     ]

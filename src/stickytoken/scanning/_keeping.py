@@ -16,11 +16,9 @@ class Keeper(Protocol):
 
     def load(self, name: str, index: int, digest: str) -> dict[str, Any] | None:
         """Return the stored values of a batch with this digest; None if there are none."""
-        ...
 
     def save(self, name: str, index: int, digest: str, values: Mapping[str, Any], encoded: int = 0) -> None:
         """Keep values of a batch."""
-        ...
 
 
 class FolderKeeper:

@@ -22,32 +22,26 @@ class Scored(Protocol):
     @property
     def name(self) -> str:
         """Name of the task."""
-        ...
 
     @property
     def layout(self) -> str:
         """Kind of the task: sts, retrieval, ..."""
-        ...
 
     @property
     def unit(self) -> str:
         """What is resampled: pairs, queries or texts."""
-        ...
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics, the main one first."""
-        ...
 
     @property
     def units(self) -> int:
         """Number of units."""
-        ...
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of everything in the task that can change a number."""
-        ...
 
     def scores(
         self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
@@ -62,7 +56,6 @@ class Scored(Protocol):
         Returns:
             Scores, shape (conditions,); NaN where the metric is undefined.
         """
-        ...
 
 
 class Task(Scored, Protocol):
@@ -71,16 +64,13 @@ class Task(Scored, Protocol):
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns of the outcomes."""
-        ...
 
     @property
     def texts(self) -> Mapping[str, tuple[str, ...]]:
         """Texts by role."""
-        ...
 
     def edited(self, side: Side) -> frozenset[str]:
         """Return the roles whose texts get copies."""
-        ...
 
     def outcomes(self, vectors: Mapping[str, NDArray[np.float32]], seed: int) -> Outcomes:
         """Compute the outcomes of all units from the vectors of all texts.
@@ -89,7 +79,6 @@ class Task(Scored, Protocol):
             vectors: vectors by role, shape (texts, d).
             seed: seed of random steps, such as the start of a clustering.
         """
-        ...
 
 
 def fingerprint(*parts: Any) -> str:

@@ -51,20 +51,16 @@ class RoundTripTokenizer(Protocol):
     @property
     def entries(self) -> Mapping[int, str]:
         """Vocabulary strings by id, ids ascending."""
-        ...
 
     @property
     def special_ids(self) -> frozenset[int]:
         """Ids with the role of a special token, except the sequence-start (cls) role."""
-        ...
 
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Decode each list of ids, keeping special tokens, without clean-up."""
-        ...
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode each text without special tokens, padding or truncation."""
-        ...
 
 
 class RoundTrip(NamedTuple):

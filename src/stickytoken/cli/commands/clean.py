@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 def clean(
     rules: Annotated[
         Path,
-        typer.Argument(
-            metavar="RUN|RULES", help="Run folder, or a file that --rules-out wrote.", show_default=False
-        ),
+        typer.Argument(metavar="RUN|RULES", help="Run folder, or a file that --rules-out wrote."),
     ],
     file: Annotated[
         Path, typer.Argument(help="File of UTF-8 lines; - is standard input.", show_default=True)
@@ -45,7 +43,6 @@ def clean(
         typer.Option(
             help="Write the cleaner as a small JSON file that needs no run, and read no lines unless FILE "
             "is given.",
-            show_default=False,
             rich_help_panel=OUTPUT,
         ),
     ] = None,

@@ -24,7 +24,7 @@ NOT_VERIFIED = 3
 
 @command
 def repair(
-    run: Annotated[Path, typer.Argument(help="Run folder.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
     *,
     out: Annotated[Path, output_option(help="Folder for the repaired model.")],
     repairing: RepairOptions,

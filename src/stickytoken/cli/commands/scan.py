@@ -21,13 +21,12 @@ from stickytoken.cli.output.scan import show_scan
 
 @command
 def scan(
-    run: Annotated[Path, typer.Argument(help="Run folder of the model.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="Run folder of the model.")],
     documents: Annotated[
         str,
         typer.Argument(
             help="Your documents: a txt file with one per line, a csv, tsv, jsonl or parquet file, a folder, "
-            "hub:REPOSITORY or hub:REPOSITORY@SPLIT, or - for stdin: lines, or JSON lines with --column.",
-            show_default=False,
+            "hub:REPOSITORY or hub:REPOSITORY@SPLIT, or - for stdin: lines, or JSON lines with --column."
         ),
     ],
     *,

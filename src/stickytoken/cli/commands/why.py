@@ -24,8 +24,8 @@ _UNSEEN_SECONDS = 3.0
 @command
 def why(
     model: Model,
-    first: Annotated[str, typer.Argument(metavar="TEXT", help="One text.", show_default=False)],
-    second: Annotated[str, typer.Argument(metavar="TEXT", help="The other text.", show_default=False)],
+    first: Annotated[str, typer.Argument(metavar="TEXT", help="One text.")],
+    second: Annotated[str, typer.Argument(metavar="TEXT", help="The other text.")],
     *,
     run: Annotated[
         Path | None, texts_option(help="Finished run of this model, whose sticky tokens are marked.")

@@ -36,7 +36,6 @@ Actions: TypeAlias = Annotated[
         metavar="KIND=ACTION",
         help="What to do with flagged, special, run or interleaved findings: remove, replace, escape (special"
         " only), report or refuse. Repeatable. Default: remove, report for interleaved.",
-        show_default=False,
         rich_help_panel=TEXTS,
     ),
 ]

@@ -32,25 +32,14 @@ _BY_ENDING = {".json": ScanFormat.JSON, ".csv": ScanFormat.CSV, ".sarif": ScanFo
 class DocumentColumns:
     """Where a table has the documents."""
 
-    column: Annotated[
-        str | None,
-        texts_option(help="Column with the text. Default: found by name.", show_default=False),
-    ] = None
+    column: Annotated[str | None, texts_option(help="Column with the text. Default: found by name.")] = None
     id_column: Annotated[
         str | None,
-        texts_option(
-            "--id",
-            help="Column with the id. Default: found by name.",
-            show_default=False,
-        ),
+        texts_option("--id", help="Column with the id. Default: found by name."),
     ] = None
     source_column: Annotated[
         str | None,
-        texts_option(
-            "--source",
-            help="Column with the source of a document. Default: source.",
-            show_default=False,
-        ),
+        texts_option("--source", help="Column with the source of a document. Default: source."),
     ] = None
 
 
@@ -75,8 +64,7 @@ class EffectOptions:
     queries: Annotated[
         str | None,
         method_option(
-            help="Your own queries, in a file as for judge. Default: first words of clean documents.",
-            show_default=False,
+            help="Your own queries, in a file as for judge. Default: first words of clean documents."
         ),
     ] = None
 
@@ -109,15 +97,11 @@ class ScanOutput:
             "--scan-folder",
             help="Folder of the scan, where an interrupted one continues. Default: scan-<identity> in the "
             "run folder, where report finds it.",
-            show_default=False,
         ),
     ] = None
     out: Annotated[
         Path | None,
-        output_option(
-            help="File for the results instead of stdout: .json, .csv or .sarif.",
-            show_default=False,
-        ),
+        output_option(help="File for the results instead of stdout: .json, .csv or .sarif."),
     ] = None
     output_format: Annotated[
         ScanFormat | None,
@@ -126,7 +110,6 @@ class ScanOutput:
             "-f",
             help="Print a summary with the worst documents, one JSON document, or all documents with "
             "findings as CSV or SARIF. Default: by the ending of --out, else table.",
-            show_default=False,
         ),
     ] = None
     limit: Annotated[int, output_option(min=1, help="Maximum number of documents to list in a table.")] = 20
@@ -155,9 +138,5 @@ class ProcessOptions:
 
     workers: Annotated[
         int | None,
-        computation_option(
-            min=1,
-            help="Number of processes that search documents. Default: one per core.",
-            show_default=False,
-        ),
+        computation_option(min=1, help="Number of processes that search documents. Default: one per core."),
     ] = None

@@ -16,7 +16,6 @@ class AnyShard(Protocol):
     @property
     def index(self) -> int:
         """Position in the work."""
-        ...
 
 
 S = TypeVar("S", bound=AnyShard)
@@ -30,11 +29,9 @@ class Work(Protocol[S_contra, P]):
     @property
     def name(self) -> str:
         """Name of its shards."""
-        ...
 
     def prepare(self, shard: S_contra, encoder: Encoder) -> P:
         """Prepare a shard while the model computes the previous one."""
-        ...
 
     def compute(self, prepared: P, encoder: Encoder) -> tuple[Sequence[Mapping[str, Any]], int]:
         """Compute the rows of a shard.
@@ -42,7 +39,6 @@ class Work(Protocol[S_contra, P]):
         Returns:
             The rows, and the number of texts encoded for them.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,6 @@ class Engine(Protocol):
     @property
     def identity(self) -> EncoderIdentity:
         """Identity of the model."""
-        ...
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
         """Yield every shard once, as soon as it is computed.
@@ -75,4 +70,3 @@ class Engine(Protocol):
         Raises:
             StickyTokenError: the encoder rejects a probe, or the engine cannot continue.
         """
-        ...

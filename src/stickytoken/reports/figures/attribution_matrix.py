@@ -16,7 +16,7 @@ _ROW_HEIGHT = 22
 _NAMED = 10
 
 
-def attribution_matrix(cells: pl.DataFrame) -> go.Figure:
+def draw(cells: pl.DataFrame) -> go.Figure:
     """Draw one cell per pair of tokens, then the row and column of the reference, and the sums of the rows.
 
     Args:
@@ -62,7 +62,7 @@ def attribution_matrix(cells: pl.DataFrame) -> go.Figure:
     return figure
 
 
-def describe_attribution(cells: pl.DataFrame, pair: dict[str, Any] | None) -> str:
+def describe(cells: pl.DataFrame, pair: dict[str, Any] | None) -> str:
     """Describe what the copies, the carrier and the reference contribute.
 
     Args:
@@ -86,7 +86,7 @@ def describe_attribution(cells: pl.DataFrame, pair: dict[str, Any] | None) -> st
     )
 
 
-def attribution_table(cells: pl.DataFrame) -> DataTable:
+def table(cells: pl.DataFrame) -> DataTable:
     """Return the sum of every row, and the pairs of tokens that add or subtract most."""
     if cells.is_empty():
         return DataTable((), ())

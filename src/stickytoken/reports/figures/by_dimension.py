@@ -25,7 +25,7 @@ _COLUMNS = {
 }
 
 
-def by_dimension(rows: Sequence[Mapping[str, Any]]) -> go.Figure:
+def draw(rows: Sequence[Mapping[str, Any]]) -> go.Figure:
     """Draw the flagged tokens by severity, and beside them the largest lift and the spread of similarities.
 
     Args:
@@ -66,7 +66,7 @@ def by_dimension(rows: Sequence[Mapping[str, Any]]) -> go.Figure:
     return figure
 
 
-def describe_by_dimension(rows: Sequence[Mapping[str, Any]]) -> str:
+def describe(rows: Sequence[Mapping[str, Any]]) -> str:
     """Sum up the table, one clause per row."""
     parts = [
         f"{_name(row)}: {row['sticky']} sticky, {row['topical']} topical"
@@ -76,7 +76,7 @@ def describe_by_dimension(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"By dimension: {'; '.join(parts)}.".replace("-", "\N{MINUS SIGN}")
 
 
-def by_dimension_table(rows: Sequence[Mapping[str, Any]]) -> DataTable:
+def table(rows: Sequence[Mapping[str, Any]]) -> DataTable:
     """Return one row per dimension and layer."""
     return DataTable(tuple(_COLUMNS.values()), [tuple(row[key] for key in _COLUMNS) for row in rows])
 

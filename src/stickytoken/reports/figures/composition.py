@@ -80,7 +80,7 @@ def _breakdown(shown: pl.DataFrame, column: str, title: str, groups: Sequence[st
     return Breakdown(title, groups, counted(shown), counted(shown.filter(verdict="sticky")))
 
 
-def composition(parts: Sequence[Breakdown]) -> go.Figure:
+def draw(parts: Sequence[Breakdown]) -> go.Figure:
     """Draw shares of all tokens and of the sticky ones, one panel per property."""
     if not parts or not sum(parts[0].tokens):
         return empty_figure("this run examined no tokens")
@@ -131,7 +131,7 @@ def composition(parts: Sequence[Breakdown]) -> go.Figure:
     return figure
 
 
-def describe_composition(parts: Sequence[Breakdown]) -> str:
+def describe(parts: Sequence[Breakdown]) -> str:
     """Describe what the sticky tokens have in common."""
     if not parts or not sum(parts[0].tokens):
         return "This run examined no tokens."
@@ -156,7 +156,7 @@ def _largest(groups: Sequence[str], counts: Sequence[int]) -> list[tuple[str, in
     return [(group, count) for group, count in ranked[:3] if count]
 
 
-def composition_table(parts: Sequence[Breakdown]) -> DataTable:
+def table(parts: Sequence[Breakdown]) -> DataTable:
     """Return a table with one row per group: tokens, sticky tokens and their share."""
     rows = [
         (part.name, group, tokens, sticky, f"{sticky / tokens:.2%}" if tokens else None)

@@ -30,9 +30,7 @@ def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.flo
     return counts, edges
 
 
-def distribution(
-    tokens: pl.DataFrame, column: str, name: str, lines: dict[str, float] | None = None
-) -> go.Figure:
+def draw(tokens: pl.DataFrame, column: str, name: str, lines: dict[str, float] | None = None) -> go.Figure:
     """Draw a histogram with a mark for every flagged token.
 
     Args:
@@ -96,7 +94,7 @@ def _mark(figure: go.Figure, flagged: pl.DataFrame, column: str, verdict: str) -
     )
 
 
-def describe_distribution(tokens: pl.DataFrame, column: str, name: str) -> str:
+def describe(tokens: pl.DataFrame, column: str, name: str) -> str:
     """Describe the distribution."""
     measured = tokens.filter(pl.col(column).is_not_null())
     if measured.is_empty():
@@ -117,7 +115,7 @@ def describe_distribution(tokens: pl.DataFrame, column: str, name: str) -> str:
     return text
 
 
-def distribution_table(tokens: pl.DataFrame, column: str) -> DataTable:
+def table(tokens: pl.DataFrame, column: str) -> DataTable:
     """Return the histogram in at most twelve rows, with the flagged tokens."""
     measured = tokens.filter(pl.col(column).is_not_null())
     if measured.is_empty():

@@ -25,7 +25,7 @@ def thinned(tokens: pl.DataFrame, limit: int = DRAWN_POINTS) -> pl.DataFrame:
     return pl.concat([others, tokens.filter(is_flagged())])
 
 
-def effect_scatter(tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str]) -> go.Figure:
+def draw(tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str]) -> go.Figure:
     """Draw a cloud of ordinary tokens, and the flagged ones by colour and shape.
 
     Args:
@@ -81,7 +81,7 @@ def _flagged(figure: go.Figure, rows: pl.DataFrame, x: str, y: str, verdict: str
     )
 
 
-def describe_scatter(tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str]) -> str:
+def describe(tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str]) -> str:
     """Describe the cloud and the flagged tokens."""
     measured = tokens.filter(pl.col(x).is_not_null() & pl.col(y).is_not_null())
     if measured.is_empty():
@@ -95,7 +95,7 @@ def describe_scatter(tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str
     return text
 
 
-def scatter_table(tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str]) -> DataTable:
+def table(tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str]) -> DataTable:
     """Return the flagged tokens, and the quartiles of all tokens."""
     measured = tokens.filter(pl.col(x).is_not_null() & pl.col(y).is_not_null())
     if measured.is_empty():

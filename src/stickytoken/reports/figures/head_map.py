@@ -14,7 +14,7 @@ _NAMED = 5
 _ROW_HEIGHT = 26
 
 
-def head_map(heads: pl.DataFrame) -> go.Figure:
+def draw(heads: pl.DataFrame) -> go.Figure:
     """Draw one cell per layer and head: how far the token's share of attention is from the benign ones.
 
     Args:
@@ -50,7 +50,7 @@ def head_map(heads: pl.DataFrame) -> go.Figure:
     return figure
 
 
-def describe_heads(heads: pl.DataFrame) -> str:
+def describe(heads: pl.DataFrame) -> str:
     """Describe how many heads lie outside, and the furthest of them."""
     single = _single_heads(heads)
     if single.is_empty():
@@ -69,7 +69,7 @@ def describe_heads(heads: pl.DataFrame) -> str:
     return text
 
 
-def heads_table(heads: pl.DataFrame) -> DataTable:
+def table(heads: pl.DataFrame) -> DataTable:
     """Return the mean over each layer's heads, and the heads that differ most from the benign ones."""
     single = _single_heads(heads).sort("wasserstein", descending=True, nulls_last=True)
     shown = pl.concat([heads.filter(pl.col("head").is_null()).sort("layer"), single.head(_NAMED)])

@@ -14,7 +14,7 @@ from stickytoken.reports.figures.style import CONTROL, ORDINARY, STICKY, empty_f
 from stickytoken.reports.figures.symptom_curves import spread_out
 
 
-def intrusion_curves(
+def draw(
     summary: Sequence[Mapping[str, Any]], curves: Sequence[Mapping[str, Any]], measured: str = "sticky"
 ) -> go.Figure:
     """Draw top-10 appearances of a random document: means of both kinds, and a thin line per sticky token.
@@ -66,7 +66,7 @@ def intrusion_curves(
     return figure
 
 
-def describe_intrusion(summary: Sequence[Mapping[str, Any]], measured: str = "sticky") -> str:
+def describe(summary: Sequence[Mapping[str, Any]], measured: str = "sticky") -> str:
     """Describe where the curves begin and where each kind is highest."""
     if not summary:
         return "No document was pushed into search results."
@@ -90,7 +90,7 @@ def _counted(copies: int) -> str:
     return "1 copy" if copies == 1 else f"{copies} copies"
 
 
-def intrusion_table(summary: Sequence[Mapping[str, Any]], measured: str = "sticky") -> DataTable:
+def table(summary: Sequence[Mapping[str, Any]], measured: str = "sticky") -> DataTable:
     """Return a table with one row per number of copies."""
     return DataTable(*headed(INTRUSION, summary, measured))
 

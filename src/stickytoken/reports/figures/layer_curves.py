@@ -16,7 +16,7 @@ from stickytoken.reports.figures.style import CONTROL, STICKY, empty_figure, lab
 _COLUMNS = ("layer", "value", "low", "high", "benign_mean", "benign_low", "benign_high", "deviations")
 
 
-def layer_curves(measures: pl.DataFrame, panels: Mapping[str, str], token: str) -> go.Figure:
+def draw(measures: pl.DataFrame, panels: Mapping[str, str], token: str) -> go.Figure:
     """Draw one panel per measure: the token with its interval, and the benign interval.
 
     Args:
@@ -44,7 +44,7 @@ def layer_curves(measures: pl.DataFrame, panels: Mapping[str, str], token: str) 
     return figure
 
 
-def describe_layers(measures: pl.DataFrame, panels: Mapping[str, str], token: str) -> str:
+def describe(measures: pl.DataFrame, panels: Mapping[str, str], token: str) -> str:
     """Describe where each measure leaves the benign interval, and where it is furthest from it."""
     found = _rows_by_measure(measures, panels)
     if not found:
@@ -54,7 +54,7 @@ def describe_layers(measures: pl.DataFrame, panels: Mapping[str, str], token: st
     )
 
 
-def layers_table(measures: pl.DataFrame, panels: Mapping[str, str]) -> DataTable:
+def table(measures: pl.DataFrame, panels: Mapping[str, str]) -> DataTable:
     """Return a table with one row per measure and layer."""
     columns = ("measure", *(column.replace("_", " ") for column in _COLUMNS), "outside")
     return DataTable(

@@ -43,7 +43,7 @@ class Curve:
     above: list[float]
 
 
-def symptom_curves(curves: list[Curve], controls: list[Curve], mean_similarity: float) -> go.Figure:
+def draw(curves: list[Curve], controls: list[Curve], mean_similarity: float) -> go.Figure:
     """Draw two panels: pairs below the mean similarity, and pairs above it.
 
     Args:
@@ -115,12 +115,12 @@ def _draw_controls(figure: go.Figure, controls: list[Curve], side: str, column: 
     rows = [getattr(curve, side) for curve in controls if getattr(curve, side)]
     if not rows:
         return
-    places, table = spread_out(controls[0].copies), np.array(rows)
-    lows, highs = table.min(axis=0).round(5).tolist(), table.max(axis=0).round(5).tolist()
+    places, values = spread_out(controls[0].copies), np.array(rows)
+    lows, highs = values.min(axis=0).round(5).tolist(), values.max(axis=0).round(5).tolist()
     draw_band(figure, places, lows, highs, column)
     figure.add_scatter(
         x=places,
-        y=table.mean(axis=0).round(5).tolist(),
+        y=values.mean(axis=0).round(5).tolist(),
         customdata=controls[0].copies,
         mode="lines",
         line={"color": CONTROL, "width": 2.5, "dash": "dash"},
@@ -133,7 +133,7 @@ def _draw_controls(figure: go.Figure, controls: list[Curve], side: str, column: 
     )
 
 
-def describe_curves(curves: list[Curve], controls: list[Curve], mean_similarity: float) -> str:
+def describe(curves: list[Curve], controls: list[Curve], mean_similarity: float) -> str:
     """Describe where the curves start and end."""
     if not curves:
         return "There are no symptom curves."
@@ -153,7 +153,7 @@ def describe_curves(curves: list[Curve], controls: list[Curve], mean_similarity:
     return text + (f" Ordinary tokens move them {' and '.join(ends)}." if ends else "")
 
 
-def curves_table(curves: list[Curve], controls: list[Curve]) -> DataTable:
+def table(curves: list[Curve], controls: list[Curve]) -> DataTable:
     """Return a table with one row per token and side, and one column per number of copies."""
     if not curves and not controls:
         return DataTable((), ())
@@ -165,7 +165,7 @@ def curves_table(curves: list[Curve], controls: list[Curve]) -> DataTable:
         if getattr(curve, side)
     ]
     for side in SIDES:
-        table = [getattr(curve, side) for curve in controls if getattr(curve, side)]
-        if table:
-            rows.append(("(mean of ordinary tokens)", side, *np.mean(table, axis=0).tolist()))
+        values = [getattr(curve, side) for curve in controls if getattr(curve, side)]
+        if values:
+            rows.append(("(mean of ordinary tokens)", side, *np.mean(values, axis=0).tolist()))
     return DataTable(("token", "pairs", *(f"{n} copies" for n in copies)), rows)

@@ -69,7 +69,6 @@ class Reader(Protocol):
 
     def __call__(self, meter: Meter) -> Iterator[Record]:
         """Yield the records in order, and keep the meter up to date."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
