@@ -27,6 +27,18 @@ def started(*arguments, code=MAIN, **options):
     )
 
 
+# Output
+
+
+def test_characters_that_the_encoding_of_stdout_lacks_are_escaped():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for form in ("table", "csv"):
+        process = started("published", "sentence-t5-base", "--format", form, env=environment)
+        stdout, stderr = process.communicate()
+        assert process.returncode == 0, stderr
+        assert r"\u2581tip" in stdout
+
+
 # Ctrl-C
 
 

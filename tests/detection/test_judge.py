@@ -110,6 +110,7 @@ def test_damaged_effects_are_refused(run, pulling, tmp_path):
     [
         ([], "empty"),
         (["one text", "another text"], "needed"),
+        (profiled.sentences(25, OTHER, seed=5), "1 text left to compare with, and 2 are needed"),
         ("no-such-file.txt", "no file"),
     ],
 )

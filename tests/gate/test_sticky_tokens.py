@@ -221,6 +221,14 @@ def test_a_token_that_the_baseline_lacks_is_new(runs, altered):
     assert any("the baseline" in reason or "rows in tokens.parquet" in reason for reason in found.incomplete)
 
 
+def test_a_baseline_from_before_a_setting_was_added_is_compared_at_its_default(runs, altered):
+    settings = runs(2).record.settings
+    earlier = {name: value for name, value in settings.items() if name not in ("dimensions", "fdr")}
+    assert check(runs(2), baseline=altered(settings=earlier)).passed
+    with pytest.raises(InputError, match=r"other settings .*\(fdr\)"):
+        check(runs(2), baseline=altered(settings=settings | {"fdr": 0.2}))
+
+
 def test_overlapping_intervals_are_no_change(altered, runs):
     """A lower estimate in the baseline alone says nothing."""
 

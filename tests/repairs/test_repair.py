@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -114,6 +115,14 @@ def test_the_same_call_opens_the_repair_and_another_one_is_refused(run, mended, 
         repair(run, out=mended.path, sentences=repaired.unused_corpus(), task=task, seed=5)
     with pytest.raises(RunError, match="differs in tokens"):
         repair(run, [repaired.WORD], out=mended.path, sentences=repaired.unused_corpus(), task=task)
+
+
+def test_the_same_call_puts_a_record_into_the_run_folder_that_a_kill_kept_out_of_it(run, tmp_path):
+    made = quick(run, tmp_path / "model")
+    kept = run.path / f"repair-{made.record.identity[:12]}"
+    shutil.rmtree(kept)
+    quick(run, tmp_path / "model")
+    assert json.loads((kept / REPAIR_FILE).read_text("utf-8"))["identity"] == made.record.identity
 
 
 @pytest.mark.slow

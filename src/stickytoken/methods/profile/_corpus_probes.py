@@ -39,6 +39,8 @@ _CARRIERS = 24
 _CALIBRATING = 2
 _TOKENS = 2400
 _LEAST_TOKENS = 24
+# A text as a query, and another as a document.
+_LEAST_ANCHORS = 2
 _CALIBRATING_TOKENS = 5  # key of the generator
 
 
@@ -75,8 +77,11 @@ def encoded_corpus(job: Job[ProfileSettings], plan: ProfilePlanRecord, anchors: 
     source = job.sentences.source
     carriers = short_texts(encoder, settings, [group], _CARRIERS, source)
     chosen = choose_anchors(encoder, settings, Sources([group], []), set(carriers.values()))
-    if not chosen.texts:
-        raise InputError(f"{source} has no texts left to compare with: use more texts")
+    if (left := len(chosen.texts)) < _LEAST_ANCHORS:
+        counted = "1 text" if left == 1 else f"{left} texts"
+        raise InputError(
+            f"{source} has {counted} left to compare with, and {_LEAST_ANCHORS} are needed: use more texts"
+        )
     vectors = unit_vectors(encoder.encode(chosen.texts))
     panel = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
     seen = Seen(View(encoder.dimension), panel, plan.mean_similarity)

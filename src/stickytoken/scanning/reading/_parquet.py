@@ -25,7 +25,7 @@ def parquet_documents(path: Path, wanted: Wanted, numbering: Numbering, meter: M
     name = os.fsencode(path).decode("utf-8", "backslashreplace")
     try:
         size = path.stat().st_size
-        table = pl.scan_parquet(path)
+        table = pl.scan_parquet(path, glob=False)
         schema = table.collect_schema()
         rows = table.select(pl.len()).collect().item()
     except _DAMAGE as error:
