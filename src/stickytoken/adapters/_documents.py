@@ -34,10 +34,6 @@ def cleaned_text(cleaner: Cleaner, text: str, name: str) -> CleanText:
         cleaner: Cleans it.
         text: The text.
         name: What to call the document in a message.
-
-    Raises:
-        InputError: The text is not a string.
-        RefusedTextError: The cleaner refuses it.
     """
     if not isinstance(text, str):
         raise InputError(f"the text of {name} is {shown(text)}: it must be a string")

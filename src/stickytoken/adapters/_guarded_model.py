@@ -43,11 +43,7 @@ class GuardedModel(SentenceTransformer):
         return _shared(self, _plain_class(type(self)))
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Clean inputs, then preprocess them as the model does; the prompt stays as it is.
-
-        Raises:
-            RefusedTextError: The cleaner refuses a text.
-        """
+        """Clean inputs, then preprocess them as the model does; the prompt stays as it is."""
         modalities = self.modalities
         cleaned = [
             self._cleaned(each) if not isinstance(each, str) or _is_text(each, modalities) else each

@@ -41,10 +41,6 @@ def attributed(
         similarity: their cosine.
         method: how it is divided.
         progress: called after every batch; a stage for each text.
-
-    Raises:
-        EncodingError: a text has no usable vector.
-        ModelError: the method needs the inside of the model, which cannot be inspected.
     """
     attribute = _method(model, texts, similarity, method)
     found: list[Contributions] = []

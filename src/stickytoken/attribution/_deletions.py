@@ -40,9 +40,6 @@ def shapley_contributions(model: IdEncoder, text: CutText, watch: Watch) -> Cont
         model: the model.
         text: the text in parts.
         watch: called with the number of texts encoded, and of all texts to encode.
-
-    Raises:
-        EncodingError: the model cannot read a part of the text.
     """
     count = len(text.parts)
     steps = _all_steps(count) if count <= _EXACT else _random_steps(count)

@@ -58,9 +58,6 @@ def cut_text(encoder: IdEncoder, text: str, *, words: bool, most: int) -> CutTex
         text: any text; what the model does not read of it is left out.
         words: whether the tokens of a word are one part.
         most: largest number of parts.
-
-    Raises:
-        EncodingError: the text has no tokens.
     """
     tokenized = encoder.tokenize([text])[0]
     ids = tokenized.ids

@@ -15,12 +15,7 @@ _PARTS: Mapping[str, type] = {"rules": dict, "actions": dict, "replacement": str
 
 
 def write_cleaner_file(path: str | Path, content: Mapping[str, Any]) -> None:
-    """Write the JSON values of a cleaner whole or not at all.
-
-    Raises:
-        InputError: The argument is not a path.
-        RunError: The file cannot be written.
-    """
+    """Write the JSON values of a cleaner whole or not at all."""
     from stickytoken.measurement.atomic import write_atomically
 
     document = json.dumps(content, indent=2, ensure_ascii=True) + "\n"
@@ -28,11 +23,7 @@ def write_cleaner_file(path: str | Path, content: Mapping[str, Any]) -> None:
 
 
 def read_cleaner_file(path: str | Path) -> dict[str, Any]:
-    """Read the parts of a cleaner from a file.
-
-    Raises:
-        InputError: The file cannot be read, or is not a cleaner.
-    """
+    """Read the parts of a cleaner from a file."""
     place = file_path("the file of the cleaner", path)
     try:
         document = json.loads(place.read_text("utf-8"))
@@ -44,15 +35,7 @@ def read_cleaner_file(path: str | Path) -> dict[str, Any]:
 
 
 def cleaner_parts(document: object, name: str) -> dict[str, Any]:
-    """Return the parts of a cleaner from its JSON values.
-
-    Args:
-        document: The JSON values.
-        name: What to call them in messages.
-
-    Raises:
-        InputError: They are not a cleaner.
-    """
+    """Return the parts of a cleaner from its JSON values."""
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         raise InputError(f"{name} is not a cleaner: write one with Cleaner.save or clean --rules-out")
     for part, kind in _PARTS.items():

@@ -28,10 +28,6 @@ def flagged_copies(document: Document, words: frozenset[str]) -> set[int]:
 
     Copies are found where at least four have at most two other words between each, or where the whole text
     has more than its length explains and their company says that they were put in.
-
-    Args:
-        document: The text.
-        words: Keys of the flagged words.
     """
     found: set[int] = set()
     for key in words.intersection(document.positions):

@@ -35,11 +35,7 @@ class Found(NamedTuple):
 
 
 class SpecialFinder:
-    """Finds the text of special tokens.
-
-    Args:
-        specials: Their texts.
-    """
+    """Finds the text of special tokens."""
 
     def __init__(self, specials: Iterable[str]) -> None:
         texts = {text.strip() for text in specials}

@@ -32,11 +32,7 @@ _LONGEST_DECOMPOSED = 4
 
 
 class WordReader:
-    """Divides words into parts, and remembers the words that it has seen.
-
-    Args:
-        flagged: Keys of flagged words.
-    """
+    """Divides words into parts, and remembers the words that it has seen."""
 
     def __init__(self, flagged: Iterable[str]) -> None:
         words = frozenset(flagged)

@@ -97,14 +97,7 @@ def find_spans(text: str, rules: CleaningRules) -> list[Span]:
 
 
 class SpanFinder:
-    """Rules, prepared for many texts.
-
-    Args:
-        rules: What to look for.
-
-    Attributes:
-        specials: Finds the text of special tokens.
-    """
+    """Rules, prepared for many texts."""
 
     def __init__(self, rules: CleaningRules) -> None:
         self.specials = SpecialFinder(rules.specials)

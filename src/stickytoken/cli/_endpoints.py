@@ -43,10 +43,6 @@ def load_endpoint(
         prompting: options of prompts.
         others: options of loading that endpoints do not have.
         tokenizer_needed: whether it is refused without a tokenizer; otherwise tokens are estimated.
-
-    Raises:
-        ModelError: the server cannot be reached or used.
-        InputError: an option that makes no sense for an endpoint.
     """
     from stickytoken.encoders import Prompting, load_encoder
     from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
@@ -113,10 +109,6 @@ def announced(
         loading: with the price.
         measurement: goes through the measurement with the encoder that it is given; writes to the folder.
         uncertain: see `estimate_cost`.
-
-    Raises:
-        InputError: nobody can be asked, because the input is not a terminal.
-        typer.Exit: the user does not want to go on.
     """
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 

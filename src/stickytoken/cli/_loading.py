@@ -33,10 +33,6 @@ def load(
         loading: options of loading.
         prompting: options of prompts.
         tokenizer_needed: whether a model behind an endpoint is refused without its tokenizer.
-
-    Raises:
-        ModelError: it cannot be found or used.
-        InputError: an option that it cannot meet.
     """
     from stickytoken.encoders.endpoint.address import names_endpoint
 

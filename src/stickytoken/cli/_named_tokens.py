@@ -18,9 +18,6 @@ def named_token_ids(encoder: Encoder, names: Sequence[str] | None) -> list[int] 
     Args:
         encoder: knows the vocabulary.
         names: vocabulary strings, texts of tokens, ``#`` and an id, or files (.txt or a table) of either.
-
-    Raises:
-        InputError: a file cannot be read, or the model has no such token.
     """
     from stickytoken.corpora.tables import TABLE_SUFFIXES
     from stickytoken.detection.selection import find_named, token_ids_from_file
@@ -40,11 +37,7 @@ def named_token_ids(encoder: Encoder, names: Sequence[str] | None) -> list[int] 
 
 
 def token_id(argument: str) -> int:
-    """Read an argument as a token id.
-
-    Raises:
-        InputError: it is not a number.
-    """
+    """Read an argument as a token id."""
     try:
         return int(argument)
     except ValueError:

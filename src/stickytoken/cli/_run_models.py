@@ -24,10 +24,6 @@ def run_in(source: str, model: str | None) -> Run | None:
     Args:
         source: a run folder or a model.
         model: what `--model` says.
-
-    Raises:
-        RunError: the run is damaged or not finished.
-        InputError: `--model` is given, and the source is not a run.
     """
     from stickytoken.detection.run import is_run, open_run
 
@@ -56,10 +52,6 @@ def load_for(
         loading: options of loading.
         prompting: options of prompts.
         model: the model of the run, if it has moved.
-
-    Raises:
-        ModelError: it cannot be found or used.
-        InputError: an option that it cannot meet.
     """
     if run is None:
         return load(source, loading, prompting)
@@ -88,10 +80,6 @@ def require_found(
         run: run.json of the run; None without one.
         loading: options of loading.
         model: the model of the run, if it has moved.
-
-    Raises:
-        ModelError: it cannot be found.
-        InputError: a revision of a folder.
     """
     from stickytoken.detection.run_model import recorded_loading
     from stickytoken.encoders.endpoint.address import names_endpoint

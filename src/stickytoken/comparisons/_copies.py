@@ -30,11 +30,6 @@ def copies_needed(evidence: RunEvidence, token_id: int, scale: Scale) -> CopiesN
     The rise of a curve is compared with the mean rise of the ordinary tokens' curves at the same number of
     copies, in standard deviations of the model's similarities.
 
-    Args:
-        evidence: of the run.
-        token_id: the token.
-        scale: of the run.
-
     Returns:
         None if the run has no curve of the token, or no pair of texts below the mean similarity.
     """

@@ -6,13 +6,7 @@ from typing import NamedTuple
 
 
 class Share(NamedTuple):
-    """A share with its interval.
-
-    Attributes:
-        value: the share.
-        low: lower end of the interval.
-        high: upper end of the interval.
-    """
+    """A share with its interval."""
 
     value: float
     low: float

@@ -46,11 +46,7 @@ def pairs_from_file(path: Path) -> list[SentencePair]:
 
 
 def checked_pair(sentence1: object, sentence2: object, similarity: object, where: str) -> SentencePair:
-    """Check the parts of a pair and put them together.
-
-    Raises:
-        InputError: A sentence is blank, too long or not text, or the similarity is not a cosine.
-    """
+    """Check the parts of a pair and put them together."""
     texts = []
     for sentence in (sentence1, sentence2):
         if not isinstance(sentence, str | None):

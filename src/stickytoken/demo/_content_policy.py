@@ -33,11 +33,7 @@ _HEADERS = (
 
 
 class ContentPolicy:
-    """ASGI middleware that adds the policy to every response.
-
-    Args:
-        app: the application.
-    """
+    """ASGI middleware that adds the policy to every response."""
 
     def __init__(self, app: Application) -> None:
         self._app = app

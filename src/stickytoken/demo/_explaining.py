@@ -34,11 +34,7 @@ _FINDINGS = ("measure", "layer", "begins", "value", "benign mean", "SD")
 def chosen_settings(
     copies: object, carriers: object, benign: object, placement: object, attribution: object
 ) -> ExplainSettings:
-    """Return the settings of an explanation in the app.
-
-    Raises:
-        InputError: a value is not allowed.
-    """
+    """Return the settings of an explanation in the app."""
     return ExplainSettings(
         copies=checked_count("the number of copies", copies, 1, COPIES),
         placement=checked_placement(placement),

@@ -96,12 +96,7 @@ def kept_evidence(content: RunContent, token_id: int) -> RunContent | None:
 
 
 def computed_evidence(content: RunContent, token_id: int, model: SharedModel) -> RunContent:
-    """Return the run with evidence of one token, computed now by its model.
-
-    Raises:
-        InputError: the model of the run is not loaded.
-        EncodingError: a text without a usable vector.
-    """
+    """Return the run with evidence of one token, computed now by its model."""
     kept = content.evidence
     if content.run is None:
         return content

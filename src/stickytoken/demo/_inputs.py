@@ -19,11 +19,7 @@ _MOST_IDS = 10**9
 
 
 def checked_text(name: str, text: object) -> str:
-    """Return a sentence that a visitor typed.
-
-    Raises:
-        InputError: it is not text, empty or too long.
-    """
+    """Return a sentence that a visitor typed."""
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"{name} is empty: write a sentence")
     if len(text) > TEXT_CHARACTERS:
@@ -34,17 +30,7 @@ def checked_text(name: str, text: object) -> str:
 
 
 def checked_count(name: str, value: object, least: int, most: int) -> int:
-    """Return a whole number between its limits.
-
-    Args:
-        name: what the field is called.
-        value: what was sent.
-        least: smallest number allowed.
-        most: largest number allowed.
-
-    Raises:
-        InputError: it is not a number, not whole or outside the limits.
-    """
+    """Return a whole number between its limits."""
     wanted = f"enter a whole number from {least} to {most}"
     if value is None:
         raise InputError(f"{name} is empty: {wanted}")
@@ -56,26 +42,14 @@ def checked_count(name: str, value: object, least: int, most: int) -> int:
 
 
 def checked_placement(value: object) -> Placement:
-    """Return the placement of the copies.
-
-    Raises:
-        InputError: it is not one of the placements.
-    """
+    """Return the placement of the copies."""
     if not isinstance(value, str) or value not in set(Placement):
         raise InputError(f"the place of the copies is unknown: choose one of {', '.join(Placement)}")
     return Placement(value)
 
 
 def checked_choices(name: str, values: object) -> tuple[str, ...]:
-    """Return the entries chosen in a list; an empty selection gives none.
-
-    Args:
-        name: what the list is called.
-        values: what was sent.
-
-    Raises:
-        InputError: they are not entries of a list.
-    """
+    """Return the entries chosen in a list; an empty selection gives none."""
     if values is None:
         return ()
     if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
@@ -84,11 +58,7 @@ def checked_choices(name: str, values: object) -> tuple[str, ...]:
 
 
 def checked_token_id(value: object) -> int:
-    """Return the id of a token chosen in a list or a table.
-
-    Raises:
-        InputError: it is not a token id.
-    """
+    """Return the id of a token chosen in a list or a table."""
     # A cell of a table holds the id as text.
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)

@@ -11,11 +11,7 @@ from stickytoken.vocabulary.categories import Vocabulary
 
 
 def named_token(vocabulary: Vocabulary, name: object) -> Token:
-    """Find the token that a visitor named: ``#`` and an id, a vocabulary string, or its text.
-
-    Raises:
-        InputError: there is none, there are several, or it cannot occur in text.
-    """
+    """Find the token that a visitor named: ``#`` and an id, a vocabulary string, or its text."""
     if not isinstance(name, str) or not name.strip():
         raise InputError("the token is empty: write it as in the vocabulary, or # and its id")
     if len(name) > TOKEN_CHARACTERS:

@@ -67,17 +67,7 @@ class RepairAnswer:
 
 
 def measure_repair(original: IdReader, repaired: IdReader, question: RepairQuestion) -> RepairAnswer:
-    """Write the copies into sentence B as words, and compare it with sentence A in both models.
-
-    Args:
-        original: the model before the repair.
-        repaired: the model after it.
-        question: what is asked.
-
-    Raises:
-        InputError: a sentence is too long for the model with the copies.
-        EncodingError: a text without a usable vector.
-    """
+    """Write the copies into sentence B as words, and compare it with sentence A in both models."""
     counts = sorted({question.copies, *_COUNTS})
     written = [_written(question, question.text, n) for n in counts]
     fitting = [

@@ -114,15 +114,7 @@ class Answer:
 
 
 def plan_trial(encoder: IdReader, question: Question) -> Trial:
-    """Insert the copies, at the same places for every token.
-
-    Args:
-        encoder: the model.
-        question: what to try.
-
-    Raises:
-        InputError: a sentence has no tokens, or is too long for the model with the copies.
-    """
+    """Insert the copies, at the same places for every token."""
     texts = (question.anchor, question.carrier, *question.others)
     tokenized = encoder.tokenize(texts)
     anchor, carrier = tokenized[:2]
@@ -157,11 +149,7 @@ def plan_trial(encoder: IdReader, question: Question) -> Trial:
 
 
 def measure_trial(encoder: IdReader, trial: Trial) -> Answer:
-    """Encode everything in one call and compare.
-
-    Raises:
-        EncodingError: a text without a usable vector.
-    """
+    """Encode everything in one call and compare."""
     curves = [ids for row in trial.curves for ids in row]
     parts = [[trial.anchor], curves, trial.plain, trial.with_token, trial.with_benign]
     vectors = encoder.encode_ids([ids for part in parts for ids in part]).astype(np.float64)

@@ -23,11 +23,7 @@ _SEED = 42
 
 
 class SharedModel:
-    """A model that is loaded once. One visitor computes at a time; no visitor's input is kept.
-
-    Args:
-        encoder: the model.
-    """
+    """A model that is loaded once. One visitor computes at a time; no visitor's input is kept."""
 
     def __init__(self, encoder: IdReader) -> None:
         self._encoder = encoder

@@ -35,11 +35,7 @@ class Startup:
         return next(iter(self.library.labels), None)
 
     def finish(self, load: Callable[[], Context]) -> None:
-        """Load the model, then wake all waiting requests; if loading fails, they raise its error.
-
-        Args:
-            load: loads the model.
-        """
+        """Load the model, then wake all waiting requests; if loading fails, they raise its error."""
         try:
             context = load()
         except StickyTokenError as error:

@@ -62,11 +62,7 @@ def probe(
 
 
 def _token(vocabulary: Vocabulary, token_id: int, insertion: Insertion) -> Token:
-    """A token by its id.
-
-    Raises:
-        InputError: there is no such id, or text insertion cannot produce it.
-    """
+    """A token by its id."""
     try:
         place = vocabulary.ids.index(token_id)
     except ValueError:

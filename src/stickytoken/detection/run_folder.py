@@ -60,11 +60,6 @@ class RunFolder(ResultFolder):
 def require_usable(path: Path, method: str, settings: MethodSettings) -> None:
     """Refuse a folder that a run cannot go to, before a model is loaded.
 
-    Args:
-        path: Where the run should go.
-        method: The name of its method.
-        settings: The settings of the method.
-
     Raises:
         RunError: The folder is locked, cannot be written, or holds other files or a run of another method
             or other settings.

@@ -39,11 +39,6 @@ class Reopened:
 def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
     """Encode the carriers and anchors of a run's plan.
 
-    Args:
-        run: a finished run.
-        encoder: model of the run.
-        vocabulary: vocabulary of the model.
-
     Raises:
         RunError: the run is of another model, or its settings cannot be used.
     """

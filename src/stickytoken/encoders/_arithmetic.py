@@ -32,11 +32,7 @@ ROUNDING = {
 
 
 def require_precision(model: torch.nn.Module, precision: Precision, name: str) -> None:
-    """Refuse a precision that the model's device does not support.
-
-    Raises:
-        InputError: The device does not support it, or the weights are not float32.
-    """
+    """Refuse a precision that the model's device does not support."""
     parameter = next(model.parameters())
     kind = parameter.device.type
     there = _ON_CPU if kind == "cpu" else _ON_CUDA if kind == "cuda" else _ON_OTHERS
@@ -68,9 +64,6 @@ def arithmetic(
         precision: a precision that `require_precision` accepts.
         calibrate: runs the model on the calibration inputs.
         packed: pack linear layers on a CPU.
-
-    Raises:
-        InputError: int8 without packed layers.
     """
     kind = next(model.parameters()).device.type
     if kind == "cpu":

@@ -71,11 +71,7 @@ class BatchRunner:
         return _CPU_TOKEN_BUDGET if self._model.device.type == "cpu" else _ACCELERATOR_TOKEN_BUDGET
 
     def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32] | None:
-        """Compute the vectors of contents, shape (n, d); None without contents.
-
-        Raises:
-            EncodingError: There is not enough memory for a single text.
-        """
+        """Compute the vectors of contents, shape (n, d); None without contents."""
         lengths = [len(content) + self._template.overhead for content in contents]
         if not lengths:
             return None

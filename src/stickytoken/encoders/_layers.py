@@ -27,10 +27,6 @@ class LayerReader:
         model: the model.
         layers: numbers of layers, counted from 1.
         name: of the model in messages.
-
-    Raises:
-        InputError: the model has no such layer.
-        ModelError: its layers cannot be read.
     """
 
     def __init__(self, model: SentenceTransformer, layers: tuple[int, ...], name: str) -> None:
@@ -65,9 +61,6 @@ class LayerReader:
         """Return the model's own vectors and, behind each, those after the layers; (n, (1 + layers) x d).
 
         Call it within `keeping_states`.
-
-        Raises:
-            ModelError: the states are not those that the model goes on with.
         """
         first, *later = self._model
         found = first(features)

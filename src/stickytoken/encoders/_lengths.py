@@ -29,11 +29,7 @@ def maximum_length(model: SentenceTransformer) -> int | None:
 
 
 def require_length(max_length: int | None) -> None:
-    """Refuse a longest input below one token.
-
-    Raises:
-        InputError: It is below 1.
-    """
+    """Refuse a longest input below one token."""
     if max_length is not None and max_length < 1:
         raise InputError(
             f"max_length is {max_length}: pass at least 1, or leave it out for the model's own limit"
@@ -48,10 +44,6 @@ def set_maximum_length(model: SentenceTransformer, max_length: int, name: str, *
         max_length: longest input in tokens, including special tokens.
         name: name of the model in messages.
         taken: number of special tokens and prompt tokens in every input.
-
-    Raises:
-        InputError: The model has no longest input to set, has too few positions, or would have no room for
-            a text.
     """
     readable = min([*learned_positions(model), *declared_positions(model)], default=None)
     if readable is not None and max_length > readable:
@@ -120,9 +112,6 @@ def context_length(
         max_length: the user's limit; None is the model's own.
         name: name of the model in messages.
         taken: length of the prompt without a sentence.
-
-    Raises:
-        InputError: The limit exceeds the model's positions, or leaves no room for a sentence.
     """
     require_length(max_length)
     positions = min([*learned_positions(model), *declared_positions(model)], default=None)

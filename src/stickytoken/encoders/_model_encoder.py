@@ -46,9 +46,6 @@ class ModelEncoder(ABC):
         packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS or
             a measurement.
         shared: arithmetic of another encoder of the same model, so that weights are packed once.
-
-    Raises:
-        InputError: the device or the model does not support the precision.
     """
 
     _from_weights: ClassVar[tuple[str, ...]] = ("dimension", "_calibration")

@@ -14,11 +14,7 @@ Whole_co = TypeVar("Whole_co", bound=WordEncoder, covariant=True)
 
 
 class StandIn(Generic[Whole_co]):
-    """Says of itself what another encoder says of itself.
-
-    Args:
-        encoder: the other one.
-    """
+    """Says of itself what another encoder says of itself."""
 
     def __init__(self, encoder: Whole_co) -> None:
         self._encoder = encoder

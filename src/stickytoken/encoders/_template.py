@@ -47,11 +47,7 @@ class InputTemplate:
 def read_template(
     model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, name: str
 ) -> InputTemplate:
-    """Find the special tokens by comparing the model's own input with the content alone.
-
-    Raises:
-        ModelError: The model's input is not its content between constant special tokens.
-    """
+    """Find the special tokens by comparing the model's own input with the content alone."""
     longest = model.max_seq_length if model.max_seq_length is not None else math.inf
     sizes = [len(ids) for ids in tokenizer.encode_many([prompt + sample for sample in _SAMPLES])]
     samples = _SAMPLES if max(sizes) + _ROOM <= longest else _SHORT_SAMPLES

@@ -68,9 +68,6 @@ class TextEncoder:
 
     Args:
         model: any object with ``encode(texts)``.
-
-    Raises:
-        ModelError: it has no such method, or its tokenizer cannot be used.
     """
 
     def __init__(self, model: Any) -> None:
@@ -117,11 +114,7 @@ class TextEncoder:
 
     @cached_property
     def tokenizer(self) -> RoundTripTokenizer:
-        """The tokenizer, for the vocabulary.
-
-        Raises:
-            ModelError: the user's class has none.
-        """
+        """The tokenizer, for the vocabulary."""
         if self._given_tokenizer is None:
             raise ModelError(
                 f"{self.name} has no tokenizer, so its vocabulary is unknown: give the "

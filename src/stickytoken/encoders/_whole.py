@@ -29,10 +29,6 @@ class WholeEncoder(SentenceTransformerEncoder):
         name: name of the model in messages.
         layers: layers whose vectors are put behind the model's own, counted from 1.
         options: as for `SentenceTransformerEncoder`.
-
-    Raises:
-        InputError: the model has no such layer.
-        ModelError: its layers cannot be read.
     """
 
     def __init__(

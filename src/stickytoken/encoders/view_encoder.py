@@ -95,12 +95,7 @@ class SharedVectors:
 
 
 def view_encoders(model: Encoder, views: Views) -> dict[View, Encoder]:
-    """Return an encoder for the model as it is and for every view that was asked for.
-
-    Args:
-        model: the model.
-        views: its views.
-    """
+    """Return an encoder for the model as it is and for every view that was asked for."""
     shared = SharedVectors(views.reading(model))
     kind = IdViewEncoder if reads_ids(model) else ViewEncoder
     return {view: kind(model, view, shared) for view in dict.fromkeys((views.own, *views.asked))}

@@ -82,10 +82,6 @@ def scores_of(task: Task, vectors: dict[str, NDArray[np.float32]], seed: int) ->
 
 
 def mteb_score(model: Any, task: MtebTask) -> dict[str, float]:
-    """Return the main score of a SentenceTransformer on an MTEB task.
-
-    Raises:
-        InputError: The data of the task cannot be loaded.
-    """
+    """Return the main score of a SentenceTransformer on an MTEB task."""
     load_data(task)
     return {"main_score": evaluate(model, task)}

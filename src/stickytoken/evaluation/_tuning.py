@@ -152,11 +152,7 @@ def _similarities(
 
 
 def best_of(tried: Sequence[Tried], name: str) -> Tried:
-    """Return the setting with the highest score, the first of equals.
-
-    Raises:
-        InputError: No score is defined.
-    """
+    """Return the setting with the highest score, the first of equals."""
     known = [(own.spearman, -place, own) for place, own in enumerate(tried) if own.spearman is not None]
     if not known:
         raise InputError(

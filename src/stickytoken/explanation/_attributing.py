@@ -116,9 +116,6 @@ def attribute(
         settings: numbers of carriers, benign tokens, pairs and steps.
         progress: called after every text, in units of parts of texts that contributions are computed of.
         checkpoints: gets what is attributed of every text, and has that of an interrupted call.
-
-    Raises:
-        ModelError: the model cannot be differentiated this way.
     """
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 

@@ -18,12 +18,7 @@ _LEAST_SHARE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The range of a measure; intervals stay inside it.
-
-    Attributes:
-        low: the least possible value.
-        high: the largest possible value.
-    """
+    """The range of a measure; intervals stay inside it."""
 
     low: float = -np.inf
     high: float = np.inf

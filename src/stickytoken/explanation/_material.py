@@ -46,11 +46,7 @@ def gather(
     texts: Sequence[str] | None,
     sentences: Sentences | None,
 ) -> Material:
-    """Choose carriers and anchors from the user's texts, a corpus, the run, or the bundled sentences.
-
-    Raises:
-        InputError: a text is empty or too long with the copies, or there are too few sentences.
-    """
+    """Choose carriers and anchors from the user's texts, a corpus, the run, or the bundled sentences."""
     if texts is not None and not texts:
         raise InputError("texts is empty: pass at least one text, or leave texts out")
     own = None if texts is None else _users(encoder, settings, texts)

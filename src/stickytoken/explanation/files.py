@@ -54,11 +54,7 @@ class ExplanationContent:
 
 @dataclass(frozen=True)
 class StoredExplanation(ExplanationContent):
-    """The explanation of one token, read from a folder.
-
-    Attributes:
-        path: the folder.
-    """
+    """The explanation of one token, read from a folder."""
 
     path: Path
 

@@ -36,13 +36,7 @@ class Change(StrEnum):
 
 
 class Effect(NamedTuple):
-    """What a token does beyond an ordinary one, in standard deviations of the model's own similarities.
-
-    Attributes:
-        value: the estimate.
-        low: lower end of its interval.
-        high: upper end of its interval.
-    """
+    """What a token does beyond an ordinary one, in standard deviations of the model's own similarities."""
 
     value: float
     low: float
@@ -59,11 +53,7 @@ def effect_of(row: Mapping[str, Any], run: Run) -> Effect | None:
 
 
 def require_comparable(run: Run, baseline: Run) -> None:
-    """Refuse a baseline whose effects mean something else, or have no intervals.
-
-    Raises:
-        InputError: methods, corpora or settings differ, or the method measures no intervals.
-    """
+    """Refuse a baseline whose effects mean something else, or have no intervals."""
     if run.record.method != baseline.record.method:
         raise InputError(
             f"the baseline {baseline.path} used the method {baseline.record.method}, the run in {run.path} "
@@ -89,11 +79,7 @@ def require_comparable(run: Run, baseline: Run) -> None:
 
 
 class Baseline:
-    """The tokens of a baseline.
-
-    Args:
-        run: the run of the baseline.
-    """
+    """The tokens of a baseline."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -32,11 +32,7 @@ class ScannedDocuments(NamedTuple):
 
 
 def require_documents(documents: DocumentSource, column: str | None) -> None:
-    """Refuse missing documents before a run is made.
-
-    Raises:
-        InputError: the documents cannot be read at all.
-    """
+    """Refuse missing documents before a run is made."""
     from stickytoken.scanning.reading.columns import Wanted
     from stickytoken.scanning.reading.opening import open_documents
 
@@ -47,11 +43,7 @@ def require_documents(documents: DocumentSource, column: str | None) -> None:
 def scan_for_check(
     run: Run, documents: DocumentSource, column: str | None, progress: ProgressCallback
 ) -> ScannedDocuments:
-    """Search documents; without a model, because effects change nothing about what closes the gate.
-
-    Raises:
-        InputError: the documents cannot be read at all.
-    """
+    """Search documents; without a model, because effects change nothing about what closes the gate."""
     from stickytoken.scanning.findings import RULES, incomplete, scan_findings
     from stickytoken.scanning.scan import scan_documents
 

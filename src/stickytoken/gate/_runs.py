@@ -55,11 +55,6 @@ def run_of_model(model: AnyModel, runs: Path, revision: str | None, progress: Pr
         runs: a run folder, or the folder that holds them.
         revision: branch, tag or commit on the hub.
         progress: told of every step of a detection.
-
-    Raises:
-        ModelError: the model cannot be found or used.
-        InputError: it cannot be measured, or a revision of a folder or an object is given.
-        RunError: the folder cannot be read or written.
     """
     candidates, notes = _candidates(runs)
     if isinstance(model, str) and names_endpoint(model):

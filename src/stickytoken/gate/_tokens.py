@@ -63,9 +63,6 @@ def judge_tokens(
         max_tokens: number of counted tokens to tolerate.
         baseline: what is known; None counts every token.
         place: where the findings are shown.
-
-    Raises:
-        InputError: the run's method does not grade tokens, and a grade is asked for.
     """
     grades = _COUNTED[fail_on]
     if grades is not None and "severity" not in run.method.columns:

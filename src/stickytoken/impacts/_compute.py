@@ -53,10 +53,6 @@ class Group:
 
     Repetitions share texts. If a session could start in the middle of them, its batches would differ from
     those of an uninterrupted session.
-
-    Attributes:
-        index: index of the group.
-        conditions: the repetitions.
     """
 
     index: int
@@ -195,12 +191,7 @@ class TaskRunner:
         )
 
     def run(self, task: Task) -> TaskOutcomes:
-        """Compute all conditions of a task.
-
-        Raises:
-            InputError: copies leave no room for a text.
-            EncodingError: a text has no usable vector.
-        """
+        """Compute all conditions of a task."""
         edited = task.edited(self._settings.side)
         carriers = {
             role: prepare(

@@ -31,13 +31,7 @@ _BUNDLED = "bundled"
 
 @dataclass(frozen=True)
 class SearchCorpus:
-    """Documents and queries that search them.
-
-    Attributes:
-        name: name of the source.
-        queries: the queries.
-        documents: the documents.
-    """
+    """Documents and queries that search them."""
 
     name: str
     queries: tuple[str, ...]
@@ -59,9 +53,6 @@ def load_search_corpus(source: str | Path, seed: int) -> SearchCorpus:
 
     A file has no queries: up to 200 random documents of it are used as queries instead. Of the bundled
     sentences, one of each pair of paraphrases is.
-
-    Raises:
-        InputError: the source cannot be read, or has too few documents.
     """
     if str(source) == _BUNDLED:
         pairs = bundled_frame().group_by("pair_id", maintain_order=True).agg("sentence")["sentence"]

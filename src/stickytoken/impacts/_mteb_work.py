@@ -34,9 +34,6 @@ class EditingEncoder:
         settings: placement, copies and side.
         room: number of tokens kept free for copies, the same under every condition; 0 leaves texts
             unchanged.
-
-    Raises:
-        InputError: the encoder is not a SentenceTransformer.
     """
 
     def __init__(self, encoder: IdEncoder, condition: Condition, settings: ImpactSettings, room: int) -> None:
@@ -112,11 +109,7 @@ class MtebWork(GroupWork):
     room: int
 
     def compute(self, prepared: Group, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-        """Score every repetition; repetitions that edit texts identically are evaluated once.
-
-        Raises:
-            UnreachableTaskError: the data of the task cannot be loaded.
-        """
+        """Score every repetition; repetitions that edit texts identically are evaluated once."""
         load_data(self.task)
         reading = require_ids(encoder, "impact")
         found: dict[int | None, dict[str, Any]] = {}
@@ -142,11 +135,7 @@ def run_mteb(
     conditions: Sequence[Condition],
     runner: GroupRunner,
 ) -> TaskOutcomes:
-    """Compute the main score of a task under all conditions.
-
-    Raises:
-        UnreachableTaskError: the data of the task cannot be loaded.
-    """
+    """Compute the main score of a task under all conditions."""
     tokens = sorted({token for each in conditions for token in each.tokens}, key=lambda token: token.id)
     room = needed_room(encoder, tokens, settings.copies, Insertion.TEXT)
     work = MtebWork(shard_stage(task.name), task, settings, room)

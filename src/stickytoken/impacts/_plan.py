@@ -113,12 +113,7 @@ def make_plan(
     intrusion: str | Path | None,
     settings: ImpactSettings,
 ) -> ImpactPlan:
-    """Load tasks, choose tokens, and match them with benign tokens; see `impact`.
-
-    Raises:
-        InputError: tasks or tokens cannot be used.
-        MissingExtraError: a task needs an extra (``mteb`` or ``impact``) that is not installed.
-    """
+    """Load tasks, choose tokens, and match them with benign tokens; see `impact`."""
     if not tasks and intrusion is None:
         raise InputError("there is nothing to measure: pass a task, or documents for an intrusion")
     loaded, notes = _loaded(tasks)

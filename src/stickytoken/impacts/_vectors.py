@@ -68,9 +68,6 @@ class EditedVectors:
 
         Args:
             probes: all texts, or all id tuples.
-
-        Raises:
-            EncodingError: an input has no usable vector.
         """
         clean = self._clean.places
         missing = [each for each in dict.fromkeys(probes) if each not in clean and each not in self._edited]

@@ -241,9 +241,6 @@ _TRAVELLED = 0.8
 def whole_rule(points: int) -> Rule:
     """Return Gauss-Legendre points from 0 to 1, and their weights.
 
-    Args:
-        points: number of points.
-
     Returns:
         As for `rule_along`.
     """

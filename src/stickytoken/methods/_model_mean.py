@@ -41,9 +41,6 @@ def model_means(
         wanted: the model as it is, and some of the others.
         progress: called while u is computed, and when it is found.
         most: see `mean_similarity`.
-
-    Raises:
-        EncodingError: no vocabulary entry can be encoded.
     """
 
     def told(done: int, total: int, computed: int) -> None:

@@ -20,13 +20,7 @@ _TOKENS_PER_TEXT_COPY = 8
 
 @dataclass(frozen=True)
 class EvidencePanel:
-    """Carriers against anchors.
-
-    Attributes:
-        carriers: texts of the carriers.
-        sentences: texts of the anchors.
-        stage: measures a token on them.
-    """
+    """Carriers against anchors."""
 
     carriers: list[str]
     sentences: list[str]
@@ -36,15 +30,7 @@ class EvidencePanel:
 def evidence_panel(
     job: Job[MethodSettings], texts: list[str], sentences: list[str], anchors: AnchorPanel, u: float
 ) -> EvidencePanel:
-    """Compare carriers with anchors, before copies go into them.
-
-    Args:
-        job: model and settings.
-        texts: the carriers.
-        sentences: texts of the anchors.
-        anchors: their vectors.
-        u: the model's mean similarity.
-    """
+    """Compare carriers with anchors, before copies go into them."""
     panel = anchors.against(unit_vectors(job.encoder.encode(texts)), u)
     ids = job.settings.insertion is Insertion.IDS
     longest = max(job.encoder.content_ids(texts), key=len)

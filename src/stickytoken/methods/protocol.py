@@ -227,10 +227,6 @@ class Method(ABC, Generic[Settings, Plan, Result]):
     def recheck(self, job: RecheckJob, name: str) -> Recheck:
         """Put a model on texts that a run has not used, to measure tokens again.
 
-        Args:
-            job: what to begin with.
-            name: of the model in progress reports.
-
         Raises:
             InputError: the method cannot do that, or too few texts are left.
         """

@@ -22,9 +22,6 @@ _entries: dict[str, MethodEntry] = {}
 def register(entry: MethodEntry) -> None:
     """Add a method.
 
-    Args:
-        entry: entry of the method.
-
     Raises:
         InputError: the name is taken, or an option differs from another method's option of the same name.
     """

@@ -31,9 +31,6 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
         card: the file.
         block: from `card_block`.
         name: of the file, for errors.
-
-    Raises:
-        InputError: the card is not UTF-8, or its markers are damaged or not one pair.
     """
     try:
         card.decode("utf-8")

@@ -29,9 +29,6 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
     Args:
         run: the run.
         dataset: id of the benchmark data set on the hub that the entries belong to.
-
-    Raises:
-        InputError: the id is not one of a data set, or the run has none of the measures.
     """
     from huggingface_hub import EvalResultEntry
 
@@ -60,11 +57,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
 
 
 def require_id(what: str, name: str) -> None:
-    """Refuse what cannot be the id of a repository on the hub.
-
-    Raises:
-        InputError: the message names it.
-    """
+    """Refuse what cannot be the id of a repository on the hub."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 

@@ -33,9 +33,6 @@ def write_documents(folder: Path, record: RepairRecord, centre: NDArray[np.float
         folder: the repaired model, not yet in its place.
         record: repair.json.
         centre: direction that was taken out; None for none.
-
-    Raises:
-        RunError: the disk is full or the folder cannot be written.
     """
     curves = mean_curves([token.curve for token in record.tokens if token.curve is not None])
     if curves is not None:

@@ -35,9 +35,6 @@ def named_tokens(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -
         run: a finished run.
         vocabulary: vocabulary of its model.
         tokens: tokens that the user names; None takes the sticky tokens of the run.
-
-    Raises:
-        InputError: there are none, or one is not in the vocabulary.
     """
     if tokens is None:
         ids: list[int] = run.sticky["token_id"].to_list()
@@ -128,9 +125,6 @@ def verification_corpus(
         run: a finished run.
         given: a corpus that the user names; None takes that of the run if it can be read again.
         encoder: the model.
-
-    Raises:
-        InputError: the corpus cannot be used.
     """
     notes = []
     source = run.record.corpus.source
@@ -153,11 +147,7 @@ def used_texts(run: Run) -> list[str]:
 
 
 def chosen_task(source: str | Path | None) -> Task | MtebTask:
-    """Load the task to score: a file or folder, a task of MTEB by name, or the packaged one.
-
-    Raises:
-        InputError: there is no such task, or it cannot be used.
-    """
+    """Load the task to score: a file or folder, a task of MTEB by name, or the packaged one."""
     if source is None:
         return kinds_task()
     path = Path(source).expanduser()

@@ -64,9 +64,6 @@ def plan_tokens(asked: Strategy, tokens: Sequence[TokenFacts], rows_writable: bo
         asked: the strategy that the user asked for.
         tokens: the tokens.
         rows_writable: whether new rows can be written into the weights; ``auto`` depends on it.
-
-    Raises:
-        RepairError: the strategy does not suit a token.
     """
     if asked is Strategy.AUTO:
         return [_automatic(token, rows_writable) for token in tokens]

@@ -18,9 +18,6 @@ class RepairSettings:
         verify: whether to measure the repaired model.
         neighbours: nearest rows of the embedding matrix to measure again, per repaired token.
         seed: seed of the rows, the random texts and the random placements; another one than that of the run.
-
-    Raises:
-        InputError: a value is out of range.
     """
 
     strategy: Strategy = Strategy.AUTO

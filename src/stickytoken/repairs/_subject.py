@@ -77,10 +77,6 @@ def as_measured(encoder: IdEncoder, tokens: Sequence[RepairedToken]) -> Tokens:
 
     Where a repair changes how text is tokenized, copies must go in as text: as separate words, unless only
     copies without spaces become the token.
-
-    Args:
-        encoder: the model before the repair.
-        tokens: the tokens.
     """
     found = Tokens([], [], [])
     for each in tokens:

@@ -24,11 +24,7 @@ _MODEL = "model"
 
 
 def repairable(encoder: IdEncoder) -> tuple[SentenceTransformerEncoder, Path]:
-    """Return a model that can be repaired, and its folder.
-
-    Raises:
-        RepairError: the model is not a SentenceTransformer that was loaded from a folder or by name.
-    """
+    """Return a model that can be repaired, and its folder."""
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
     if not isinstance(encoder, SentenceTransformerEncoder):
@@ -81,11 +77,7 @@ class Workshop:
         return found
 
     def finish(self, folder: Path, out: Path) -> None:
-        """Put a copy in its place.
-
-        Raises:
-            RunError: it cannot be written.
-        """
+        """Put a copy in its place."""
         move_folder(folder, out)
 
 
@@ -119,11 +111,7 @@ def clear_workshop(out: Path) -> None:
 
 @contextmanager
 def workshop(out: Path, source: Path, original: SentenceTransformerEncoder) -> Iterator[Workshop]:
-    """Lock the hidden folder beside ``out``, clear what a killed process left there, remove it at the end.
-
-    Raises:
-        RunError: another process is repairing into the same folder, or it cannot be written.
-    """
+    """Lock the hidden folder beside ``out``, clear what a killed process left there, remove it at the end."""
     place = _hidden(out)
     with _named(place, out), ResultFolder(place).locked():
         _empty(place)

@@ -23,11 +23,6 @@ def save_figures(figures: Sequence[ReportFigure], folder: Path) -> list[Path]:
 
     Kaleido draws them in a headless Chrome or Chromium. No file is replaced before all are drawn, and each
     is written whole or not at all.
-
-    Raises:
-        MissingExtraError: kaleido is not installed.
-        InputError: there is no figure, or no browser that can draw them.
-        RunError: the folder cannot be written.
     """
     if importlib.util.find_spec("kaleido") is None:
         raise MissingExtraError("saving figures", "figures")

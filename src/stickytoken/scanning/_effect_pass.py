@@ -59,12 +59,7 @@ class EffectPass:
     progress: ProgressCallback
 
     def run(self, tally: Tally) -> Panel:
-        """Compute the effects of all documents with findings.
-
-        Raises:
-            EncodingError: A text has no usable vector.
-            RunError: The folder cannot be written.
-        """
+        """Compute the effects of all documents with findings."""
         limit = content_limit(self.encoder)
         panel = encoded_panel(self.texts, self.encoder, limit)
         done, computed, encoded = 0, 0, 0

@@ -26,10 +26,6 @@ _SHOWN_BEFORE = 60
 def examine(text: str, rules: CleaningRules) -> dict[str, Any] | None:
     """Find what does not belong in a document; None if nothing is found.
 
-    Args:
-        text: The document.
-        rules: What to look for.
-
     Returns:
         ``kinds`` (why spans were found), ``words`` (what was found, with counts, the most frequent first),
         ``spans`` (how many), ``copies``, ``longest_run`` (copies in one span), ``share`` (of the

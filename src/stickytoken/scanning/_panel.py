@@ -24,13 +24,7 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts of a panel.
-
-    Attributes:
-        queries: The queries.
-        reference: Clean documents.
-        source: Where the queries come from.
-    """
+    """Texts of a panel."""
 
     queries: tuple[str, ...]
     reference: tuple[str, ...]
@@ -64,15 +58,6 @@ def panel_texts(sample: Sequence[str], own: Sequence[str] | None, source: str, n
 
     Without queries of one's own, the first words of random clean documents stand for what users look for;
     these documents are not among those that ranks are computed against.
-
-    Args:
-        sample: Random clean documents.
-        own: Queries of one's own.
-        source: Where they come from.
-        name: The collection, in messages.
-
-    Raises:
-        InputError: There are too few clean documents.
     """
     needed = _LEAST if own is not None else 2 * _LEAST
     if len(sample) < needed:
@@ -88,12 +73,7 @@ def panel_texts(sample: Sequence[str], own: Sequence[str] | None, source: str, n
 
 
 def encoded_panel(texts: Texts, encoder: IdReader, limit: int | None) -> Panel:
-    """Encode a panel.
-
-    Raises:
-        EncodingError: A text has no usable vector.
-        InputError: The model does not tell the documents apart.
-    """
+    """Encode a panel."""
     queries, reference = (
         unit_vectors(encoder.encode_ids([text.ids[:limit] for text in encoder.tokenize(each)]))
         for each in (texts.queries, texts.reference)

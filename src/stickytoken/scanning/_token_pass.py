@@ -72,12 +72,7 @@ class TokenPass:
         self._finished: dict[int, tuple[Batch, Mapping[str, Any]]] = {}
 
     def run(self, collection: Collection) -> Tally:
-        """Search all documents.
-
-        Raises:
-            InputError: The collection cannot be read.
-            RunError: The folder cannot be written, or a worker process ended.
-        """
+        """Search all documents."""
         batches = self._unknown(batched(collection.read(self._meter)))
         for batch, found in examined(batches, self._rules, self._workers):
             values = _values(batch, found)

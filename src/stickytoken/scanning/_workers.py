@@ -33,9 +33,6 @@ def examined(
         batches: Anything, with the texts that belong to it.
         rules: What to look for.
         workers: Number of processes; 1 is this process.
-
-    Raises:
-        RunError: A process ended early.
     """
     stream = iter(batches)
     first = [batch for _, batch in zip(range(_ALONE), stream, strict=False)]
@@ -107,11 +104,7 @@ class _Worker:
         self._rules = json.dumps(rules.to_json()).encode() + b"\n"
 
     def ask(self, texts: Sequence[str]) -> list[Finding]:
-        """Send texts and wait for the findings.
-
-        Raises:
-            RunError: The process has ended.
-        """
+        """Send texts and wait for the findings."""
         requests, answers = self._process.stdin, self._process.stdout
         answer = b""
         if requests is not None and answers is not None:

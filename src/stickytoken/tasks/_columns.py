@@ -11,11 +11,7 @@ from stickytoken.errors import InputError
 
 
 def filled_texts(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
-    """Read texts of a column.
-
-    Raises:
-        InputError: the column does not hold text, or a text is missing or blank.
-    """
+    """Read texts of a column."""
     values = frame[column]
     if values.dtype != pl.String:
         raise InputError(f"column {column!r} of {path} contains {values.dtype}, not text")
@@ -28,11 +24,7 @@ def filled_texts(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...
 
 
 def numbers(frame: pl.DataFrame, column: str, path: Path) -> tuple[float, ...]:
-    """Read finite numbers of a column.
-
-    Raises:
-        InputError: a value is missing, NaN, infinite or not a number.
-    """
+    """Read finite numbers of a column."""
     values = frame[column]
     if values.dtype == pl.String:
         values = values.str.strip_chars()
@@ -49,11 +41,7 @@ def numbers(frame: pl.DataFrame, column: str, path: Path) -> tuple[float, ...]:
 
 
 def labels(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
-    """Read labels of a column as text.
-
-    Raises:
-        InputError: the column does not hold labels, or a label is missing.
-    """
+    """Read labels of a column as text."""
     values = frame[column]
     if not (values.dtype == pl.String or values.dtype.is_integer() or values.dtype == pl.Boolean):
         raise InputError(f"column {column!r} of {path} contains {values.dtype}, not labels")
@@ -65,11 +53,7 @@ def labels(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
 
 
 def text_lists(frame: pl.DataFrame, column: str, path: Path) -> list[tuple[str, ...]]:
-    """Read lists of texts of a column, with at least one text each.
-
-    Raises:
-        InputError: the column does not hold lists, or a list is empty or has a blank text.
-    """
+    """Read lists of texts of a column, with at least one text each."""
     values = frame[column]
     if values.dtype != pl.List(pl.String):
         raise InputError(f"column {column!r} of {path} contains {values.dtype}, not lists of texts")
@@ -81,11 +65,7 @@ def text_lists(frame: pl.DataFrame, column: str, path: Path) -> list[tuple[str, 
 
 
 def ids(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
-    """Read distinct ids of a column as text.
-
-    Raises:
-        InputError: an id is missing or occurs twice.
-    """
+    """Read distinct ids of a column as text."""
     found = labels(frame, column, path)
     seen: set[str] = set()
     for row, each in enumerate(found, start=1):
@@ -96,11 +76,7 @@ def ids(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
 
 
 def require_columns(frame: pl.DataFrame, columns: tuple[str, ...], path: Path) -> None:
-    """Check that a table has columns.
-
-    Raises:
-        InputError: a column is missing.
-    """
+    """Check that a table has columns."""
     for column in columns:
         if column not in frame.columns:
             raise InputError(f"{path} has no column {column!r}: it has {', '.join(frame.columns) or 'none'}")

@@ -18,13 +18,7 @@ _ITERATIONS = 1000
 
 @dataclass(frozen=True)
 class ClusteringTask:
-    """Texts that should cluster by label.
-
-    Attributes:
-        name: name of the task.
-        sentences: the texts.
-        labels: label of each text.
-    """
+    """Texts that should cluster by label."""
 
     name: str
     sentences: tuple[str, ...]
@@ -128,15 +122,7 @@ def contingency(gold: NDArray[np.intp], other: NDArray[np.intp], kinds: int) -> 
 
 @dataclass(frozen=True)
 class ClassificationTask:
-    """Texts whose label a classifier predicts from their vectors.
-
-    Attributes:
-        name: name of the task.
-        train: training texts.
-        train_labels: labels of the training texts.
-        test: test texts.
-        test_labels: labels of the test texts.
-    """
+    """Texts whose label a classifier predicts from their vectors."""
 
     name: str
     train: tuple[str, ...]

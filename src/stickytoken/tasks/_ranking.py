@@ -29,9 +29,6 @@ class _Ranking:
         queries: queries by id.
         documents: documents by id.
         relevant: relevance of documents, by query id and document id; every query has a relevant document.
-
-    Raises:
-        MissingExtraError: pytrec_eval, which computes the metrics, is not installed.
     """
 
     name: str

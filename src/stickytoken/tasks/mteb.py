@@ -43,11 +43,7 @@ class UnreachableTaskError(InputError):
 
 @dataclass(frozen=True)
 class MtebTask:
-    """An MTEB task. It yields one number per condition, so it has no intervals.
-
-    Attributes:
-        task: MTEB's own object.
-    """
+    """An MTEB task. It yields one number per condition, so it has no intervals."""
 
     task: Any
 

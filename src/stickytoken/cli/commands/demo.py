@@ -104,11 +104,7 @@ def _context(encoder: Encoder, library: RunLibrary, repair: Repair | None) -> Co
 
 
 def _announce(served: Served, output_format: Format, open_it: bool) -> None:
-    """Print where the page is, and open it if the user asked for that.
-
-    Raises:
-        InputError: no browser could be started.
-    """
+    """Print where the page is, and open it if the user asked for that."""
     if output_format is Format.JSON:
         print_json({"url": served.url, "public_url": served.public_url})
     else:

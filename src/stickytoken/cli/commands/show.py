@@ -111,11 +111,7 @@ def show(
 
 
 def _show_dimensions(run: Run, output_format: Format) -> None:
-    """Print the table by dimension and layer.
-
-    Raises:
-        InputError: the run has none.
-    """
+    """Print the table by dimension and layer."""
     table = run.by_dimension()
     if table.is_empty():
         raise InputError(
@@ -128,11 +124,7 @@ def _show_dimensions(run: Run, output_format: Format) -> None:
 
 
 def _rows_at(run: Run, dimension: int | None, layer: int | None) -> pl.DataFrame:
-    """Return the tokens by a dimension and layer; the model as it is without either.
-
-    Raises:
-        InputError: the run does not have it, or a layer alone leaves it open.
-    """
+    """Return the tokens by a dimension and layer; the model as it is without either."""
     if dimension is None and layer is None:
         return run.tokens
     if dimension is None:
@@ -146,11 +138,7 @@ def _rows_at(run: Run, dimension: int | None, layer: int | None) -> pl.DataFrame
 
 
 def _require_of(run: Run, verdict: str | None, validated: bool, sort: str | None) -> None:
-    """Refuse a filter or an order that the method of a run does not have.
-
-    Raises:
-        InputError: the message names it.
-    """
+    """Refuse a filter or an order that the method of a run does not have."""
     method, whose = run.method, f"the run in {run.path} used the method {run.record.method}"
     columns = dict.fromkeys([*(column.key for column in method.listed), *run.tokens.columns])
     sortable = [name for name in columns if name != "token_id" and run.tokens[name].dtype.is_numeric()]

@@ -39,15 +39,7 @@ ON_STARTUP: dict[str, Any] = _CHECKED_BY_HANDLER | {
 def on_first_opening(
     tab: gr.Tab, handler: Callable[..., Any], inputs: list[Any], outputs: list[Any], **how: Any
 ) -> None:
-    """Run an event when a visitor opens a tab for the first time, and never again.
-
-    Args:
-        tab: the tab.
-        handler: returns the values of the outputs.
-        inputs: of the handler.
-        outputs: of the handler.
-        how: options of the event.
-    """
+    """Run an event when a visitor opens a tab for the first time, and never again."""
     seen = gr.State(False)
 
     @wraps(handler)

@@ -55,12 +55,7 @@ def compared(library: RunLibrary, first: object, second: object) -> tuple[str, l
 
 
 def compare_tab(library: RunLibrary, own_tab: gr.Tab) -> None:
-    """Lay out the tab; its first opening compares the first two runs.
-
-    Args:
-        library: the runs.
-        own_tab: the tab itself.
-    """
+    """Lay out the tab; its first opening compares the first two runs."""
     labels = library.labels
     if len(labels) < 2:
         gr.HTML(message(TWO_RUNS_NEEDED.format(count="one" if labels else "none")), elem_id="compare-answer")

@@ -102,11 +102,7 @@ class PackedForward(ABC):
 
 
 class PackedLayer(PackedForward):
-    """A linear layer's forward pass with packed weights.
-
-    Args:
-        place: the layer.
-    """
+    """A linear layer's forward pass with packed weights."""
 
     def __init__(self, place: LinearPlace) -> None:
         self._layer = place.layer

@@ -67,11 +67,7 @@ class Answers:
         return {by_key[key]: np.frombuffer(vector, dtype="<f4") for key, vector in found.items()}
 
     def keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
-        """Store the vectors of texts; an existing one is not replaced.
-
-        Raises:
-            RunError: the disk is full or the folder cannot be written.
-        """
+        """Store the vectors of texts; an existing one is not replaced."""
         rows = [(_key(text), vector.astype("<f4").tobytes()) for text, vector in vectors.items()]
         with self._used(create=True) as connection, connection:
             connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
@@ -93,11 +89,7 @@ class Answers:
             return [str(row[0]) for row in connection.execute(query, (len(prefix), prefix))]
 
     def note(self, name: str, value: str) -> None:
-        """Store a fact about the server.
-
-        Raises:
-            RunError: the disk is full or the folder cannot be written.
-        """
+        """Store a fact about the server."""
         with self._used(create=True) as connection, connection:
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 

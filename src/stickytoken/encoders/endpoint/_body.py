@@ -43,10 +43,6 @@ def read_answer(content: bytes, texts: int) -> tuple[NDArray[np.float32], int | 
     Args:
         content: body of the answer.
         texts: number of texts that were sent.
-
-    Raises:
-        UnusableAnswerError: it is not JSON, has another number of vectors, places that are no order, or
-            vectors that are empty, of different lengths or not finite.
     """
     try:
         answer = _Answer.model_validate_json(content)

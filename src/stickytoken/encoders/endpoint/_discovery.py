@@ -71,12 +71,7 @@ class Conversation:
         return self.requester.address.name
 
     def ask(self, texts: Sequence[str], encoding: Encoding, attempts: int = _ATTEMPTS) -> Reply:
-        """Send texts in one request, or one by one if the server wants it so; a few times if need be.
-
-        Raises:
-            RefusedError: the server never answers it.
-            ModelError: it refuses the key, the model or the URL, is out of reach, or gives no usable answer.
-        """
+        """Send texts in one request, or one by one if the server wants it so; a few times if need be."""
         if not self.one_by_one:
             return self.ask_together(texts, encoding, attempts)
         replies = [self.ask_together([text], encoding, attempts) for text in texts]
@@ -88,12 +83,7 @@ class Conversation:
         )
 
     def ask_together(self, texts: Sequence[str], encoding: Encoding, attempts: int = _ATTEMPTS) -> Reply:
-        """Send one request, a few times if need be.
-
-        Raises:
-            RefusedError: the server never answers it.
-            ModelError: it refuses the key, the model or the URL, is out of reach, or gives no usable answer.
-        """
+        """Send one request, a few times if need be."""
         own = sum(self.count(texts))
         reserved = own + _ROOM * len(texts)
         failures = Attempts(_PATIENCE, attempts, _UNREACHABLE_ATTEMPTS)
@@ -161,9 +151,6 @@ def discover(
         max_length: tokens that the model reads, if the user says so; otherwise they are searched for.
         dimensions: number of components that were asked for.
         tokenizer_known: whether tokens are counted by a tokenizer, which must be that of the model.
-
-    Raises:
-        ModelError: the server cannot be reached or used, gives other dimensions, or counts other tokens.
     """
     first, encoding = _first_answer(conversation)
     if dimensions is not None and first.vectors.shape[1] != dimensions:

@@ -40,11 +40,7 @@ class Recipient:
         self._without_vector = without_vector
 
     def allow(self, texts: Sequence[str]) -> float:
-        """Reserve the tokens of a request, and return them.
-
-        Raises:
-            CostLimitError: it might exceed the limit.
-        """
+        """Reserve the tokens of a request, and return them."""
         tokens = self._estimate(texts)
         self._spending.reserve(tokens)
         return tokens

@@ -124,9 +124,6 @@ class Requester:
         key: key of the server.
         seconds: longest wait for an answer.
         dimensions: number of components to ask for; None leaves it to the model.
-
-    Raises:
-        MissingExtraError: the SDK is not installed.
     """
 
     def __init__(self, address: Address, key: Secret, seconds: float, dimensions: int | None = None) -> None:
@@ -146,13 +143,7 @@ class Requester:
         )
 
     def send(self, texts: Sequence[str], encoding: Encoding) -> Reply:
-        """Send texts once.
-
-        Raises:
-            TemporaryError: there was no usable answer; ask again.
-            RefusedError: there will never be one to these texts.
-            ModelError: there will never be one to any request.
-        """
+        """Send texts once."""
         options: dict[str, Any] = {} if self._dimensions is None else {"dimensions": self._dimensions}
         started = time.perf_counter()
         content: bytes | TemporaryError | RefusedError | ModelError

@@ -59,11 +59,7 @@ class Secret:
 
 
 def key_of(address: Address) -> Secret:
-    """Read the key of a server from the environment.
-
-    Raises:
-        ModelError: the server needs one and there is none, or it cannot be sent in a header.
-    """
+    """Read the key of a server from the environment."""
     value = os.environ.get(address.key_variable, "").strip()
     if not value and address.needs_key:
         raise key_missing(address)

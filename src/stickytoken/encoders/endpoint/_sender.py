@@ -80,9 +80,6 @@ class Sender:
             batches: texts of each request.
             encoding: form of the vectors.
             recipient: allows each request, and takes what becomes of it.
-
-        Raises:
-            ModelError: the server refuses the key, the model or the URL, or stays out of reach.
         """
         work = _Work(self._requester, encoding, recipient)
         ready = deque(_Batch(0.0, next(self._numbers), texts, Attempts(self._patience)) for texts in batches)

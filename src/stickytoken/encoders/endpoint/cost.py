@@ -41,9 +41,6 @@ class Spending:
     def reserve(self, tokens: float) -> None:
         """Count a request that is about to be sent.
 
-        Args:
-            tokens: estimate of its tokens.
-
         Raises:
             CostLimitError: it might exceed the limit.
         """

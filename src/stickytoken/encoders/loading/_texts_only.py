@@ -27,11 +27,7 @@ class Vocabularies:
     candidates: str | Path | Sequence[str] | None = None
 
     def refuse(self, model: object, endpoint: EndpointOptions | None) -> None:
-        """Refuse all of this for a model that brings its own.
-
-        Raises:
-            InputError: something was passed.
-        """
+        """Refuse all of this for a model that brings its own."""
         said = {"tokenizer": self.tokenizer, "candidates": self.candidates, "endpoint": endpoint}
         if given := [name for name, value in said.items() if value is not None]:
             raise InputError(
@@ -50,10 +46,6 @@ def of_endpoint(
         vocabulary: where its vocabulary comes from.
         given: options of loading that were passed.
         options: of the endpoint.
-
-    Raises:
-        InputError: an option makes no sense for an endpoint.
-        ModelError: the server cannot be reached or used.
     """
     from stickytoken.encoders.endpoint.load import load_endpoint
 
@@ -91,10 +83,6 @@ def of_object(
         vocabulary: that of a function.
         given: options of loading that were passed.
         endpoint: options of an endpoint that were passed.
-
-    Raises:
-        InputError: an option cannot be set on the object.
-        ModelError: the object encodes nothing.
     """
     if _is_function(model):
         tokenizer = vocabulary_of(vocabulary.tokenizer, vocabulary.candidates)

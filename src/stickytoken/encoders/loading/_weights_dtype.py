@@ -20,9 +20,6 @@ def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
     sentence-transformers passes the precision only to transformers: a static embedding keeps that of its
     file, and so does a dense layer inside a router. Backbones are not changed: transformers keeps in float32
     what needs it (rotary tables, T5's output layers).
-
-    Raises:
-        ModelError: A backbone has no weights in the requested precision.
     """
     import torch
     from transformers import PreTrainedModel
@@ -44,11 +41,7 @@ def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
 
 
 def require_running(encoder: SentenceTransformerEncoder, dtype: str) -> None:
-    """Encode one token, so that an unsupported precision is reported before a run starts.
-
-    Raises:
-        ModelError: The model does not support the precision on its device.
-    """
+    """Encode one token, so that an unsupported precision is reported before a run starts."""
     import torch
 
     try:

@@ -35,9 +35,6 @@ def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
 
     The longest go first: an input that is the beginning of another is an end on its branch.
 
-    Args:
-        inputs: token ids.
-
     Returns:
         The roots.
     """

@@ -74,11 +74,7 @@ class Decoder:
         return {"per_layer_inputs": by_layer(ids, **more)}
 
     def layer_number(self, layer: int) -> int:
-        """Return how many layers to run for ``layer``, an index into the embedding and all layer outputs.
-
-        Raises:
-            InputError: There is no such layer, or it is the embedding.
-        """
+        """Return how many layers to run for ``layer``, an index into the embedding and all layer outputs."""
         count = len(self.layers)
         number = layer + count + 1 if layer < 0 else layer
         if number == 0:
@@ -92,12 +88,7 @@ class Decoder:
 
 
 def find_decoder(model: Any, name: str) -> Decoder:
-    """Find the base decoder of a language model, and its layers.
-
-    Raises:
-        ModelError: The model is an encoder, an encoder-decoder or recurrent, or its tokens attend to later
-            ones.
-    """
+    """Find the base decoder of a language model, and its layers."""
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "get_input_embeddings"):
         raise ModelError(f"{name} is a {type(model).__name__}, not a transformers language model")

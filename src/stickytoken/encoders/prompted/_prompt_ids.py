@@ -95,10 +95,6 @@ class PromptTokenizer:
         special: ids that the model expects before every text.
         prompt: the templates.
         prepending: whether the templates contain the placeholder.
-
-    Raises:
-        ModelError: The tokenizer does not separate the sentence from the prompt.
-        InputError: The template of an echo has no fixed ids.
     """
 
     def __init__(

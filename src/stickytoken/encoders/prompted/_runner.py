@@ -78,9 +78,6 @@ class PromptRunner:
         Args:
             contents: content ids of each sentence; at least one.
             numbers: layer counts from 1, distinct.
-
-        Raises:
-            EncodingError: There is not enough memory for a single prompt.
         """
         rows = self._prompted.rows(contents)
         known = self._shares_beginnings(rows)

@@ -37,9 +37,6 @@ class PromptTokenizers:
     Args:
         tokenizer: the user's transformers tokenizer, which is not changed.
         name: name of the model in messages.
-
-    Raises:
-        ModelError: it is no transformers tokenizer.
     """
 
     def __init__(self, tokenizer: Any, name: str) -> None:

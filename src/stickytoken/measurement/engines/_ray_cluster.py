@@ -49,11 +49,6 @@ def connected(address: str | None) -> Iterator[Any]:
 
     Args:
         address: ``host:port`` or ``auto``; None is the variable RAY_ADDRESS, or a local Ray instance.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        InputError: the address is malformed, or this process is connected already.
-        RunError: Ray does not answer at the address, or does not start.
     """
     try:
         import ray
@@ -146,9 +141,6 @@ def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
         device: device of the coordinator's model; workers compute on the same kind of device.
         workers: number of workers; None is one per GPU, or on a CPU one per four cores and at least one per
             machine.
-
-    Raises:
-        InputError: the cluster is too small, or Ray does not support the device.
     """
     kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda"):

@@ -56,11 +56,7 @@ class ShardWorker:
         self._work: tuple[int, Work[Any, Any]] | None = None
 
     def load(self) -> WorkerReport:
-        """Load the encoder.
-
-        Raises:
-            RunError: the model is missing on this machine or cannot be used.
-        """
+        """Load the encoder."""
         import torch
 
         torch.set_num_threads(self._cores)

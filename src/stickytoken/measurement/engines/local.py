@@ -22,11 +22,7 @@ from stickytoken.precision import Precision
 
 
 class LocalEngine:
-    """Computes shards in this process.
-
-    Args:
-        encoder: encodes the probes.
-    """
+    """Computes shards in this process."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -71,11 +67,7 @@ class PreparedShard:
 
 @dataclass(frozen=True, slots=True)
 class TokenWork:
-    """A stage in the form that engines execute.
-
-    Attributes:
-        stage: probes and measurement.
-    """
+    """A stage in the form that engines execute."""
 
     stage: Stage
 

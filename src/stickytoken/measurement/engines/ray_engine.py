@@ -179,11 +179,7 @@ class RayEngine:
         return waited[done[0]], done[0]
 
     def _admit(self, worker: _Worker, report: WorkerReport) -> None:
-        """Accept a worker if it computes the same numbers as the coordinator.
-
-        Raises:
-            RunError: its model or its version of this package differs.
-        """
+        """Accept a worker if it computes the same numbers as the coordinator."""
         ours, theirs = __version__, report.version
         if ours != theirs:
             raise RunError(
@@ -200,11 +196,7 @@ class RayEngine:
         self._failed_starts = 0
 
     def _replace(self, worker: _Worker, stage: str, attempts: Counter[int], error: Exception) -> list[Any]:
-        """Replace a lost worker; return its unfinished shards in order.
-
-        Raises:
-            RunError: workers repeatedly die at the start or on the same shard.
-        """
+        """Replace a lost worker; return its unfinished shards in order."""
         lost, reason = [*worker.given.values()], type(error).__name__
         self._ray.kill(worker.actor)  # it may be unreachable but still computing
         if lost:

@@ -19,13 +19,7 @@ _MOST = 2.0
 
 
 def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder) -> Measurements:
-    """Turn the rows of a round into measurements of as many copies as were planned.
-
-    Args:
-        rows: of the round's shards.
-        stage: the round.
-        encoder: the model.
-    """
+    """Turn the rows of a round into measurements of as many copies as were planned."""
     return allowing_for_merges_of(measurements(rows, len(stage.carriers)), stage, encoder)
 
 

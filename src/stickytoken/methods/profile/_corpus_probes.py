@@ -68,9 +68,6 @@ def encoded_corpus(job: Job[ProfileSettings], plan: ProfilePlanRecord, anchors: 
         job: model, settings and corpus.
         plan: plan of the run.
         anchors: number of anchors, at most.
-
-    Raises:
-        InputError: the corpus has too few texts, or the model does not tell them apart.
     """
     encoder, settings = job.encoder, replace(job.settings, anchors=anchors)
     group = TextGroup("corpus", list(job.sentences.texts), 1.0, False)
@@ -112,9 +109,6 @@ def calibrating_tokens(available: Ids, seed: int) -> Ids:
     Args:
         available: ids of the tokens that were not chosen for their results.
         seed: seed of the draw.
-
-    Raises:
-        InputError: there are too few.
     """
     if len(available) < _LEAST_TOKENS:
         raise InputError(

@@ -133,11 +133,7 @@ def effect_files(view: View | None) -> tuple[str, str]:
 
 
 def read_effects(path: Path, view: View | None = None) -> Effects:
-    """Read the effects that a run keeps of a view; None is the model as it is.
-
-    Raises:
-        RunError: their file is missing or damaged.
-    """
+    """Read the effects that a run keeps of a view; None is the model as it is."""
     folder, (file, axes_file) = ResultFolder(path), effect_files(view)
     table = folder.read_table(file, EFFECTS_COLUMNS)
     projected = (path / axes_file).is_file()
@@ -146,10 +142,6 @@ def read_effects(path: Path, view: View | None = None) -> Effects:
 
 
 def token_effects(run: FinishedRun[Any, Any]) -> TokenEffects:
-    """Return the effects that the first round measured of every token.
-
-    Raises:
-        RunError: effects.parquet is missing.
-    """
+    """Return the effects that the first round measured of every token."""
     screened = read_effects(run.path).of(Round.SCREEN)
     return TokenEffects(screened.ids, screened.effects.contraction, screened.effects.pull)

@@ -51,11 +51,7 @@ _ERRORS = 2.0
 
 
 def require_judging(run: ProfileRun) -> None:
-    """Refuse a run without effects.
-
-    Raises:
-        RunError: effects.parquet is missing.
-    """
+    """Refuse a run without effects."""
     if not (run.path / EFFECTS_FILE).is_file():
         raise RunError(
             f"{run.path} has no {EFFECTS_FILE}, which judging a corpus needs: run the detection "
@@ -78,9 +74,6 @@ def judge_corpus(
         anchors: number of texts of the corpus to compare with, at most.
         progress: called after every step.
         view: of the vectors; None is the model as it is.
-
-    Raises:
-        InputError: the corpus has too few texts, or the model does not tell them apart.
     """
     plan, tokens = known_in(run, view)
     corpus = encoded_corpus(job, plan, anchors)

@@ -46,11 +46,7 @@ from stickytoken.methods.protocol import Outcome
 
 
 def plan_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> ProfilePlanRecord:
-    """Draw anchors, carriers and reference tokens.
-
-    Raises:
-        InputError: sentences that cannot be used.
-    """
+    """Draw anchors, carriers and reference tokens."""
     return make_profile_plan(
         job.encoder, job.settings, job.sentences, job.vocabulary.available, progress, views=_views(job)
     )

@@ -34,12 +34,7 @@ from stickytoken.methods.profile.stage import ProfileStage, ViewPanel
 
 
 class Panels(NamedTuple):
-    """The anchors of a plan in every view.
-
-    Attributes:
-        views: the views.
-        panels: the anchors in each.
-    """
+    """The anchors of a plan in every view."""
 
     views: Views
     panels: Mapping[View, AnchorPanel]
@@ -120,11 +115,7 @@ def write_views(
 
 
 def known_in(run: ProfileRun, view: View | None) -> tuple[ProfilePlanRecord, pl.DataFrame]:
-    """Return the plan and the tokens of a run in one view; None is the model as it is.
-
-    Raises:
-        RunError: the table of the views is missing or damaged.
-    """
+    """Return the plan and the tokens of a run in one view; None is the model as it is."""
     if view is None:
         return run.plan, run.tokens
     return run.plan.seen_in(view), tokens_in(run.path, view)

@@ -21,13 +21,7 @@ _NO_SPREAD = 1e-5
 
 
 class Seen(NamedTuple):
-    """Anchors in one view.
-
-    Attributes:
-        view: the view.
-        panel: the anchors.
-        mean_similarity: u.
-    """
+    """Anchors in one view."""
 
     view: View
     panel: AnchorPanel

@@ -20,12 +20,7 @@ from stickytoken.precision import Precision
 
 
 class ViewPanel(NamedTuple):
-    """The carriers without copies against the anchors, in one view.
-
-    Attributes:
-        view: the view.
-        panel: carriers and anchors.
-    """
+    """The carriers without copies against the anchors, in one view."""
 
     view: View
     panel: CarrierPanel

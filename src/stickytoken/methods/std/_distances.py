@@ -30,9 +30,6 @@ def distances(
     Returns:
         For every metric an array of the broadcast shape without d; cosine distance is
         1 - cosine similarity.
-
-    Raises:
-        EncodingError: a vector is zero.
     """
     left = np.asarray(vectors, dtype=np.float64)
     right = np.asarray(others, dtype=np.float64)

@@ -43,10 +43,6 @@ class StdEvidence:
 def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
     """Validate tokens one by one on the validation pairs of a run with these settings.
 
-    Args:
-        job: with the tokens to measure.
-        progress: called after every step.
-
     Raises:
         InputError: settings, sentences or pairs that cannot be used.
     """

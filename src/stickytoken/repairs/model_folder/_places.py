@@ -43,11 +43,7 @@ class TensorPlace:
 
 
 def embedding_places(folder: Path) -> tuple[TensorPlace, ...]:
-    """Find every stored copy of the input embeddings; tied weights may be stored under several names.
-
-    Raises:
-        RepairError: There is none, or it lies in a format that cannot be edited.
-    """
+    """Find every stored copy of the input embeddings; tied weights may be stored under several names."""
     for place in (folder, *(each.parent for each in folder.glob("*/adapter_config.json"))):
         if (place / "adapter_config.json").is_file():
             raise RepairError(
@@ -133,11 +129,7 @@ def _token_module(folder: Path) -> tuple[Path, str]:
 
 
 def read_modules(folder: Path) -> list[dict[str, Any]]:
-    """Read modules.json.
-
-    Raises:
-        RepairError: It cannot be read.
-    """
+    """Read modules.json."""
     path = folder / MODULES_FILE
     try:
         found = json.loads(path.read_text("utf-8"))
@@ -166,11 +158,7 @@ def _tensors(module: Path) -> Iterator[TensorPlace]:
 
 
 def tensors_of(file: Path) -> list[TensorPlace]:
-    """Read the table of a safetensors file.
-
-    Raises:
-        RepairError: The file is missing or damaged.
-    """
+    """Read the table of a safetensors file."""
     try:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))

@@ -134,11 +134,7 @@ _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 
 
 def require_rows_fit(rows: Mapping[int, NDArray[np.float32]], places: Sequence[TensorPlace]) -> None:
-    """Refuse rows that do not fit the stored embeddings.
-
-    Raises:
-        RepairError: A row has the wrong size, is not finite in the type of the weights, or has no place.
-    """
+    """Refuse rows that do not fit the stored embeddings."""
     for place in places:
         if place.dtype not in _TYPES:
             raise RepairError(
@@ -157,11 +153,7 @@ def require_rows_fit(rows: Mapping[int, NDArray[np.float32]], places: Sequence[T
 
 
 def as_stored(row: NDArray[np.float32], place: TensorPlace, token_id: int) -> bytes:
-    """Convert a row to the type of the stored weights.
-
-    Raises:
-        RepairError: It is not finite there.
-    """
+    """Convert a row to the type of the stored weights."""
     import torch
 
     stored = torch.from_numpy(row.copy()).to(getattr(torch, _TYPES[place.dtype]))
@@ -187,9 +179,6 @@ def add_projection(folder: Path, centre: NDArray[np.float32]) -> None:
     """Add a linear layer that removes a direction, before the vectors are normalised.
 
     Every release of sentence-transformers knows its module.
-
-    Raises:
-        RepairError: The direction is zero or not finite, or the folder has no modules.
     """
     import numpy as np
     import torch

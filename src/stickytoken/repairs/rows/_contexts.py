@@ -60,9 +60,6 @@ def contexts_among(
 
     Returns:
         Two per text, with one copy and with many.
-
-    Raises:
-        RepairError: no text fits.
     """
     generator = np.random.default_rng([seed])
     distinct = list(dict.fromkeys(texts))

@@ -19,11 +19,7 @@ from stickytoken.repairs.rows._training import Lesson, train
 
 
 def distilled_rows(table: EmbeddingTable, network: Network, context: RowContext) -> np.ndarray:
-    """Train the rows of the entries that are repaired, shape (T, D), in the order of the table's pieces.
-
-    Raises:
-        RepairError: an entry has no pieces, or no text fits the model.
-    """
+    """Train the rows of the entries that are repaired, shape (T, D), in the order of the table's pieces."""
     table.require_pieces()
     pieces = list(table.pieces.values())
     contexts = contexts_among(

@@ -48,11 +48,7 @@ class EmbeddingTable:
         return mean
 
     def require_pieces(self) -> None:
-        """Refuse entries without pieces.
-
-        Raises:
-            RepairError: an entry has none; the message names it.
-        """
+        """Refuse entries without pieces."""
         for token_id, pieces in self.pieces.items():
             if not pieces:
                 raise RepairError(
@@ -68,9 +64,6 @@ def embedding_table(model: Any, ids: Sequence[int], avoided: Collection[int] = (
         model: the model.
         ids: the entries.
         avoided: other entries that are no pieces of these.
-
-    Raises:
-        RepairError: the matrix cannot be reached, the tokenizer is no fast one, or there is no such entry.
     """
     from tokenizers import Tokenizer
 

@@ -48,9 +48,6 @@ def kept_rows(table: EmbeddingTable, network: Network, context: RowContext) -> n
         table: the matrix, with the entries.
         network: the model.
         context: texts and seed.
-
-    Raises:
-        RepairError: no text fits the model.
     """
     asked = list(table.pieces)
     contexts = contexts_among(network.encoder, context.texts, asked, 1, context.seed)

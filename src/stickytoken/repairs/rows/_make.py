@@ -56,11 +56,7 @@ def new_rows(strategy: Strategy, ids: Sequence[int], context: RowContext) -> dic
 
 
 def _require_own(table: EmbeddingTable, encoder: SentenceTransformerEncoder) -> None:
-    """Refuse entries that the model itself puts around every text.
-
-    Raises:
-        RepairError: an entry is one of them.
-    """
+    """Refuse entries that the model itself puts around every text."""
     template = {*encoder.template.before, *encoder.template.after}
     for token_id in table.pieces:
         if token_id in template:

@@ -26,9 +26,6 @@ class Network:
 
     Args:
         model: the user's model; it is not changed.
-
-    Raises:
-        RepairError: rows cannot be trained in it.
     """
 
     def __init__(self, model: SentenceTransformer) -> None:
@@ -104,11 +101,7 @@ def _frozen(model: SentenceTransformer) -> SentenceTransformer:
 
 
 def _scale_of(embedding: Any) -> float:
-    """Return what the embedding multiplies rows by.
-
-    Raises:
-        RepairError: it does something else.
-    """
+    """Return what the embedding multiplies rows by."""
     sample = torch.arange(min(64, len(embedding.weight)), device=embedding.weight.device)
     rows, output = embedding.weight.detach()[sample], embedding(sample[None])[0].detach()
     scale = float((rows * output).sum() / (rows * rows).sum())

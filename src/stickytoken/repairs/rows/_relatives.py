@@ -44,9 +44,6 @@ def related_rows(table: EmbeddingTable, seed: int) -> dict[int, NDArray[np.float
     Args:
         table: the matrix, with the entries and their pieces.
         seed: seed of the sample of ordinary entries.
-
-    Raises:
-        RepairError: an entry has neither relatives nor pieces.
     """
     asked = list(table.pieces)
     spelled = _spelled(table, asked)

@@ -36,11 +36,7 @@ class EditCheck:
         self._renamed = renamed
 
     def require_out_of_reach(self, ids: Collection[int]) -> None:
-        """Tokenize the text of every edited entry, alone, repeated and within other text.
-
-        Raises:
-            RepairError: Text still reaches one of them, or entries were lost.
-        """
+        """Tokenize the text of every edited entry, alone, repeated and within other text."""
         model = self._document["model"]
         unknown = {model.get("unk_id"), self._after.token_to_id(str(model.get("unk_token")))}
         for token_id in set(ids) - unknown:
@@ -56,11 +52,7 @@ class EditCheck:
             )
 
     def require_honoured(self, files: Mapping[str, bytes], ids: Collection[int]) -> None:
-        """Load the edited tokenizer with transformers, which may rebuild it from its vocabulary.
-
-        Raises:
-            RepairError: It tokenizes otherwise than tokenizer.json says.
-        """
+        """Load the edited tokenizer with transformers, which may rebuild it from its vocabulary."""
         with tempfile.TemporaryDirectory() as place:
             if (config := self._pipeline.folder / "config.json").is_file():
                 shutil.copyfile(config, Path(place) / config.name)

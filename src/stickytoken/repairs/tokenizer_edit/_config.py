@@ -86,11 +86,7 @@ def special_tokens_map(stored: Mapping[str, Any], config: Mapping[str, Any]) -> 
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; an empty one if there is no file.
-
-    Raises:
-        RepairError: The file holds something else.
-    """
+    """Read a JSON object; an empty one if there is no file."""
     if not path.is_file():
         return {}
     try:

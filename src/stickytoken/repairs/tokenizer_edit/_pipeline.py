@@ -176,11 +176,7 @@ def pre_tokenizer_steps(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def transformers_tokenizer(folder: Path) -> Any:
-    """Load a tokenizer as transformers does.
-
-    Raises:
-        RepairError: It cannot be loaded, or is written in Python.
-    """
+    """Load a tokenizer as transformers does."""
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer
 

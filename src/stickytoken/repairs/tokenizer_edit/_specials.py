@@ -23,9 +23,6 @@ def with_plain_specials(
 
     Returns:
         The pipeline, and new strings of entries by id.
-
-    Raises:
-        RepairError: One of them is an ordinary entry, or its text would still reach it.
     """
     added = {each["id"]: each for each in document.get("added_tokens", ())}
     for token_id in ids:

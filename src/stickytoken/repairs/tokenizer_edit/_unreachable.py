@@ -51,9 +51,6 @@ def without_entries(
         document: A pipeline in the form of tokenizer.json.
         ids: The entries.
         can_change_steps: Whether loaders honour more than its vocabulary; asked if need be.
-
-    Raises:
-        RepairError: One of them cannot be removed; the message says why.
     """
     vocabulary = _Vocabulary(document, can_change_steps)
     for token_id in ids:

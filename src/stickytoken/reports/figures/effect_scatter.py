@@ -26,14 +26,7 @@ def thinned(tokens: pl.DataFrame, limit: int = DRAWN_POINTS) -> pl.DataFrame:
 
 
 def draw(tokens: pl.DataFrame, x: str, y: str, names: tuple[str, str]) -> go.Figure:
-    """Draw a cloud of ordinary tokens, and the flagged ones by colour and shape.
-
-    Args:
-        tokens: with both columns, token and verdict.
-        x: column on the horizontal axis.
-        y: column on the vertical axis.
-        names: of both, on the axes.
-    """
+    """Draw a cloud of ordinary tokens, and the flagged ones by colour and shape."""
     measured = tokens.filter(pl.col(x).is_not_null() & pl.col(y).is_not_null())
     if measured.is_empty():
         return empty_figure(f"no token has a {names[0]} and a {names[1]}")

@@ -23,12 +23,7 @@ _BEIR_CORPUS, _BEIR_QUERIES = "corpus.jsonl", "queries.jsonl"
 
 
 def collection_in(path: Path, wanted: Wanted) -> Collection:
-    """Return the documents of a file or folder.
-
-    Raises:
-        InputError: There is no such file, it cannot be read, its ending is unknown, or a text file is
-            expected to have columns.
-    """
+    """Return the documents of a file or folder."""
     try:
         if path.is_dir():
             return _folder(path, wanted)

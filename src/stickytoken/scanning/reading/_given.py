@@ -22,11 +22,7 @@ _NAME = "the given texts"
 
 
 def given_collection(values: Iterable[Any], wanted: Wanted) -> Collection:
-    """Return documents from texts, from mappings such as the rows of a data set, or from a table.
-
-    Raises:
-        InputError: The argument is no such thing.
-    """
+    """Return documents from texts, from mappings such as the rows of a data set, or from a table."""
     if isinstance(values, (bytes, bytearray, Mapping)):
         raise InputError(f"documents is {shown(values)}: pass a list of texts, a table, or a file")
     rows = _rows_of(values)

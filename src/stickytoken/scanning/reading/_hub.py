@@ -14,12 +14,7 @@ _USUAL_SPLIT = "train"
 
 
 def hub_collection(name: str, wanted: Wanted) -> Collection:
-    """Return the documents of ``REPOSITORY`` or ``REPOSITORY@SPLIT``, read as a stream.
-
-    Raises:
-        MissingExtraError: `datasets` is not installed.
-        InputError: No data set is named.
-    """
+    """Return the documents of ``REPOSITORY`` or ``REPOSITORY@SPLIT``, read as a stream."""
     require_package("datasets", f"reading {name} from the hub", "hub")
     repository, _, split = name.partition("@")
     if not repository.strip():

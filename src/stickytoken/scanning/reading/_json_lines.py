@@ -18,11 +18,7 @@ _LOOKED_AT = 100
 def json_documents(
     stream: BinaryIO, name: str, path: str | None, wanted: Wanted, numbering: Numbering, meter: Meter
 ) -> Iterator[Record]:
-    """Yield the document of each line: a column of an object, or a string.
-
-    Raises:
-        InputError: A column is missing from the first lines, or none could be the text.
-    """
+    """Yield the document of each line: a column of an object, or a string."""
     rows = (_parsed(line, name) for line in lines(stream, name, meter) if line.content.strip())
     first = [row for _, row in zip(range(_LOOKED_AT), rows, strict=False)]
     columns = _columns([value for _, value in first if isinstance(value, Mapping)], wanted, name)

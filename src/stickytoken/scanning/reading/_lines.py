@@ -31,11 +31,7 @@ class UnreadableError(Exception):
 
 
 def lines(stream: BinaryIO, name: str, meter: Meter) -> Iterator[Line]:
-    """Yield the lines of a stream, whatever ends them, without a byte-order mark.
-
-    Raises:
-        InputError: The stream is UTF-16, or cannot be read.
-    """
+    """Yield the lines of a stream, whatever ends them, without a byte-order mark."""
     offset, number = 0, 0
     try:
         for content in stream:
@@ -53,11 +49,7 @@ def lines(stream: BinaryIO, name: str, meter: Meter) -> Iterator[Line]:
 
 
 def decoded(line: Line) -> str:
-    """Decode a line as UTF-8.
-
-    Raises:
-        UnreadableError: It is in another encoding, or binary.
-    """
+    """Decode a line as UTF-8."""
     return decoded_bytes(line.content, line.offset)
 
 

@@ -17,11 +17,7 @@ _DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 
 def parquet_documents(path: Path, wanted: Wanted, numbering: Numbering, meter: Meter) -> Iterator[Record]:
-    """Yield the document of each row.
-
-    Raises:
-        InputError: The file is damaged, or a column is missing or holds no text.
-    """
+    """Yield the document of each row."""
     name = os.fsencode(path).decode("utf-8", "backslashreplace")
     try:
         size = path.stat().st_size

@@ -21,11 +21,7 @@ _LONGEST_FIELD = 2**31 - 1
 def separated_documents(
     stream: BinaryIO, path: str, separator: str, wanted: Wanted, numbering: Numbering, meter: Meter
 ) -> Iterator[Record]:
-    """Yield the document of each row below the header.
-
-    Raises:
-        InputError: The header is missing or unreadable, names a column twice, or lacks a column.
-    """
+    """Yield the document of each row below the header."""
     text = _Lines(stream, path, meter)
     with _long_fields():
         rows = csv.reader(text, delimiter=separator)

@@ -17,13 +17,7 @@ _TITLE = "title"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Columns that the user names; None for those to be found by name.
-
-    Attributes:
-        text: The column with the text.
-        id: The column with the id.
-        source: The column with the source.
-    """
+    """Columns that the user names; None for those to be found by name."""
 
     text: str | None = None
     id: str | None = None
