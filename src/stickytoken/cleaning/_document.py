@@ -31,12 +31,7 @@ class Company(NamedTuple):
 
 
 class Document:
-    """A text and its units.
-
-    Args:
-        text: The text.
-        reader: Cuts it into units.
-    """
+    """A text and its units."""
 
     def __init__(self, text: str, reader: UnitReader) -> None:
         self.text = text

@@ -25,9 +25,6 @@ class Edit(NamedTuple):
 class EditedText:
     """A text and its edits.
 
-    Args:
-        text: The text as it was.
-
     Attributes:
         text: The text as it is now.
     """

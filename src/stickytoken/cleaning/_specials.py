@@ -130,11 +130,7 @@ def _shorten(kept: list[tuple[int, int]], characters: int) -> None:
 
 
 class _Offsets:
-    """Offsets in a text of the characters that are left without the invisible ones.
-
-    Args:
-        gaps: Matches of invisible characters, in order.
-    """
+    """Offsets in a text of the characters that are left without the invisible ones."""
 
     def __init__(self, gaps: Iterable[re.Match[str]]) -> None:
         self._starts, self._left_out = [0], [0]

@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 
 def run_in(source: str, model: str | None) -> Run | None:
-    """Open the run that the source names; None where it names a model.
-
-    Args:
-        source: a run folder or a model.
-        model: what `--model` says.
-    """
+    """Open the run that the source names; None where it names a model."""
     from stickytoken.detection.run import is_run, open_run
 
     if is_run(source):

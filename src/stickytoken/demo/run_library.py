@@ -108,12 +108,7 @@ def _listed_run(path: Path) -> ListedRun:
 
 
 def _from_first_readable(listed: Sequence[ListedRun], left_out: list[str]) -> Sequence[ListedRun]:
-    """Drop unreadable runs from the front of the list: the app opens with the first one.
-
-    Args:
-        listed: runs found in a folder.
-        left_out: collects why runs cannot be read.
-    """
+    """Drop unreadable runs from the front of the list: the app opens with the first one."""
     for place, run in enumerate(listed):
         try:
             read_content(run.path)

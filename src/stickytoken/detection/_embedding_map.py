@@ -41,12 +41,6 @@ def embedding_map(
     The first axis is the direction that sticky tokens pull to, the second the direction orthogonal to
     it in which the vocabulary varies most. Both come from random tokens alone, so that the tokens to
     show do not affect them.
-
-    Args:
-        encoder: the model.
-        vocabulary: tokens to draw from.
-        shown: tokens that must be on the map.
-        seed: seed of the draw.
     """
     drawn = np.random.default_rng([seed, _DRAW]).permutation(len(vocabulary))[:DRAWN_TOKENS]
     chosen = {vocabulary[k].id for k in drawn}

@@ -21,13 +21,7 @@ _MIXING = ("WeightedLayerPooling",)
 
 
 class LayerReader:
-    """Compute the vectors after some layers in one pass, each by the final norm and all later modules.
-
-    Args:
-        model: the model.
-        layers: numbers of layers, counted from 1.
-        name: of the model in messages.
-    """
+    """Compute the vectors after some layers in one pass, each by the final norm and all later modules."""
 
     def __init__(self, model: SentenceTransformer, layers: tuple[int, ...], name: str) -> None:
         self._model, self.layers, self._name = model, layers, name

@@ -201,14 +201,7 @@ def _by_part(
 
 
 class _Pair:
-    """A carrier and an anchor: the median unrelated one, so that the outcome does not choose it.
-
-    Args:
-        carrier: the carrier.
-        texts: anchors to choose from.
-        vector: vector of the carrier without copies.
-        encoder: the model's encoder.
-    """
+    """A carrier and an anchor: the median unrelated one, so that the outcome does not choose it."""
 
     def __init__(
         self, carrier: PlacedCarrier, texts: AttributedTexts, vector: Vector, encoder: IdEncoder

@@ -24,13 +24,7 @@ class Checkpoints:
         self._started = time.perf_counter()
 
     def read(self, stage: str, index: int, token_id: int) -> Any:
-        """Return a committed part; None if it is missing or damaged.
-
-        Args:
-            stage: name of the stage.
-            index: index of the part in the stage.
-            token_id: the token that was measured.
-        """
+        """Return a committed part; None if it is missing or damaged."""
         found = None if self.folder is None else self.folder.read_shard(stage, index, [token_id])
         return None if found is None else json.loads(found["content"][0])
 

@@ -41,11 +41,6 @@ class Surroundings:
 def observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[str, Vector]:
     """Measure one text.
 
-    Args:
-        before: the carrier without copies.
-        after: the carrier with copies.
-        surroundings: what both are compared with.
-
     Returns:
         Measures by name, shape (layers,) if there is one value per layer, else (). Those that the model does
         not support are absent.

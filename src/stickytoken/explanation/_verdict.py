@@ -65,11 +65,7 @@ class Finding:
 
 
 def findings(rows: Sequence[dict[str, Any]]) -> list[Finding]:
-    """List the measures with a value outside the benign interval, by area, the furthest first.
-
-    Args:
-        rows: rows of one token, from `measure_rows`.
-    """
+    """List the measures with a value outside the benign interval, by area, the furthest first."""
     found = []
     for area, measures in AREAS.items():
         of_area = [each for name in measures if (each := _finding(area, name, rows)) is not None]

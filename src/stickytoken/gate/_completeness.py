@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 
 def gaps(run: Run, whose: str = "the run") -> list[str]:
-    """List the reasons why a run does not cover the whole vocabulary.
-
-    Args:
-        run: a finished run.
-        whose: the run in the messages.
-    """
+    """List the reasons why a run does not cover the whole vocabulary."""
     found = []
     tokens, record = run.tokens, run.record
     if record.identity_parts.get("tokens") is not None or record.tokens < run.available:

@@ -56,13 +56,6 @@ def judge_tokens(
 
     A token that counts is an error if more than the tolerated number do, and otherwise a warning. One that is
     milder is a warning too, and one that the baseline has as well a note.
-
-    Args:
-        run: a finished run.
-        fail_on: the least sticky token that counts.
-        max_tokens: number of counted tokens to tolerate.
-        baseline: what is known; None counts every token.
-        place: where the findings are shown.
     """
     grades = _COUNTED[fail_on]
     if grades is not None and "severity" not in run.method.columns:

@@ -165,14 +165,7 @@ def as_rows(columns: Sequence[str], outcomes: Outcomes) -> list[dict[str, Any]]:
 
 
 class TaskRunner:
-    """Computes tasks under all conditions.
-
-    Args:
-        encoder: the model.
-        settings: settings of the measurement.
-        conditions: all conditions, grouped by token.
-        runner: computes groups.
-    """
+    """Computes tasks under all conditions."""
 
     def __init__(
         self,

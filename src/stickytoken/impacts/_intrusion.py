@@ -130,15 +130,7 @@ class Intrusion:
 def plan_intrusion(
     name: str, encoder: WordEncoder, settings: ImpactSettings, corpus: SearchCorpus, tokens: Sequence[Token]
 ) -> Intrusion:
-    """Choose the documents that get copies, and truncate them so that the copies fit.
-
-    Args:
-        name: name of the shards.
-        encoder: the model.
-        settings: settings of the measurement.
-        corpus: documents and queries.
-        tokens: all tokens that will be measured.
-    """
+    """Choose the documents that get copies, and truncate them so that the copies fit."""
     treatment, insertion = Treatment.of(settings), settings.insertion
     places = corpus.targets(settings.seed)
     room = needed_room(encoder, tokens, COPIES[-1], insertion)

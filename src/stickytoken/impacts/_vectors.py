@@ -46,12 +46,7 @@ class CleanVectors:
 
 
 class EditedVectors:
-    """Encodes the inputs of all repetitions of a token, each distinct one once.
-
-    Args:
-        encoder: the model.
-        clean: inputs without copies.
-    """
+    """Encodes the inputs of all repetitions of a token, each distinct one once."""
 
     def __init__(self, encoder: Encoder, clean: CleanVectors) -> None:
         self._encoder = encoder

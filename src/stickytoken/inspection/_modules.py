@@ -41,12 +41,7 @@ _PARTS_TOLERANCE = 1e-2
 
 
 class ModuleInspector:
-    """Look into the modules of a SentenceTransformer; see `Inspector`.
-
-    Args:
-        encoder: encoder of a loaded model.
-        limits: what one batch may hold.
-    """
+    """Look into the modules of a SentenceTransformer; see `Inspector`."""
 
     def __init__(self, encoder: SentenceTransformerEncoder, limits: BatchLimits = BATCH_LIMITS) -> None:
         self.encoder = encoder

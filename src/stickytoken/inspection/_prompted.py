@@ -41,10 +41,6 @@ class PromptInspector:
     The template, including the placeholder, counts as the part that the model puts around a text. Layers
     after the one that is read are not recorded, and neither is the auxiliary prompt of contrast, which
     attributions include.
-
-    Args:
-        encoder: encoder of the model and its prompt.
-        limits: what one batch may hold.
     """
 
     def __init__(self, encoder: CausalPromptEncoder, limits: BatchLimits = BATCH_LIMITS) -> None:

@@ -86,15 +86,7 @@ def neighbours_of(
     count: int,
     verdicts: Mapping[int, str],
 ) -> tuple[Neighbour, ...]:
-    """Find the available tokens whose rows are closest to those of the repaired tokens.
-
-    Args:
-        encoder: the model before the repair.
-        vocabulary: its vocabulary.
-        ids: ids of the repaired tokens.
-        count: neighbours of each.
-        verdicts: verdicts of the run, by id.
-    """
+    """Find the available tokens whose rows are closest to those of the repaired tokens."""
     from stickytoken.inspection import inspector_of
 
     matrix = inspector_of(encoder).embedding_matrix()

@@ -85,12 +85,7 @@ class Verification:
     progress: ProgressCallback
 
     def of(self, subject: Subject, again: Recheck) -> Verified:
-        """Measure, compare and judge.
-
-        Args:
-            subject: the model before and after.
-            again: the repaired model on the same texts.
-        """
+        """Measure, compare and judge."""
         asked = as_measured(subject.original, subject.tokens)
         near = [each.token for each in self.neighbours]
         every = asked._replace(as_ids=[*asked.as_ids, *near])

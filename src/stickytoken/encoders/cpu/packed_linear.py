@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
@@ -26,8 +26,6 @@ from stickytoken.errors import StickyTokenWarning
 SWITCH = "STICKYTOKEN_PACKED_LAYERS"
 _TRIAL_ROWS = 64
 _TOLERANCE = 1e-4
-
-Forward: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 def packed_layers_wanted(asked: bool | None) -> bool | None:

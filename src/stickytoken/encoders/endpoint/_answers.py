@@ -34,12 +34,7 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 
 
 def answers_folder(address: Address, dimensions: int | None) -> Path:
-    """Return the folder of a model's answers: below STICKYTOKEN_CACHE, or else the user's cache folder.
-
-    Args:
-        address: the model.
-        dimensions: number of components that are asked for.
-    """
+    """Return the folder of a model's answers: below STICKYTOKEN_CACHE, or else the user's cache folder."""
     own = os.environ.get(CACHE_VARIABLE)
     shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     root = Path(own or shared).expanduser() / ("" if own else "stickytoken") / "endpoints"

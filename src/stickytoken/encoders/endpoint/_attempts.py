@@ -49,11 +49,7 @@ class Attempts:
         return None if late or self._is_over else pause
 
     def given_up(self, last: TemporaryError) -> str:
-        """Say why there is no further attempt.
-
-        Args:
-            last: the last failure.
-        """
+        """Say why there is no further attempt."""
         if self.failed == 1 and last.wait is not None and last.wait > self.patience:
             longer = f"longer than the {self.patience:,.0f} s allowed"
             return f"asks to wait for {last.wait:,.0f} s, {longer} ({last})"

@@ -38,12 +38,7 @@ class _Answer(BaseModel):
 
 
 def read_answer(content: bytes, texts: int) -> tuple[NDArray[np.float32], int | None]:
-    """Return the vectors in the order of the texts, shape (n, d), and the tokens that the server counted.
-
-    Args:
-        content: body of the answer.
-        texts: number of texts that were sent.
-    """
+    """Return the vectors in the order of the texts, shape (n, d), and the tokens that the server counted."""
     try:
         answer = _Answer.model_validate_json(content)
     except ValidationError as error:

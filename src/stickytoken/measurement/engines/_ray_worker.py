@@ -40,13 +40,7 @@ class WorkerReport:
 
 
 class ShardWorker:
-    """Loads the encoder once, then computes shards.
-
-    Args:
-        spec: what the coordinator's encoder was loaded from.
-        device: device to compute on.
-        cores: number of cores reserved for this worker.
-    """
+    """Loads the encoder once, then computes shards."""
 
     def __init__(self, spec: EncoderSpec, device: str, cores: int) -> None:
         self._spec = spec

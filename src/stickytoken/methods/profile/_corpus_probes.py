@@ -62,13 +62,7 @@ class Corpus:
 
 
 def encoded_corpus(job: Job[ProfileSettings], plan: ProfilePlanRecord, anchors: int) -> Corpus:
-    """Choose carriers and anchors of the job's corpus, and encode them.
-
-    Args:
-        job: model, settings and corpus.
-        plan: plan of the run.
-        anchors: number of anchors, at most.
-    """
+    """Choose carriers and anchors of the job's corpus, and encode them."""
     encoder, settings = job.encoder, replace(job.settings, anchors=anchors)
     group = TextGroup("corpus", list(job.sentences.texts), 1.0, False)
     source = job.sentences.source

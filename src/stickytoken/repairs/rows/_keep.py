@@ -42,13 +42,7 @@ class _Now(NamedTuple):
 
 
 def kept_rows(table: EmbeddingTable, network: Network, context: RowContext) -> np.ndarray:
-    """Train the rows of the entries that are repaired, shape (T, D), in the order of the table's pieces.
-
-    Args:
-        table: the matrix, with the entries.
-        network: the model.
-        context: texts and seed.
-    """
+    """Train the rows of the entries that are repaired, shape (T, D), in the order of the table's pieces."""
     asked = list(table.pieces)
     contexts = contexts_among(network.encoder, context.texts, asked, 1, context.seed)
     now = _measure(network, contexts, asked)

@@ -42,13 +42,6 @@ def train(
 ) -> torch.Tensor:
     """Move rows by Adam so that the squared distances between vectors and targets shrink.
 
-    Args:
-        network: the model.
-        start: first rows, shape (T, D).
-        lessons: contexts with targets.
-        seed: of the order of the contexts.
-        progress: told of every step.
-
     Returns:
         Shape (T, D).
     """

@@ -22,13 +22,7 @@ _RUN = "one one one one two"
 
 
 class EditCheck:
-    """Compares an edited tokenizer with the requested edit.
-
-    Args:
-        pipeline: The tokenizer before.
-        document: tokenizer.json after the edit.
-        renamed: New strings of entries by id.
-    """
+    """Compares an edited tokenizer with the requested edit."""
 
     def __init__(self, pipeline: Pipeline, document: dict[str, Any], renamed: Mapping[int, str]) -> None:
         self._pipeline = pipeline

@@ -40,12 +40,7 @@ class Removal:
 
 
 class Merges:
-    """The merges of a vocabulary.
-
-    Args:
-        entries: All entries that text is cut into.
-        order: Rank of each merge.
-    """
+    """The merges of a vocabulary."""
 
     def __init__(self, entries: Collection[str], order: Mapping[Pair, float]) -> None:
         self.entries = entries
