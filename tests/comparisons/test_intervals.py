@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
 from stickytoken.comparisons._copies import CopiesNeeded, copies_needed
-from stickytoken.comparisons._intervals import exact_share
+from stickytoken.comparisons.compared_run import exact_share
 from stickytoken.detection.evidence import RunEvidence
 from stickytoken.methods.descriptions import Scale
 

@@ -11,7 +11,6 @@ import numpy as np
 import polars as pl
 
 from stickytoken.comparisons._copies import CopiesNeeded, copies_needed
-from stickytoken.comparisons._intervals import Share, exact_share
 from stickytoken.detection.run import Run
 from stickytoken.detection.selection import drawn_ids
 from stickytoken.errors import RunError
@@ -19,6 +18,34 @@ from stickytoken.methods.descriptions import Scale
 from stickytoken.repairs.record import RepairRecord
 from stickytoken.repairs.result import finished_repair, repairs_in
 from stickytoken.vocabulary.categories import Category
+
+
+class Share(NamedTuple):
+    """A share with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def exact_share(count: int, total: int, confidence: float) -> Share:
+    """Compute a share and its exact interval (Clopper and Pearson 1934, Biometrika 26:404).
+
+    The interval covers the true share at least as often as it claims, also for no or few cases, where
+    normal approximations fail.
+
+    Args:
+        count: of the cases.
+        total: of what was looked at; at least 1.
+        confidence: coverage of the interval.
+    """
+    from scipy.stats import beta
+
+    outside = (1 - confidence) / 2
+    low = 0.0 if count == 0 else float(beta.ppf(outside, count, total - count + 1))
+    high = 1.0 if count == total else float(beta.ppf(1 - outside, count + 1, total - count))
+    return Share(count / total, low, high)
+
 
 # Of the interval of a share, where the method states no confidence.
 _CONFIDENCE = 0.9

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stickytoken.corpora._hub import PAPER_DATASETS, PAPER_NAME, sentences_from_hub
-from stickytoken.corpora._pair_file import pairs_from_file
 from stickytoken.corpora.corpus import (
     Sentences,
     bundled_frame,
@@ -16,6 +15,7 @@ from stickytoken.corpora.corpus import (
     text_kinds_frame,
 )
 from stickytoken.corpora.files import sentences_from_file
+from stickytoken.corpora.pairs import pairs_from_file
 from stickytoken.errors import InputError
 from stickytoken.validation import file_path, shown
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stickytoken.corpora import Sentences, load_sentences, pairs_from_file
-from stickytoken.corpora._pair_file import checked_pair
 from stickytoken.corpora.corpus import text_kinds
-from stickytoken.corpora.pairs import SentencePair, pairs_fingerprint
+from stickytoken.corpora.pairs import SentencePair, checked_pair, pairs_fingerprint
 from stickytoken.errors import InputError
 from stickytoken.hashing import digest
 from stickytoken.validation import file_path, list_of, shown

@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 from starlette.middleware import Middleware
 
-from stickytoken.demo._content_policy import ContentPolicy
-from stickytoken.demo._request_guard import AllowedHosts, RequestGuard
+from stickytoken.demo._request_guard import AllowedHosts, ContentPolicy, RequestGuard
 from stickytoken.demo.app import App
 from stickytoken.errors import InputError
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stickytoken.detection.run import Run, is_run, open_run
 from stickytoken.encoders.loading.load import AnyModel
 from stickytoken.errors import InputError
+from stickytoken.findings import Finding, Level, Rule
 from stickytoken.findings.repository import repository_path, repository_root
 from stickytoken.gate._baseline import Baseline, require_comparable
 from stickytoken.gate._completeness import gaps, remarks
-from stickytoken.gate._documents import require_documents, scan_for_check
-from stickytoken.gate._result import Check, FailOn
+from stickytoken.gate._result import Check, CheckedDocuments, FailOn
 from stickytoken.gate._runs import DEFAULT_FOLDER, FoundRun, run_of_model
 from stickytoken.gate._tokens import STICKY_TOKEN, Place, judge_tokens
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
@@ -20,6 +20,7 @@ from stickytoken.measurement.store import TOKENS_FILE
 from stickytoken.validation import file_path, require_callable, shown, whole_number
 
 if TYPE_CHECKING:
+    from stickytoken.detection import Run
     from stickytoken.scanning.reading.opening import DocumentSource
 
 
@@ -113,3 +114,45 @@ def _place_of(run: Run) -> Place:
     table = run.path / TOKENS_FILE
     path = repository_path(table, repository_root(Path.cwd()))
     return Place() if path is None else Place(path, 1)
+
+
+class ScannedDocuments(NamedTuple):
+    """Documents as findings.
+
+    Attributes:
+        rules: what was looked for.
+        findings: one per document, the worst first.
+        incomplete: why not all documents could be searched.
+        checked: how many documents were searched, and how many close the gate.
+    """
+
+    rules: tuple[Rule, ...]
+    findings: list[Finding]
+    incomplete: list[str]
+    checked: CheckedDocuments
+
+
+def require_documents(documents: DocumentSource, column: str | None) -> None:
+    """Refuse missing documents before a run is made."""
+    from stickytoken.scanning.reading.columns import Wanted
+    from stickytoken.scanning.reading.opening import open_documents
+
+    if isinstance(documents, (str, Path)):
+        open_documents(documents, Wanted(column, None, None))
+
+
+def scan_for_check(
+    run: Run, documents: DocumentSource, column: str | None, progress: ProgressCallback
+) -> ScannedDocuments:
+    """Search documents; without a model, because effects change nothing about what closes the gate."""
+    from stickytoken.scanning.findings import RULES, incomplete, scan_findings
+    from stickytoken.scanning.scan import scan_documents
+
+    scan = scan_documents(run, documents, column=column, progress=progress)
+    findings = list(scan_findings(scan, repository_root(Path.cwd())))
+    closing = sum(finding.level is Level.ERROR for finding in findings)
+    gaps = incomplete(scan)
+    if not scan.result.documents:
+        gaps.append(f"there are no documents in {scan.record.documents}: pass the documents to be indexed")
+    checked = CheckedDocuments(scan.record.documents, scan.result.documents, closing)
+    return ScannedDocuments(RULES, findings, gaps, checked)

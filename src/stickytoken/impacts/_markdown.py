@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stickytoken.impacts.conclusion import cost_sentence, settings_line
-from stickytoken.impacts.headings import CONDITIONS, EFFECTS, INTRUSION, headed
+from stickytoken.impacts.conclusion import (
+    CONDITIONS,
+    EFFECTS,
+    INTRUSION,
+    cost_sentence,
+    headed,
+    settings_line,
+)
 from stickytoken.impacts.record import ImpactRecord, measured_kind
 from stickytoken.visible_text import markdown as escaped
+from stickytoken.visible_text import markdown_table
 
 _CURVES = {
     "kind": "kind",
@@ -40,16 +47,12 @@ def impact_markdown(record: ImpactRecord, rows: Mapping[str, Sequence[Mapping[st
         parts.append("\n".join(f"- {_cell(cost_sentence(effect, kind))}" for effect in main))
     for name, (title, columns) in _SHOWN.items():
         if rows[name]:
-            parts += [f"## {title}", _table(*headed(columns, rows[name], kind))]
+            headings, cells = headed(columns, rows[name], kind)
+            parts += [f"## {title}", markdown_table(headings, (map(_cell, row) for row in cells))]
     parts += [f"- {_cell(note)}" for note in record.notes]
     failed = record.result.failed if record.result is not None else {}
     parts += [f"- not run: {_cell(task)}: {_cell(reason)}" for task, reason in failed.items()]
     return "\n\n".join(parts) + "\n"
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = [headings, ["---"] * len(headings), *([_cell(value) for value in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _cell(value: Any) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from stickytoken.comparisons.compared_run import ComparedRun, short_headline, short_name
 from stickytoken.comparisons.result import shown_copies, shown_deviations, shown_share, shown_worst
 from stickytoken.detection.run import Run
-from stickytoken.visible_text import markdown
+from stickytoken.visible_text import markdown, markdown_table
 
 BEGIN = "<!-- stickytoken:begin -->"
 END = "<!-- stickytoken:end -->"
@@ -21,12 +21,12 @@ def card_block(run: Run) -> str:
     The same run gives the same block. Local folders and addresses of endpoints are left out.
     """
     name = short_name(run)
-    rows = "\n".join(f"| {what} | {markdown(value)} |" for what, value in _rows(ComparedRun(name, run)))
+    rows = [(what, markdown(value)) for what, value in _rows(ComparedRun(name, run))]
     parts = [
         BEGIN,
         "## Sticky tokens",
         markdown(short_headline(run)),
-        f"| measure | value |\n| --- | --- |\n{rows}",
+        markdown_table(("measure", "value"), rows),
         *_flagged(run),
         "A sticky token is a vocabulary entry whose copies draw unrelated texts together, whatever the texts "
         "say. These numbers hold for the texts, prompt and pooling that were measured; on other texts, other "

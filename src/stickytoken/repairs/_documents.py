@@ -19,7 +19,7 @@ from stickytoken.repairs.record import (
     RepairRecord,
 )
 from stickytoken.repairs.strategies import ROWS, Strategy
-from stickytoken.visible_text import markdown
+from stickytoken.visible_text import markdown, markdown_table
 
 _CARD = "README.md"
 _MINUS = "\N{MINUS SIGN}"
@@ -122,7 +122,7 @@ def _checks(record: RepairRecord) -> list[str]:
     found = record.verification
     return [
         "## Checks",
-        _table([["check", "", "finding"], *rows]),
+        markdown_table(["check", "", "finding"], rows),
         f"Measured on {found.carriers} texts with copies in them against {found.anchors} others, from "
         f"{markdown(found.source)} and the bundled kinds of text. The detection used none of them.",
     ]
@@ -141,7 +141,7 @@ def _tokens(record: RepairRecord) -> str:
     if any(token.pieces for token in record.tokens):
         pieces = (" ".join(map(markdown, token.pieces)) for token in record.tokens)
         columns["read as"] = [each or "the same token" for each in pieces]
-    table = _table([list(columns), *map(list, zip(*columns.values(), strict=True))])
+    table = markdown_table(list(columns), zip(*columns.values(), strict=True))
     if record.verification is None:
         return table
     ordinary = _number(record.verification.ordinary_contraction)
@@ -177,7 +177,7 @@ def _curves(record: RepairRecord) -> list[str]:
         "## Before and after",
         f"![Similarity by number of copies]({PICTURE_FILE})",
         "Mean similarity of unrelated texts as copies of a repaired token are added to one of them:",
-        _table([head, *rows]),
+        markdown_table(head, rows),
     ]
 
 
@@ -192,13 +192,7 @@ def _scores(record: RepairRecord) -> list[str]:
         ]
         for each in record.verification.scores
     ]
-    return ["## Scores", _table([["task", "metric", "before", "after", "change"], *rows])]
-
-
-def _table(lines: list[list[str]]) -> str:
-    """Write a Markdown table; the first line is its head."""
-    head, *rows = lines
-    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *rows))
+    return ["## Scores", markdown_table(["task", "metric", "before", "after", "change"], rows)]
 
 
 def _what_to_encode(record: RepairRecord) -> str:

@@ -18,9 +18,8 @@ from stickytoken.methods.panel import unit_vectors
 from stickytoken.repairs._plan import TokenFacts
 from stickytoken.repairs._verification import Neighbour
 from stickytoken.repairs.tokenizer_edit import splittable
-from stickytoken.tasks.files import load_task
+from stickytoken.tasks.files import kinds_task, load_task
 from stickytoken.tasks.mteb import MtebTask, find_mteb_task
-from stickytoken.tasks.packaged import kinds_task
 from stickytoken.tasks.protocol import Task
 from stickytoken.vocabulary.categories import Vocabulary
 

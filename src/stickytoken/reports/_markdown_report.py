@@ -14,7 +14,7 @@ from stickytoken.reports.content import RunContent
 from stickytoken.reports.explanation_section import ExplainedToken, explained_tokens
 from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.token_table import columns, flagged_rows
-from stickytoken.visible_text import markdown
+from stickytoken.visible_text import markdown, markdown_table
 
 
 def run_markdown(content: RunContent) -> str:
@@ -57,11 +57,7 @@ def run_markdown(content: RunContent) -> str:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table with its text escaped."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(
-        "| " + " | ".join(cell if place == 1 else markdown(cell) for cell in line) + " |"
-        for place, line in enumerate(lines)
-    )
+    return markdown_table([*map(markdown, columns)], ([*map(markdown, row)] for row in rows))
 
 
 def _bullets(lines: Iterable[str]) -> str:

@@ -9,8 +9,7 @@ from typing import Any
 from stickytoken.reports._escaping import number
 from stickytoken.reports.content import RunContent
 from stickytoken.reports.figures.figure import DataTable
-from stickytoken.scanning.results import Scan
-from stickytoken.scanning.words import basis, headline
+from stickytoken.scanning.results import Scan, basis, headline
 
 # Only the latest scans are shown, and of each the worst documents.
 _MOST_SCANS = 3

@@ -8,8 +8,7 @@ from typing import Any
 
 from stickytoken.findings import Finding, Level, Rule
 from stickytoken.findings.repository import repository_path
-from stickytoken.scanning.results import Scan
-from stickytoken.scanning.words import skipped_records
+from stickytoken.scanning.results import Scan, skipped_records
 
 _COPIES, _SPECIAL, _REPEATED = "document-copies", "document-special-token", "document-repetition"
 

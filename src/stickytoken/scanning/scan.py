@@ -36,8 +36,7 @@ from stickytoken.scanning._totals import totals
 from stickytoken.scanning.reading.columns import Wanted
 from stickytoken.scanning.reading.documents import Collection
 from stickytoken.scanning.reading.opening import DocumentSource, open_documents
-from stickytoken.scanning.results import DOCUMENTS_FILE, SCAN, SCANS, Scan
-from stickytoken.scanning.words import skipped_records
+from stickytoken.scanning.results import DOCUMENTS_FILE, SCAN, SCANS, Scan, skipped_records
 from stickytoken.validation import file_path, require_callable, shown, whole_number
 
 _IDENTITY_VERSION = 1

@@ -1,4 +1,4 @@
-"""Load tasks from files; the layout determines the kind of task."""
+"""Load tasks from files and the packaged one; the layout determines the kind of task."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from stickytoken.corpora import text_kinds
 from stickytoken.corpora.tables import TABLE_SUFFIXES, read_table
 from stickytoken.errors import InputError
 from stickytoken.tasks._columns import filled_texts, labels, numbers, require_columns, text_lists
@@ -170,3 +171,24 @@ _BUILDERS: tuple[tuple[tuple[str, ...], Callable[[pl.DataFrame, Path], Task]], .
     (("text", "label", "split"), _classification_in_one),
     (("text", "label"), _clustering),
 )
+
+
+PACKAGED_TASK = "kinds of text"
+
+
+def kinds_task() -> ClassificationTask:
+    """Return a classification of the bundled texts of ten kinds; every second text trains the classifier."""
+    corpus = text_kinds()
+    seen: dict[str, int] = {}
+    splits: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
+    for text, kind in zip(corpus.texts, corpus.topics or (), strict=True):
+        place = seen[kind] = seen.get(kind, -1) + 1
+        splits[place % 2].append((text, kind))
+    train, test = splits
+    return ClassificationTask(
+        PACKAGED_TASK,
+        tuple(text for text, _ in train),
+        tuple(kind for _, kind in train),
+        tuple(text for text, _ in test),
+        tuple(kind for _, kind in test),
+    )

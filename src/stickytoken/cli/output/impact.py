@@ -20,8 +20,14 @@ def show_impact(impact: Impact, output_format: Format) -> None:
 
 
 def _print(impact: Impact) -> None:
-    from stickytoken.impacts.conclusion import cost_sentence, settings_line
-    from stickytoken.impacts.headings import CONDITIONS, EFFECTS, INTRUSION, headed
+    from stickytoken.impacts.conclusion import (
+        CONDITIONS,
+        EFFECTS,
+        INTRUSION,
+        cost_sentence,
+        headed,
+        settings_line,
+    )
     from stickytoken.impacts.record import measured_kind
 
     effects, kind = impact.effects, measured_kind(impact.record)

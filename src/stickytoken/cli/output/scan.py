@@ -34,7 +34,7 @@ def show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: in
         print_document(written)
         return
     from stickytoken.measurement.atomic import write_atomically
-    from stickytoken.scanning.words import headline
+    from stickytoken.scanning.results import headline
 
     write_atomically(out, written.encode())
     print_line(headline(scan))
@@ -72,7 +72,7 @@ def _csv(scan: Scan) -> str:
 
 
 def _print(scan: Scan, limit: int) -> None:
-    from stickytoken.scanning.words import headline, skipped_records
+    from stickytoken.scanning.results import headline, skipped_records
 
     result = scan.result
     print_line(headline(scan))
@@ -109,7 +109,7 @@ def _print_sources(scan: Scan) -> None:
 
 
 def _print_effect(scan: Scan) -> None:
-    from stickytoken.scanning.words import basis
+    from stickytoken.scanning.results import basis
 
     effect = scan.result.effect
     if effect is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,6 @@ from stickytoken.encoders._sentinels import SENTINELS
 from stickytoken.encoders._text_encoder import TextEncoder, vocabulary_hash
 from stickytoken.encoders.checks import require_usable, shown
 from stickytoken.encoders.endpoint._answers import Answers, answers_folder
-from stickytoken.encoders.endpoint._batches import cut_into_batches, unanswered
 from stickytoken.encoders.endpoint._capabilities import Capabilities
 from stickytoken.encoders.endpoint._discovery import Conversation, discover
 from stickytoken.encoders.endpoint._moved import ADDRESS, CAPABILITIES, answers_of, recognised
@@ -270,3 +269,36 @@ class EndpointEncoder(TextEncoder):
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the prompt and each text, without special tokens."""
         return self.tokenizer.encode_many([self.endpoint.prompt + text for text in texts])
+
+
+def cut_into_batches(
+    texts: Sequence[str], lengths: Sequence[int], most_texts: int, most_tokens: int
+) -> list[list[str]]:
+    """Cut distinct texts into requests of texts of similar length, which servers compute fastest.
+
+    The requests depend on the texts alone, not on which of them were answered before: a run that is continued
+    sends what the uninterrupted run would have sent, and servers whose vectors depend on the request give the
+    same ones.
+
+    Args:
+        texts: distinct texts.
+        lengths: tokens of each.
+        most_texts: largest number of texts in a request.
+        most_tokens: largest number of tokens in a request of several texts.
+    """
+    order = sorted(range(len(texts)), key=lambda place: (lengths[place], texts[place]))
+    batches: list[list[str]] = []
+    tokens = 0
+    for place in order:
+        if not batches or len(batches[-1]) == most_texts or tokens + lengths[place] > most_tokens:
+            batches.append([])
+            tokens = 0
+        batches[-1].append(texts[place])
+        tokens += lengths[place]
+    return batches
+
+
+def unanswered(batches: Sequence[Sequence[str]], known: Collection[str]) -> list[list[str]]:
+    """Leave out the texts that were answered before, and requests without any other."""
+    left = ([text for text in batch if text not in known] for batch in batches)
+    return [batch for batch in left if batch]

@@ -8,8 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from stickytoken.impacts.conclusion import cost_sentence
-from stickytoken.impacts.headings import CONDITIONS, EFFECTS, headed
+from stickytoken.impacts.conclusion import CONDITIONS, EFFECTS, cost_sentence, headed
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.style import CONTROL, ORDINARY, STICKY, empty_figure, label, new_figure
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from stickytoken.impacts.headings import INTRUSION, headed
+from stickytoken.impacts.conclusion import INTRUSION, headed
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.reports.figures.impact_costs import MEASURED
 from stickytoken.reports.figures.style import CONTROL, ORDINARY, STICKY, empty_figure, label, new_figure
