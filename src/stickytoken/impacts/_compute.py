@@ -125,16 +125,7 @@ class GroupRunner:
 
 @dataclass(frozen=True)
 class TaskWork(GroupWork):
-    """Outcomes of a task under the conditions of each group.
-
-    Attributes:
-        name: name of the shards.
-        task: the task.
-        carriers: texts of the task by role.
-        edited: roles that get copies.
-        treatment: how texts are edited.
-        clean: vectors of texts without copies.
-    """
+    """Outcomes of a task under the conditions of each group."""
 
     name: str
     task: Task

@@ -144,12 +144,7 @@ def plan_intrusion(
 
 @dataclass(frozen=True)
 class IntrusionWork(GroupWork):
-    """Ranks of documents with copies, token by token.
-
-    Attributes:
-        plan: documents and queries.
-        clean: vectors of all inputs without copies.
-    """
+    """Ranks of documents with copies, token by token."""
 
     plan: Intrusion
     clean: CleanVectors

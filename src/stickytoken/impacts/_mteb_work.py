@@ -94,14 +94,7 @@ _TEXTS, _CUT = "texts", "cut"
 
 @dataclass(frozen=True)
 class MtebWork(GroupWork):
-    """The main score of a task under the conditions of each group.
-
-    Attributes:
-        name: name of the shards.
-        task: the task.
-        settings: settings of the measurement.
-        room: number of tokens kept free for copies in every text.
-    """
+    """The main score of a task under the conditions of each group."""
 
     name: str
     task: MtebTask

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.measurement.atomic import write_atomically
+from stickytoken.measurement.store import ResultFolder
 from stickytoken.repairs.curves import drawn, mean_curves
 from stickytoken.repairs.record import (
     CENTRE_FILE,
@@ -34,21 +34,18 @@ def write_documents(folder: Path, record: RepairRecord, centre: NDArray[np.float
         record: repair.json.
         centre: direction that was taken out; None for none.
     """
+    files = ResultFolder(folder)
     curves = mean_curves([token.curve for token in record.tokens if token.curve is not None])
     if curves is not None:
-        _write(folder / PICTURE_FILE, drawn(curves))
+        files.write_text(PICTURE_FILE, drawn(curves))
     if centre is not None:
         direction = [float(value) for value in centre]
-        _write(folder / CENTRE_FILE, json.dumps({"direction": direction}) + "\n")
-    _write(folder / DOCUMENT_FILE, repair_document(record))
+        files.write_text(CENTRE_FILE, json.dumps({"direction": direction}) + "\n")
+    files.write_text(DOCUMENT_FILE, repair_document(record))
     card = folder / _CARD
     earlier = card.read_text("utf-8", "replace").rstrip() + "\n\n" if card.is_file() else ""
-    _write(card, earlier + card_block(record))
-    _write(folder / REPAIR_FILE, record.model_dump_json(indent=2) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    write_atomically(path, text.encode("utf-8", "backslashreplace"))
+    files.write_text(_CARD, earlier + card_block(record))
+    files.write_text(REPAIR_FILE, record.model_dump_json(indent=2) + "\n")
 
 
 def card_block(record: RepairRecord) -> str:

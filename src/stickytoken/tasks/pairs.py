@@ -16,14 +16,7 @@ from stickytoken.tasks.protocol import Outcomes, distinct, fingerprint, unit_vec
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Sentence pairs with a number each.
-
-    Attributes:
-        name: name of the task.
-        first: first sentences.
-        second: second sentences.
-        gold: score or label of each pair.
-    """
+    """Sentence pairs with a number each."""
 
     name: str
     first: tuple[str, ...]

@@ -116,9 +116,6 @@ class Reply:
 class Requester:
     """Sends requests to one model. It may be used from several threads.
 
-    Attributes:
-        address: the model.
-
     Args:
         address: the model.
         key: key of the server.

@@ -21,13 +21,7 @@ _LOOK_AHEAD = 1e-4
 
 @dataclass(frozen=True)
 class Decoder:
-    """A base decoder without a language-model head.
-
-    Attributes:
-        model: the decoder.
-        layers: its layers, in order.
-        name: name of the model in messages.
-    """
+    """A base decoder without a language-model head."""
 
     model: Any
     layers: tuple[torch.nn.Module, ...]

@@ -23,13 +23,7 @@ _DRAWN = 4000
 
 @dataclass(frozen=True)
 class Context:
-    """A text with a place for copies.
-
-    Attributes:
-        text: the text.
-        gap: word that the copies stand before.
-        copies: number of copies.
-    """
+    """A text with a place for copies."""
 
     text: TokenizedText
     gap: int
