@@ -199,6 +199,7 @@ def test_a_special_token_among_flagged_copies_is_taken_out_though_the_copies_sta
         (lambda: Cleaner(RULES, ["run"]), "actions is"),
         (lambda: Cleaner(("able",)), "pass CleaningRules"),
         (lambda: Cleaner(RULES, replacement="gone"), "letters or digits"),
+        (lambda: Cleaner(RULES, replacement=None), "letters or digits"),
         (lambda: Cleaner(RULES, replacement="☃"), "which the rules are about"),
         (lambda: CLEANER(b"able"), "pass a string"),
         (lambda: CleaningRules(words=("able", " ")), "not blank"),

@@ -84,8 +84,9 @@ class Cleaner:
     ) -> None:
         if not isinstance(rules, CleaningRules):
             raise InputError(f"rules is {shown(rules)}: pass CleaningRules, or use Cleaner.from_run")
-        if any(each.isalnum() for each in replacement):
-            raise InputError(f"replacement is {shown(replacement)}: it must not contain letters or digits")
+        given: object = replacement
+        if not isinstance(given, str) or any(each.isalnum() for each in given):
+            raise InputError(f"replacement is {shown(replacement)}: pass text without letters or digits")
         self.actions = actions_of(actions)
         writes = replacement != _ELLIPSIS or Action.REPLACE in self.actions.values()
         if writes and finder_of(rules).find(" ".join([replacement] * _MANY)):
