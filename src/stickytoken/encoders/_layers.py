@@ -21,7 +21,10 @@ _MIXING = ("WeightedLayerPooling",)
 
 
 class LayerReader:
-    """Compute the vectors after some layers in one pass, each by the final norm and all later modules."""
+    """Compute the vectors after some layers in one pass, each by the final norm and all later modules.
+
+    Layers are counted from 1.
+    """
 
     def __init__(self, model: SentenceTransformer, layers: tuple[int, ...], name: str) -> None:
         self._model, self.layers, self._name = model, layers, name

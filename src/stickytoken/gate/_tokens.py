@@ -55,7 +55,8 @@ def judge_tokens(
     """Judge the sticky tokens of a run.
 
     A token that counts is an error if more than the tolerated number do, and otherwise a warning. One that is
-    milder is a warning too, and one that the baseline has as well a note.
+    milder is a warning too, and one that the baseline has as well a note. Without a baseline,
+    every one counts.
     """
     grades = _COUNTED[fail_on]
     if grades is not None and "severity" not in run.method.columns:

@@ -47,7 +47,13 @@ def repairable(encoder: IdEncoder) -> tuple[SentenceTransformerEncoder, Path]:
 
 
 class Workshop:
-    """Builds edited copies of a model."""
+    """Builds edited copies of a model.
+
+    Args:
+        place: a hidden folder that nobody else uses.
+        source: the model folder.
+        original: the model, loaded from it.
+    """
 
     def __init__(self, place: Path, source: Path, original: SentenceTransformerEncoder) -> None:
         self._place = place
