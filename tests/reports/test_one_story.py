@@ -12,8 +12,8 @@ import profiled
 import stickytoken
 from report_pages import Page
 from stickytoken import load_encoder
+from stickytoken.cli.commands.impact import show_impact
 from stickytoken.cli.options.output import Format
-from stickytoken.cli.output.impact import show_impact
 from stickytoken.demo._exploring import NO_TEXT, Filters, filtered, headings, table_rows
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.impacts import impact

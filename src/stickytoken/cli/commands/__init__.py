@@ -1,1 +1,1 @@
-"""One thin file per command: parse the options, call one library function, print its record."""
+"""One file per command: parse the options, call one library function, print its record."""

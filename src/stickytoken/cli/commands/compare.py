@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stickytoken.cli._command import command
 from stickytoken.cli.options.output import TableFormat, VerbosityOptions
 from stickytoken.cli.options.panels import output_option
-from stickytoken.cli.output.comparison import print_comparison
-from stickytoken.cli.output.console import inform, print_json, status
+from stickytoken.cli.output.console import inform, print_json, print_line, print_table, status
 from stickytoken.cli.output.spreadsheet import print_csv
+
+if TYPE_CHECKING:
+    from stickytoken.comparisons import Comparison
 
 
 @command
@@ -49,8 +51,22 @@ def compare(
     elif output_format is TableFormat.CSV:
         print_csv(found.table)
     else:
-        print_comparison(found)
+        _print_comparison(found)
     if out is not None:
         inform(f"page: {out}")
     if figures is not None:
         inform(f"figures: {figures}")
+
+
+def _print_comparison(found: Comparison) -> None:
+    """Print one row per run, what can be compared, and how to read it."""
+    from stickytoken.comparisons.result import HEADINGS, shown_reason, shown_rows
+
+    print_table("The runs, in the order given", HEADINGS, shown_rows(found))
+    answers, reasons = found.comparability
+    print_line("; ".join(f"{measure.value}: {answer.value}" for measure, answer in answers.items()))
+    for reason in reasons:
+        print_line(f"  {reason.answer.value}: {shown_reason(reason)}")
+    print_line(found.basis)
+    for note in found.notes:
+        inform(f"note: {note}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from stickytoken.cli._command import command
 from stickytoken.cli._named_tokens import token_id
@@ -14,14 +14,40 @@ from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, Runs
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.panels import method_option, output_option, texts_option
 from stickytoken.cli.options.texts import Column, Ids, Source, TokenArguments
-from stickytoken.cli.output.console import inform, print_json
-from stickytoken.cli.output.explanation import print_explanation
+from stickytoken.cli.output.console import inform, print_json, print_line, print_table
 from stickytoken.cli.output.progress import progress_bar
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 
 if TYPE_CHECKING:
     from stickytoken.corpora import Sentences
+    from stickytoken.explanation import Explanation
+    from stickytoken.explanation.result import TokenExplanation
+
+
+# The most telling measures; all of them are in the files and in JSON.
+_SHOWN = (
+    "lift_sentences",
+    "attention_received",
+    "carrier_cosine_drift",
+    "copies_cosine_distance",
+    "pooling_share",
+    "pooling_toward_mean",
+    "attributed_to_copies",
+    "embedding_norm",
+    "embedding_cosine_to_mean",
+    "embedding_cosine_to_unused",
+)
+_COLUMNS = ("measure", "layer", "value", "low", "high", "benign_low", "benign_high", "deviations", "outside")
+_PAIR_COLUMNS = (
+    "similarity_before",
+    "similarity",
+    "from_copies",
+    "from_carrier",
+    "from_reference",
+    "completeness_error",
+)
+_HEADS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +144,7 @@ def explain(
     if output_format is Format.JSON:
         print_json(found.document())
     else:
-        print_explanation(found)
+        _print_explanation(found)
 
 
 def _corpus(sentences: str | None, column: str | None) -> Sentences | None:
@@ -139,3 +165,67 @@ def _require_text(texts: list[str] | None) -> None:
     for text in texts or ():
         if not text.strip():
             raise InputError(f"--text is {text!r}: pass a text with words, or leave it out")
+
+
+def _print_explanation(found: Explanation) -> None:
+    """Print a verdict in words for every token, then tables."""
+    for each in found.tokens:
+        print_line(each.verdict)
+    for each in found.tokens:
+        _print_token(found, each)
+    asked = found.settings
+    print_line(
+        f"{asked.copies} copies ({asked.placement}) in {found.carriers} texts of {found.source}; "
+        f"pooling: {found.pooling or 'unknown'}. low, high: {asked.confidence:.0%} interval of the mean over "
+        "texts; benign low, high: the range of one more benign token, over all layers together."
+    )
+    for note in found.notes:
+        inform(f"note: {note}")
+
+
+def _print_token(found: Explanation, token: TokenExplanation) -> None:
+    from stickytoken.explanation.tables import furthest
+
+    tables = found.of_token(token.token_id)
+    rows = {row["measure"]: row for row in furthest(tables["measures"])}
+    print_table(
+        f"{token.token!r} ({token.token_id}) compared with {len(tables['benign'])} benign tokens, "
+        "at the layer where it differs most",
+        [column.replace("_", " ") for column in _COLUMNS],
+        [_cells(rows[name]) for name in _SHOWN if name in rows],
+    )
+    heads = tables["heads"].drop_nulls("head").sort("wasserstein", descending=True).head(_HEADS)
+    if not heads.is_empty():
+        columns = (
+            "layer",
+            "head",
+            "value",
+            "benign_mean",
+            "deviations",
+            "wasserstein",
+            "wasserstein_benign",
+            "kl",
+        )
+        print_table(
+            "Attention that the copies receive: the heads that differ most from those of benign tokens",
+            [column.replace("_", " ") for column in columns],
+            heads.select(columns).iter_rows(),
+        )
+    for pair in tables["pairs"].to_dicts():
+        print_table(
+            f"Similarity as a sum over tokens, of {pair['carrier']!r} and {pair['anchor']!r}",
+            [column.replace("_", " ") for column in _PAIR_COLUMNS],
+            [[pair[column] for column in _PAIR_COLUMNS]],
+        )
+    if not tables["neighbours"].is_empty():
+        near = ", ".join(
+            f"{name!r} {cosine:.2f}"
+            for name, cosine in tables["neighbours"].select("neighbour", "cosine").rows()
+        )
+        print_line(f"nearest embeddings: {near}")
+
+
+def _cells(row: dict[str, Any]) -> list[object]:
+    shown = {True: "yes", False: "no", None: None}
+    row = row | {"measure": row["measure"].replace("_", " "), "outside": shown[row["outside"]]}
+    return [row[column] for column in _COLUMNS]

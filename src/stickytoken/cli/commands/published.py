@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stickytoken.cli._command import command
 from stickytoken.cli.options.output import TableFormat, VerbosityOptions
 from stickytoken.cli.options.panels import output_option, texts_option
-from stickytoken.cli.output.console import print_json
-from stickytoken.cli.output.published import print_models, print_published
+from stickytoken.cli.output.console import print_columns, print_json, print_line
 from stickytoken.cli.output.spreadsheet import print_csv
+from stickytoken.methods.descriptions import Column
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from stickytoken.comparisons.published import BesideRun
+
+_MODELS = (
+    Column("model", "model"),
+    Column("vocabulary", "vocabulary"),
+    Column("available", "available"),
+    Column("candidates", "candidates"),
+    Column("sticky", "sticky"),
+    Column("mean_similarity", "u", 3),
+    Column("score_threshold", "score of the last candidate", 1),
+)
+_TOKENS = (
+    Column("token_id", "id"),
+    Column("token", "token"),
+    Column("sticky_score", "score", 1),
+    Column("validation_rate", "validation rate", 3),
+    Column("sd", "run: SD", 2),
+    Column("sd_low", "low", 2),
+    Column("sd_high", "high", 2),
+    Column("percentile", "lifts more than", 2),
+    Column("verdict", "verdict"),
+)
 
 
 @command
@@ -56,7 +83,7 @@ def published(
         elif output_format is TableFormat.CSV:
             print_csv(models)
         else:
-            print_models(models)
+            _print_models(models)
         return
     facts = published_model(model)
     beside = None if opened is None else beside_run(opened, model)
@@ -67,4 +94,35 @@ def published(
         found = [] if beside is None else beside.in_words()
         print_json({**facts, "tokens": tokens.to_dicts(), "beside_run": found, **told})
     else:
-        print_published(facts, tokens, beside)
+        _print_published(facts, tokens, beside)
+
+
+def _print_models(models: pl.DataFrame) -> None:
+    """Print one row per model, in the order of the paper."""
+    print_columns("Published results, in the order of the paper", _MODELS, models)
+    _print_source()
+
+
+def _print_published(facts: Mapping[str, Any], tokens: pl.DataFrame, beside: BesideRun | None) -> None:
+    """Print what was published of a model, and a run beside it."""
+    print_columns(
+        f"{facts['sticky']} published sticky tokens of {facts['model']}",
+        [column for column in _TOKENS if column.key in tokens.columns],
+        tokens,
+    )
+    print_line(
+        f"{facts['available']:,} of {facts['vocabulary']:,} entries available, {facts['candidates']:,} "
+        f"candidates with a score of {facts['score_threshold']:.1f} or more; mean similarity u = "
+        f"{facts['mean_similarity']:.4f}"
+    )
+    if beside is not None:
+        for line in beside.in_words():
+            print_line(line)
+    _print_source()
+
+
+def _print_source() -> None:
+    from stickytoken.comparisons.published import COMPARABLE, SOURCE
+
+    print_line(COMPARABLE)
+    print_line(f"source: {SOURCE}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,11 +15,26 @@ from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, Runs
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.panels import output_option
 from stickytoken.cli.options.repair import AffectedOptions, RepairOptions
-from stickytoken.cli.output.console import inform
+from stickytoken.cli.output.console import inform, print_columns, print_json, print_line
 from stickytoken.cli.output.progress import progress_bar
-from stickytoken.cli.output.repair import show_repair
+from stickytoken.methods.descriptions import Column
+
+if TYPE_CHECKING:
+    from stickytoken.repairs import Repair
+    from stickytoken.repairs.documents import Affected
 
 NOT_VERIFIED = 3
+
+_TOKENS = (
+    Column("token_id", "id"),
+    Column("token", "token"),
+    Column("strategy", "strategy"),
+    Column("deviations_before", "lift before (SD)", 2),
+    Column("deviations_after", "lift after (SD)", 2),
+    Column("contraction_before", "meaning lost before", 2),
+    Column("contraction_after", "meaning lost after", 2),
+    Column("verdict_after", "verdict"),
+)
 
 
 @command
@@ -54,7 +69,30 @@ def repair(
         listed = None
         if documents.affected is not None:
             listed = affected_in(documents.affected, documents.column, found, encoder)
-    show_repair(found, listed, output_format)
+    _show_repair(found, listed, output_format)
     inform(f"for a report with this: stickytoken report {run}")
     if found.verified is False:
         raise typer.Exit(NOT_VERIFIED)
+
+
+def _show_repair(repair: Repair, affected: Affected | None, output_format: Format) -> None:
+    """Print a repair and the documents that must be encoded again, as tables or as one JSON document."""
+    if output_format is Format.JSON:
+        listed = None if affected is None else affected.summary()
+        print_json(repair.summary() | {"affected": listed})
+        return
+    record = repair.record
+    print_columns(f"Repaired tokens of {record.model}", _TOKENS, repair.tokens)
+    if record.verification is not None:
+        ordinary = record.verification.ordinary_contraction
+        print_line(f"SD: lift beyond an ordinary token's; meaning lost by ordinary copies: {ordinary:.2f}")
+        for check in record.verification.checks:
+            print_line(f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.finding}")
+    switched_off = "" if record.verification is not None else " (--no-verify)"
+    print_line(f"{record.state}{switched_off}; repaired model: {repair.path}; {record.seconds:,.0f} s")
+    if affected is not None:
+        print_line(
+            f"{affected.count:,} of {affected.documents:,} documents must be encoded again: {affected.file}"
+        )
+    for note in record.notes:
+        inform(f"note: {note}")

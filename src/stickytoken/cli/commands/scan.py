@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,9 +14,25 @@ from stickytoken.cli._endpoints import announced
 from stickytoken.cli._run_models import load_for
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
 from stickytoken.cli.options.output import VerbosityOptions
-from stickytoken.cli.options.scan import DocumentColumns, EffectOptions, ProcessOptions, ScanOutput
-from stickytoken.cli.output.console import inform
-from stickytoken.cli.output.scan import show_scan
+from stickytoken.cli.options.scan import (
+    DocumentColumns,
+    EffectOptions,
+    ProcessOptions,
+    ScanFormat,
+    ScanOutput,
+)
+from stickytoken.cli.output.console import as_json, inform, print_document, print_line, print_table
+from stickytoken.cli.output.spreadsheet import harmless
+from stickytoken.version import __version__
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from stickytoken.scanning.results import Scan
+
+_EFFECTS = ("effect", "moves_up", "severity")
+_SKIPPED_SHOWN = 5
+_SOURCES_SHOWN = 20
 
 
 @command
@@ -62,6 +78,117 @@ def scan(
     measured = partial(scan_documents, opened, documents, **chosen)
     with announced(encoder, loading, lambda stand_in, _: measured(encoder=stand_in)) as progress:
         found = measured(encoder=encoder, out=folder, progress=progress)
-    show_scan(found, output_format, output.out, output.limit)
+    _show_scan(found, output_format, output.out, output.limit)
     if folder.parent == opened.path:
         inform(f"for a report with this: stickytoken report {opened.path}")
+
+
+def _show_scan(scan: Scan, output_format: ScanFormat, out: Path | None, limit: int) -> None:
+    """Print a scan, or write it to a file.
+
+    Raises:
+        RunError: The file cannot be written.
+    """
+    if output_format is ScanFormat.TABLE:
+        _print(scan, limit)
+        return
+    written = {ScanFormat.JSON: _json, ScanFormat.CSV: _csv, ScanFormat.SARIF: _sarif}[output_format](scan)
+    if out is None:
+        print_document(written)
+        return
+    from stickytoken.measurement.atomic import write_atomically
+    from stickytoken.scanning.results import headline
+
+    write_atomically(out, written.encode())
+    print_line(headline(scan))
+    inform(f"written: {out}")
+
+
+def _json(scan: Scan) -> str:
+    return as_json(scan.summary() | {"found_documents": scan.worst.to_dicts()})
+
+
+def _sarif(scan: Scan) -> str:
+    from stickytoken.findings.repository import repository_root
+    from stickytoken.findings.sarif import sarif
+    from stickytoken.scanning.findings import RULES, incomplete, scan_findings
+
+    root = repository_root(Path.cwd())
+    return as_json(sarif(scan_findings(scan, root), RULES, __version__, incomplete(scan)))
+
+
+def _csv(scan: Scan) -> str:
+    import polars as pl
+
+    def joined(column: str) -> pl.Expr:
+        texts = pl.col(column).list.eval(pl.element().struct.field("text")).list.join(" | ")
+        return texts.map_elements(harmless, return_dtype=pl.String)
+
+    names = ("id", "source", "path")
+    table = scan.worst.with_columns(
+        *(pl.col(name).map_elements(harmless, return_dtype=pl.String) for name in names),
+        pl.col("kinds").list.join(" "),
+        joined("words"),
+        joined("excerpt"),
+    )
+    return table.write_csv()
+
+
+def _print(scan: Scan, limit: int) -> None:
+    from stickytoken.scanning.results import headline, skipped_records
+
+    result = scan.result
+    print_line(headline(scan))
+    _print_sources(scan)
+    if result.found:
+        worst = scan.worst.head(limit)
+        graded = worst["effect"].null_count() < len(worst)
+        columns = ["document", "found", "copies", "share", *(_EFFECTS if graded else ()), "text"]
+        rows = [_row(row, graded) for row in worst.iter_rows(named=True)]
+        digits = [None, None, None, 2, *((2, 2, None) if graded else ()), None]
+        print_table(f"the worst {len(worst)} of {result.found:,}, findings in [[ ]]", columns, rows, digits)
+    _print_effect(scan)
+    print_line(
+        f"{result.documents:,} documents of {scan.record.documents} in {result.seconds:,.0f} s"
+        + ("" if scan.path is None else f"; scan: {scan.path}")
+    )
+    if result.skipped:
+        inform(f"note: {skipped_records(result.skipped)}, without readable text:")
+        for each in result.skipped_first[:_SKIPPED_SHOWN]:
+            inform(f"  {each.place}: {each.reason}")
+
+
+def _print_sources(scan: Scan) -> None:
+    sources = [each for each in scan.result.sources if each.found]
+    if not sources:
+        return
+    graded = scan.result.matter is not None
+    columns = ["source", "documents", "found", *(["matter"] if graded else [])]
+    rows = [
+        [each.source or "(none)", each.documents, each.found, *([each.matter] if graded else [])]
+        for each in sources[:_SOURCES_SHOWN]
+    ]
+    print_table("by source", columns, rows)
+
+
+def _print_effect(scan: Scan) -> None:
+    from stickytoken.scanning.results import basis
+
+    effect = scan.result.effect
+    if effect is None:
+        return
+    print_line(basis(scan) or "")
+    if effect.agreement is not None:
+        inform(
+            f"note: predicted and measured effects of {effect.compared} documents have a rank correlation of "
+            f"{effect.agreement:.2f}"
+        )
+    if effect.nothing_left:
+        inform(f"note: {effect.nothing_left} documents have no effect: nothing is left without the copies")
+
+
+def _row(row: dict[str, Any], graded: bool) -> list[Any]:
+    words = ", ".join(f"{each['text']} \N{MULTIPLICATION SIGN}{each['copies']}" for each in row["words"][:3])
+    marked = "".join(f"[[{each['text']}]]" if each["found"] else each["text"] for each in row["excerpt"])
+    shown = [row["id"], words, row["copies"], row["share"]]
+    return [*shown, *([row[name] for name in _EFFECTS] if graded else []), " ".join(marked.split())]
