@@ -59,6 +59,15 @@ def test_paths_are_relative_to_the_file_and_names_of_models_stay(root):
     assert read_project(inner).settings.model == "organisation/model"
 
 
+def test_a_path_may_begin_at_the_home_folder(root, monkeypatch):
+    monkeypatch.setenv("HOME", str(root / "home"))
+    (root / "home" / "model").mkdir(parents=True)
+    (root / "inner").mkdir()
+    written(root, '[tool.stickytoken]\nmodel = "~/model"\nbaseline = "~/runs/a"\n')
+    found = read_project(root / "inner").settings
+    assert (found.model, found.baseline) == (str(root / "home/model"), str(root / "home/runs/a"))
+
+
 def test_the_nearest_table_counts_and_none_above_the_repository(root):
     outer = root / "pyproject.toml"
     outer.write_text('[tool.stickytoken]\nmodel = "outer"\n', encoding="utf-8")

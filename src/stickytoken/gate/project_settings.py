@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from stickytoken.errors import InputError
 from stickytoken.findings.repository import repository_path, repository_root
 from stickytoken.gate._result import FailOn
+from stickytoken.validation import file_path
 from stickytoken.visible_text import visible
 
 _FILE = "pyproject.toml"
@@ -107,11 +108,12 @@ def _resolved(settings: ProjectSettings, folder: Path, here: Path) -> ProjectSet
     """Make relative paths relative to the current folder; names on the hub stay as they are."""
     if folder == here:
         return settings
-    changes = {name: str(folder / value) for name in _PATHS if (value := getattr(settings, name)) is not None}
-    for name in _NAMES_OR_PATHS:
-        value = getattr(settings, name)
-        if value is not None and (folder / value).exists():
-            changes[name] = str(folder / value)
+    changes = {}
+    for name in (*_PATHS, *_NAMES_OR_PATHS):
+        if (value := getattr(settings, name)) is not None:
+            path = folder / file_path(name, value)
+            if name in _PATHS or path.exists():
+                changes[name] = str(path)
     return settings.model_copy(update=changes)
 
 

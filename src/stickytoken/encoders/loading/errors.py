@@ -80,7 +80,8 @@ def require_all_weights(missing: list[str], name: str) -> None:
         ModelError: Some tensors would be initialised at random.
     """
     if needed := [tensor for tensor in missing if "pooler." not in tensor]:
+        more = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
         raise ModelError(
-            f"the weights of {name!r} lack {needed[0]} and {len(needed) - 1} other tensors, which would be "
-            "initialised at random: use a complete checkpoint"
+            f"the weights of {name!r} lack the tensor {needed[0]}{more}, which would be initialised at "
+            "random: use a complete checkpoint"
         )
