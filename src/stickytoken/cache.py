@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,12 @@ def recalled(name: str) -> dict[str, Any] | None:
 def keep(name: str, values: Mapping[str, Any]) -> None:
     """Keep values under a name; a cache that cannot be written costs time, and is no error."""
     folder = cache_folder()
+    temporary = folder / f".{name}.{secrets.token_hex(8)}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as stream:
-            json.dump(values, stream)
-        Path(stream.name).replace(folder / f"{name}.json")
+        temporary.write_text(json.dumps(values), encoding="utf-8")
+        temporary.replace(folder / f"{name}.json")
     except OSError as error:
         _LOG.info("%s is not cached: %s", name, error)
+        with suppress(OSError):
+            temporary.unlink()
