@@ -1,7 +1,8 @@
 """Texts a second of the engine, beside SentenceTransformer.encode and beside the paper's loops.
 
-python benchmarks/throughput.py            # 20 minutes on 2 CPU cores
+python benchmarks/throughput.py            # alone and beside another job; 12 minutes on 2 CPU cores
 python benchmarks/throughput.py --quick    # a minute, on few texts
+python benchmarks/throughput.py --only loops --name throughput_loops   # beside the paper's loops, 10 minutes
 python benchmarks/throughput.py --only sets --name throughput_sets   # also beside another job, five minutes
 python benchmarks/throughput.py --only sets --model all-mpnet-base-v2 --name throughput_mpnet
 python benchmarks/throughput.py --device cuda
@@ -27,7 +28,7 @@ from sentence_transformers import SentenceTransformer
 
 from checks import Check, show, write
 from stickytoken.corpora.choice import choose_corpus
-from stickytoken.encoders import Encoder, load_encoder
+from stickytoken.encoders import Encoder, IdEncoder, load_encoder
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.insertion import Token
 from stickytoken.measurement.engines.local import compute_shard
@@ -228,12 +229,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few texts, each way once")
     parser.add_argument("--name", default="throughput", help="name of the result file")
     parser.add_argument(
-        "--only", choices=("scoring", "sets"), default="scoring", help="std scoring, or sets of texts"
+        "--only",
+        choices=tuple(MEASUREMENTS),
+        default="scoring",
+        help="texts of std scoring, the same by the paper's loops, or sets of texts",
     )
     arguments = parser.parse_args()
     model = SentenceTransformer(resolve_model(arguments.model).location, device=arguments.device)
-    measured = of_sets if arguments.only == "sets" else of_scoring
-    checks = measured(model, arguments)
+    checks = MEASUREMENTS[arguments.only](model, arguments)
     write(checks, arguments.name, str(model.device))
     show(checks, arguments.name)
     if not all(check.passed for check in checks):
@@ -245,29 +248,43 @@ def of_sets(model: SentenceTransformer, arguments: argparse.Namespace) -> list[C
 
 
 def of_scoring(model: SentenceTransformer, arguments: argparse.Namespace) -> list[Check]:
-    size, scored, turns = (8, 4, 1) if arguments.quick else (34, 500, 3)
+    count, turns = (8, 1) if arguments.quick else (34, 3)
     encoder = load_encoder(model)
-    vocabulary = categorize(encoder.tokenizer)
-    settings = StdSettings(sentences=500)
-    plan = make_plan(encoder, settings, choose_corpus(None, None), ignore_progress)
-    order = np.random.default_rng(0).permutation(len(vocabulary.available))[: size + scored]
-    tokens = [vocabulary.available[k] for k in order.tolist()]
-    stage = scoring_stage(
-        encoder, settings, plan, vocabulary.available, sorted(tokens, key=lambda token: token.id)
-    )
-    compute_shard(stage, Shard(0, tuple(tokens[-2:])), encoder)
-    alone = measure(encoder, model, stage, tokens[:size], turns)
+    stage, tokens, _ = prepared(encoder, count)
+    alone = measure(encoder, model, stage, tokens, turns)
     with other_job():
-        beside = measure(encoder, model, stage, tokens[:size], turns)
-    texts = texts_of(stage, tokens[:size])
+        beside = measure(encoder, model, stage, tokens, turns)
+    texts = texts_of(stage, tokens)
     # Equal texts are computed once; [CLS] and [SEP] stand around each.
     lengths = [len(own.ids) + 2 for own in encoder.tokenize(list(dict.fromkeys(texts)))]
     return [
         ratio_check(alone, len(texts), "alone", 2.0),
         ratio_check(beside, len(texts), "beside a job of two threads", 1.2),
         *rate_checks(alone, operations(model, lengths)),
-        scoring_check(measure_scoring(encoder, model, stage, tokens[size:]), len(vocabulary.available)),
     ]
+
+
+def of_loops(model: SentenceTransformer, arguments: argparse.Namespace) -> list[Check]:
+    encoder = load_encoder(model)
+    stage, tokens, available = prepared(encoder, 4 if arguments.quick else 500)
+    return [scoring_check(measure_scoring(encoder, model, stage, tokens), available)]
+
+
+def prepared(encoder: IdEncoder, count: int) -> tuple[ScoringStage, list[Token], int]:
+    """A stage whose kernels are built, random tokens to score, and the number of all tokens."""
+    available = categorize(encoder.tokenizer).available
+    settings = StdSettings(sentences=500)
+    plan = make_plan(encoder, settings, choose_corpus(None, None), ignore_progress)
+    order = np.random.default_rng(0).permutation(len(available))[: count + 2].tolist()
+    first, tokens = [available[k] for k in order[:2]], [available[k] for k in order[2:]]
+    stage = scoring_stage(
+        encoder, settings, plan, available, sorted([*first, *tokens], key=lambda own: own.id)
+    )
+    compute_shard(stage, Shard(0, tuple(first)), encoder)
+    return stage, tokens, len(available)
+
+
+MEASUREMENTS = {"scoring": of_scoring, "loops": of_loops, "sets": of_sets}
 
 
 if __name__ == "__main__":
