@@ -152,17 +152,24 @@ def _shared(first: np.ndarray, second: np.ndarray) -> int:
     return len(set(np.argsort(-first)[:STRONGEST]) & set(np.argsort(-second)[:STRONGEST]))
 
 
-def of_own_run(name: str, run: Run, corpus: Sentences, encoder: Encoder, found: Judgement) -> Check:
-    """Compare with a run made on the corpus."""
+def of_own_run(name: str, corpus: Sentences, encoder: Encoder, found: Judgement, truth: Truth) -> Check:
+    """Compare with a run made on the corpus, and that run with the truth."""
     with tempfile.TemporaryDirectory() as folder, progress_bar() as progress:
         own = detect(encoder, sentences=corpus, out=folder, evidence=False, progress=progress)
         theirs = own.tokens.sort("token_id")
     ours = found.tokens.sort("token_id")
     rho = float(spearmanr(ours["lift"].to_numpy(), theirs["lift"].to_numpy())[0])
+    of_truth = theirs["lift"].to_numpy()[np.searchsorted(theirs["token_id"].to_numpy(), truth.ids)]
+    against = float(spearmanr(of_truth, truth.effects)[0])
     sets = [set(tokens.filter(verdict="sticky")["token_id"].to_list()) for tokens in (ours, theirs)]
-    union = len(sets[0] | sets[1])
-    detail = {"sticky in both": len(sets[0] & sets[1]), "sticky in one": union}
-    return Check(f"{name}: against a run made on it", "Spearman 0.9", f"{rho:.3f}", rho >= 0.9, detail)
+    both, either = len(sets[0] & sets[1]), len(sets[0] | sets[1])
+    return Check(
+        f"{name}: against a run made on it, {len(ours):,} tokens",
+        "Spearman 0.9",
+        f"{rho:.3f}; sticky in both {both} of {either}; that run against the truth {against:.3f}",
+        rho >= 0.9,
+        {},
+    )
 
 
 def main() -> None:
@@ -197,7 +204,7 @@ def main() -> None:
         if count == len(ids):
             checks.append(strongest(name, found, truth))
         if arguments.own:
-            checks.append(of_own_run(name, run, corpus, encoder, found))
+            checks.append(of_own_run(name, corpus, encoder, found, truth))
         # After every corpus, so that work is not lost with the next one.
         write(
             checks, arguments.name, encoder.device, model=Path(run.model_name).name, seconds_to_judge=seconds
