@@ -44,6 +44,7 @@ def test_what_cannot_be_repaired_is_not_offered_a_repair(run, tmp_path):
 
 def test_commands_and_their_options_exist(run, clean_run):
     for step in (*next_steps(run), *next_steps(clean_run)):
+        assert step.purpose.split()[0] in ("write", "find", "take", "check", "see")  # reads on after "to"
         words = shlex.split(step.command)
         shown = planted.command(words[1], "--help")
         assert shown.exit_code == 0

@@ -12,7 +12,7 @@ class NextStep(NamedTuple):
     """Something to do after a detection.
 
     Attributes:
-        purpose: what it is good for; part of a sentence, without a full stop.
+        purpose: what it is good for; reads on after "to", without a full stop.
         command: the command line; names in capitals are for the user to fill in.
     """
 
@@ -49,7 +49,7 @@ def next_steps(run: Run) -> tuple[NextStep, ...]:
             "write a repaired copy of the model, verified; then encode your documents with it",
             f"stickytoken repair {folder} --out FOLDER",
         ),
-        NextStep(f"or, if the model has to stay, {found}", scan),
+        NextStep(f"{found}, if the model has to stay", scan),
         clean,
         NextStep("check the model that you ship, in CI", "stickytoken check FOLDER"),
     )
