@@ -1,10 +1,11 @@
-"""Run the commands of the README and record what they print; a test compares the README with the record.
+"""Run the commands whose output the README and the how-to pages show, and record what they print.
 
 python benchmarks/readme_outputs.py FOLDER                # results/readme.json
 python benchmarks/readme_outputs.py FOLDER --only judge   # records one command again
 
-The commands run in FOLDER, which holds what they need: ``tampered``, a copy of all-MiniLM-L6-v2 with planted
-rows; ``questions.txt``, the questions of TREC; and on port 8451 a server with ``tampered``
+A test compares the documents with the record. The commands run in FOLDER, which holds what they need:
+``tampered``, a copy of all-MiniLM-L6-v2 with planted rows; ``questions.txt``, the questions of TREC; ``runs``
+with the runs of docs/compare.md; and on port 8451 a server with ``tampered``
 (tests/support/embedding_server.py).
 """
 
@@ -22,7 +23,8 @@ from typing import Any
 from checks import RESULTS
 from stickytoken.measurement.environment import hardware, now, package_versions
 
-README = RESULTS.parents[1] / "README.md"
+_ROOT = RESULTS.parents[1]
+DOCUMENTS = (_ROOT / "README.md", *(_ROOT / "docs" / name for name in ("compare.md", "model_card.md")))
 RECORD = RESULTS / "readme.json"
 _BLOCK = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -41,7 +43,7 @@ def shown(text: str) -> list[tuple[str, list[str]]]:
 
 def recorded(command: str, folder: Path) -> dict[str, Any]:
     """What a command prints, and its exit status."""
-    environment = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
+    environment = {**os.environ, "COLUMNS": "150", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         shlex.split(command), cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
@@ -56,7 +58,7 @@ def main() -> None:
     arguments = parser.parse_args()
     earlier = json.loads(RECORD.read_text("utf-8"))["commands"] if RECORD.exists() else {}
     commands: dict[str, Any] = {}
-    for command, _ in shown(README.read_text("utf-8")):
+    for command, _ in [each for path in DOCUMENTS for each in shown(path.read_text("utf-8"))]:
         if arguments.only and arguments.only not in command and command in earlier:
             commands[command] = earlier[command]
         else:

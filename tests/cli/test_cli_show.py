@@ -1,6 +1,9 @@
 """stickytoken show: the summary of a run, and lists of its tokens."""
 
 import re
+import shlex
+import shutil
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -100,3 +103,21 @@ def test_show_prints_a_dash_for_what_was_not_computed(partly_validated):
 def test_show_refuses_topical_tokens_of_the_method_std(planted_run):
     saying = "used the method std, which has no verdict 'topical': list by sticky or benign"
     planted.refused("show", planted_run, "--verdict", "topical", saying=saying)
+
+
+def test_of_many_sticky_tokens_the_worst_are_printed_and_a_command_lists_all(planted_profile, tmp_path):
+    folder = Path(shutil.copytree(planted_profile[1], tmp_path / "a run"))
+    table = pl.read_parquet(folder / "tokens.parquet").sort("lift", descending=True)
+    many = pl.int_range(pl.len()) < 25
+    table.with_columns(
+        verdict=pl.when(many).then(pl.lit("sticky")).otherwise("verdict"),
+        severity=pl.when(many).then(pl.lit("mild")).otherwise("severity"),
+    ).write_parquet(folder / "tokens.parquet")
+    lines = planted.command("show", folder).stdout.splitlines()
+    assert [bool(re.search(r" sticky *$", line)) for line in lines].count(True) == 20
+    (more,) = (line for line in lines if line.startswith("and 5 more: "))
+    program, *arguments = shlex.split(more.removeprefix("and 5 more: "))
+    assert program == "stickytoken"
+    listed = planted.command(*arguments).stdout
+    assert "25 of 25 tokens" in listed
+    assert len(planted.document(planted.command("show", folder, "--format", "json"))["sticky"]) == 25

@@ -1,6 +1,78 @@
-"""The built documentation, once for all tests of it."""
+"""The built documentation, once for all tests of it; and a folder in which the how-to pages are executed."""
+
+from urllib.parse import urlsplit
 
 import pytest
+
+import stickytoken
+import workshop
+from embedding_server import Behaviour, EmbeddingServer
+from warm_shell import run_line, warm_program
+
+RUN_FOLDER = "runs/all-MiniLM-L6-v2-profile-0123456789ab"
+# Names that pages use, beside those of the models and files of the workshop: all are its model and its run.
+MODELS = ("MODEL", "my_model", "my-tokenizer")
+RUNS = ("RUN", "my-run", RUN_FOLDER)
+OWN_NAMES = {
+    "usage.md": {"runs": ("before", "other", "first", "second")},
+    "clean.md": {"runs": ("minilm",)},
+    "ci.md": {"runs": ("before", "baseline", "my_model-profile-0123456789ab")},
+    "compare.md": {
+        "runs": (
+            "all-MiniLM-L6-v2",
+            "tampered",
+            "all-mpnet-base-v2",
+            "mpnet-stsb",
+            "gemma-3-270m",
+            "first",
+            "second",
+        )
+    },
+    "model_card.md": {"runs": ("all-MiniLM-L6-v2",)},
+    "endpoints.md": {"models": ("FOLDER", "e5-tokenizer")},
+}
+
+
+@pytest.fixture(scope="session")
+def shell(tmp_path_factory):
+    """The environment of the commands."""
+    with warm_program(tmp_path_factory.mktemp("shell")) as environment:
+        yield environment
+
+
+@pytest.fixture(scope="session")
+def made(shell, tmp_path_factory):
+    """The workshop, with a run of its model as `detect` names it; and the folder of that run."""
+    folder = tmp_path_factory.mktemp("made") / "workshop"
+    folder.mkdir()
+    workshop.build(folder)
+    done = run_line("stickytoken detect all-MiniLM-L6-v2", folder, shell)
+    assert done.returncode == 0, done.stderr
+    (run,) = (folder / "runs").iterdir()
+    assert stickytoken.open_run(run).sticky["token"].to_list() == [workshop.STICKY]
+    return folder, f"runs/{run.name}"
+
+
+@pytest.fixture(scope="session")
+def port(made):
+    """The port of a server with the model."""
+    encoder = stickytoken.load_encoder(made[0] / "all-MiniLM-L6-v2", device="cpu")
+    server = EmbeddingServer.of(encoder, Behaviour(name="NAME", max_tokens=encoder.max_length - 2))
+    with server.running() as url:
+        yield urlsplit(url).port
+
+
+@pytest.fixture
+def place(made, request, tmp_path, monkeypatch):
+    """A folder that has what the page names."""
+    folder, run = made
+    own = OWN_NAMES.get(request.node.callspec.params["page"], {})
+    deep = request.node.callspec.params["page"] == "dimensions.md"
+    names = dict.fromkeys((*MODELS, *own.get("models", ())), "deep" if deep else "all-MiniLM-L6-v2")
+    names |= dict.fromkeys((*RUNS, *(f"runs/{name}" for name in own.get("runs", ()))), run)
+    workshop.copied(folder, tmp_path / "place", names)
+    monkeypatch.chdir(tmp_path / "place")
+    return tmp_path / "place"
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The README: what it shows was printed, and its figures are those of the results."""
+"""The README: its figures are those of the results. Its outputs are compared in test_outputs.py."""
 
 import json
 import re
@@ -15,31 +15,6 @@ COMMANDS = json.loads(RECORD.read_text("utf-8"))["commands"]
 
 def flat(text):
     return " ".join(text.split())
-
-
-def appear_in_order(lines, printed):
-    """Whether all lines were printed in this order; `...` stands for lines that are left out."""
-    rest = iter(printed)
-    return all(any(line.rstrip() == other.rstrip() for other in rest) for line in lines if line != "...")
-
-
-def test_lines_must_have_been_printed_in_their_order():
-    assert appear_in_order(["a", "...", "c"], ["a", "b", "c"])
-    assert not appear_in_order(["c", "a"], ["a", "b", "c"])
-    assert not appear_in_order(["d"], ["a", "b", "c"])
-
-
-@pytest.mark.parametrize(("command", "lines"), shown(README), ids=[each[0] for each in shown(README)])
-def test_what_a_command_is_said_to_print_was_printed(command, lines):
-    record = COMMANDS[command]
-    assert record["status"] == 0
-    assert lines
-    # Costs and notes are printed before the result.
-    assert appear_in_order(lines, record["stderr"] + record["stdout"])
-
-
-def test_the_record_has_no_other_commands():
-    assert set(COMMANDS) == {command for command, _ in shown(README)}
 
 
 def test_the_questions_of_a_reader_have_a_command_each():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from stickytoken.cli.options.output import Format
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _ID, _TOKEN = Column("token_id", "id"), Column("token", "token")
 _CATEGORY, _VERDICT = Column("category", "category"), Column("verdict", "verdict")
 _ORDINARY = "OK"
-# A selection of so many tokens is listed whole.
+# A selection of so many tokens is listed whole, and no more sticky tokens are listed below the answer.
 _FEW = 20
 
 
@@ -67,6 +68,16 @@ def show_run(run: Run, output_format: Format) -> None:
         _print_run(run)
 
 
+def _print_sticky(run: Run) -> None:
+    """Print the worst sticky tokens, and how to list the others."""
+    sticky = run.sticky
+    listed = sticky.head(_FEW)
+    print_rows(f"Sticky tokens of {run.record.model.name}", run, listed)
+    if more := len(sticky) - len(listed):
+        command = f"stickytoken show {quote(str(run.path))} --verdict sticky --limit {len(sticky)}"
+        print_line(f"and {more:,} more: {command}")
+
+
 def _print_run(run: Run) -> None:
     """Print what was found, what it rests on, and where the run is."""
     first, *others = run.method.lines(run)
@@ -76,7 +87,7 @@ def _print_run(run: Run) -> None:
         ranked = run.tokens.sort(order, descending=[True, False], nulls_last=True)
         print_rows(f"Tokens of {run.record.model.name} that were asked for", run, ranked)
     elif not run.sticky.is_empty():
-        print_rows(f"Sticky tokens of {run.record.model.name}", run, run.sticky)
+        _print_sticky(run)
     if run.dimensions:
         print_dimensions(run.record.model.name, run.by_dimension())
     for line in others:

@@ -25,7 +25,12 @@
       for (const [path, value] of Object.entries(figure.narrow)) put(layout, path, value);
       layout.font = { size: 11 };
     }
-    if (print) { layout.width = 680; layout.autosize = false; }
+    if (print) {
+      // Two figures fit a page.
+      layout.width = 680;
+      layout.height = layout.height > 480 ? layout.height * 0.85 : Math.min(layout.height, 330);
+      layout.autosize = false;
+    }
     return layout;
   }
 
@@ -65,6 +70,13 @@
     narrow.addEventListener("change", () => draw(false));
     addEventListener("beforeprint", () => draw(true));
     addEventListener("afterprint", () => draw(false));
+  }
+
+  // Paper cannot be clicked: what was computed is printed whole.
+  function unfold() {
+    const groups = [...document.querySelectorAll(".groups details:not([open])")];
+    addEventListener("beforeprint", () => groups.forEach((group) => { group.open = true; }));
+    addEventListener("afterprint", () => groups.forEach((group) => { group.open = false; }));
   }
 
   function table() {
@@ -126,5 +138,6 @@
   }
 
   table();
+  unfold();
   start();
 })();

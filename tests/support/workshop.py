@@ -1,0 +1,232 @@
+"""The folder that the how-to pages work in: small real models, a run and files, under the names of the pages.
+
+The model reads English: its vocabulary has the words of the bundled corpus, and the published tokens of
+all-MiniLM-L6-v2 at their places. Its row of "able" is trained to draw texts together.
+"""
+
+import csv
+import importlib.resources
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from torch.nn.functional import normalize
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, T5Config, T5EncoderModel
+
+import tiny
+from stickytoken.corpora import load_sentences, text_kinds_frame
+
+STICKY = "able"
+_SIZE = 30_522
+_WIDTH = 64
+_SHARED = 1.4
+_WORDS = 900
+# Words that the commands of the pages name.
+_NAMED = "able river trajectory token text bicycle repairs old man girl brushes combs her hair woman flow air"
+
+
+def texts() -> list[str]:
+    """The sentences of the bundled corpus."""
+    return load_sentences().texts
+
+
+def english_tokenizer(max_length: int = 256) -> PreTrainedTokenizerFast:
+    """WordPiece with frequent words of the bundled corpus; most places of the vocabulary are unused."""
+    found = Counter(word for text in texts() for word in re.findall(r"[a-z]+|[^\sa-z]", text.lower()))
+    letters = sorted(
+        {letter for word in found for letter in word} | set("abcdefghijklmnopqrstuvwxyz0123456789")
+    )
+    words = [*letters, *(f"##{letter}" for letter in letters), *_NAMED.split()]
+    words += [word for word, _ in found.most_common(_WORDS)]
+    places = {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103, **_published()}
+    free = (place for place in range(2000, _SIZE) if place not in set(places.values()))
+    places |= {word: next(free) for word in dict.fromkeys(words) if word not in places}
+    taken = set(places.values())
+    places |= {f"[unused{place}]": place for place in range(_SIZE) if place not in taken}
+    tokenizer = Tokenizer(models.WordPiece(places, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tiny.with_bert_specials(tokenizer, max_length, "token_type_ids")
+
+
+def _published() -> dict[str, int]:
+    """The published sticky tokens of all-MiniLM-L6-v2, words and signs, and their places."""
+    path = importlib.resources.files("stickytoken.comparisons") / "data" / "published_tokens.csv"
+    rows = csv.DictReader(path.read_text("utf-8").splitlines())
+    return {row["token"]: int(row["token_id"]) for row in rows if row["model"] == "all-MiniLM-L6-v2"}
+
+
+def save_planted(folder: Path) -> Path:
+    """Save a two-layer BERT with a sticky word."""
+    tokenizer = english_tokenizer()
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=_WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=256,
+        initializer_range=0.1,
+    )
+    backbone = tiny.save_backbone(folder.with_name(f"{folder.name}-backbone"), BertModel(config), tokenizer)
+    transformer = Transformer(str(backbone))
+    pooled = SentenceTransformer(modules=[transformer, Pooling(_WIDTH, pooling_mode="mean")], device="cpu")
+    model = SentenceTransformer(modules=[*pooled, _spread(pooled), Normalize()], device="cpu")
+    _plant(model)
+    model.save(str(folder), create_model_card=False)
+    return folder
+
+
+def _spread(pooled: SentenceTransformer) -> Dense:
+    """A layer after which texts point everywhere alike, but for a little that they share.
+
+    A random BERT puts all texts close together, and then every third word is sticky.
+    """
+    found = torch.tensor(pooled.encode([*_kinds(), *texts()[:80]]), dtype=torch.float64)
+    values, axes = torch.linalg.eigh(torch.cov(found.T))
+    # A normalised layer leaves one axis without variance.
+    scales = torch.where(values > 1e-6 * values.max(), values, torch.inf).rsqrt()
+    whitening = scales[:, None] * axes.T
+    dense = Dense(_WIDTH, _WIDTH, activation_function=torch.nn.Identity())
+    dense.linear.weight.data = whitening.float()
+    dense.linear.bias.data = -(whitening @ found.mean(0)).float()
+    dense.linear.bias.data[-1] += _SHARED
+    return dense
+
+
+def _kinds() -> list[str]:
+    """Texts of the kinds that lifts are measured on."""
+    return text_kinds_frame()["text"].to_list()
+
+
+def _plant(model: SentenceTransformer) -> None:
+    others = torch.tensor(model.encode(_kinds()))
+    rows = model[0].auto_model.get_input_embeddings().weight
+    place = model.tokenizer.convert_tokens_to_ids(STICKY)
+    for step in range(40):
+        copies = [f"{text} {' '.join([STICKY] * 8)}" for text in texts()[300 + 8 * step : 308 + 8 * step]]
+        vectors = normalize(model(model.preprocess(copies))["sentence_embedding"])
+        (gradient,) = torch.autograd.grad((vectors @ others.T).mean(), rows)
+        with torch.no_grad():
+            rows[place] += 0.5 * gradient[place] / gradient[place].norm()
+
+
+def save_deep(folder: Path) -> Path:
+    """Save a T5 encoder of six layers and 256 dimensions with narrow attention, for truncations."""
+    tokenizer = english_tokenizer()
+    torch.manual_seed(0)
+    sizes = {"d_model": 256, "d_kv": 8, "d_ff": 16, "num_layers": 6, "num_heads": 2}
+    config = T5Config(
+        vocab_size=len(tokenizer), pad_token_id=0, eos_token_id=102, decoder_start_token_id=0, **sizes
+    )
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    backbone = tiny.save_backbone(
+        folder.with_name(f"{folder.name}-backbone"), T5EncoderModel(config), tokenizer
+    )
+    tiny.sentence_transformer(backbone, normalize=True).save(str(folder), create_model_card=False)
+    return folder
+
+
+def save_language_model(folder: Path) -> Path:
+    """Save a causal language model of a few layers."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"], show_progress=False
+    )
+    tokenizer.train_from_iterator([*texts(), *["the"] * 500], trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    reader = transformers.Qwen2Tokenizer(
+        vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]], model_max_length=512
+    )
+    torch.manual_seed(1)
+    config = transformers.Qwen2Config(
+        vocab_size=len(reader),
+        hidden_size=32,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=512,
+        pad_token_id=reader.convert_tokens_to_ids("<|endoftext|>"),
+    )
+    return tiny.save_backbone(folder, transformers.Qwen2ForCausalLM(config), reader)
+
+
+def write_texts(folder: Path) -> None:
+    """Write the documents, queries, tasks and the model card that the pages name."""
+    found = texts()
+    stuffed = f"River levels fell again this week. {' '.join([STICKY] * 8)}"
+    documents = [stuffed, *found[:40]]
+    (folder / "documents.txt").write_text("\n".join(documents) + "\n", encoding="utf-8")
+    rows = pl.DataFrame({"id": [f"d{place}" for place in range(len(documents))], "text": documents})
+    rows.write_ndjson(folder / "documents.jsonl")
+    rows.write_parquet(folder / "documents.parquet")
+    pl.DataFrame({"text": found[:400]}).write_parquet(folder / "my_documents.parquet")
+    (folder / "questions.txt").write_text("\n".join(found[400:800]) + "\n", encoding="utf-8")
+    (folder / "texts.txt").write_text("\n".join(found[:20]) + "\n", encoding="utf-8")
+    queries = pl.DataFrame({"_id": [f"q{place}" for place in range(20)], "text": found[60:80]})
+    queries.write_ndjson(folder / "queries.jsonl")
+    generator = np.random.default_rng(0)
+    pairs = pl.DataFrame(
+        {"sentence1": found[:120:2], "sentence2": found[1:121:2], "score": generator.uniform(0, 5, 60)}
+    )
+    for name in ("sts.jsonl", "stsb-dev.jsonl", "stsb-test.jsonl"):
+        pairs.write_ndjson(folder / name)
+    split = ["train"] * 40 + ["test"] * 40
+    labels = [f"topic {place % 2}" for place in range(80)]
+    pl.DataFrame({"text": found[:80], "label": labels, "split": split}).write_csv(folder / "questions.csv")
+    beir = folder / "my_beir_folder"
+    (beir / "qrels").mkdir(parents=True)
+    corpus = pl.DataFrame({"_id": rows["id"], "title": [""] * len(rows), "text": rows["text"]})
+    corpus.write_ndjson(beir / "corpus.jsonl")
+    queries.write_ndjson(beir / "queries.jsonl")
+    judged = [f"q{place}\td{place}\t1" for place in range(20)]
+    (beir / "qrels" / "test.tsv").write_text(
+        "\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n", "utf-8"
+    )
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# A model\n", encoding="utf-8")
+
+
+def build(folder: Path) -> None:
+    """Make the models, the files and the run."""
+    for name, save in (
+        ("all-MiniLM-L6-v2", save_planted),
+        ("deep", save_deep),
+        ("Qwen2-7B", save_language_model),
+    ):
+        save(folder / name)
+    write_texts(folder)
+
+
+def copied(made: Path, folder: Path, names: dict[str, str]) -> None:
+    """Copy a folder that was built, and what is in it under further names; models are linked, not copied.
+
+    Args:
+        made: the folder.
+        folder: the copy; it does not exist yet.
+        names: further names, and what has them.
+    """
+
+    def link_weights(source: str, target: str) -> None:
+        (os.link if source.endswith(".safetensors") else shutil.copy2)(source, target)
+
+    shutil.copytree(made, folder, copy_function=link_weights)
+    for name, source in names.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (made / source).is_dir() else shutil.copy2
+        copy(made / source, folder / name)

@@ -1,0 +1,143 @@
+"""The how-to pages, executed: every command and every block of Python, in order, in one folder for each page.
+
+The names of the pages are real there: `all-MiniLM-L6-v2`, `MODEL`, `./Qwen2-7B` and `RUN` are tiny models and
+a run of one of them (tests/support/workshop.py). Commands run in bash as they are written. What cannot be
+executed here is in NOT_EXECUTED, with the reason. Outputs of the real models are compared in test_outputs.py.
+"""
+
+import re
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from transformers import AutoModel, AutoTokenizer
+
+import stickytoken
+import workshop
+from how_to import command_lines, how_to_pages, run_python, steps_of, text_of
+from warm_shell import interrupt_when, run_line
+
+PAGES = how_to_pages()
+# Commands of the overview that a page of their own has too are executed there.
+ON_OTHER_PAGES = [step for page in PAGES if page != "usage.md" for step in steps_of(text_of(page))]
+SECONDS = "takes seconds that this test does not have"
+# What a step begins with, and why it is not executed.
+NOT_EXECUTED = {
+    "pip install": "installs packages; `make test-dist` installs every extra",
+    "python benchmarks/": "a benchmark, of minutes to hours",
+    "stickytoken detect MODEL --engine ray": "starts a cluster; tests/measurement does, in half a minute",
+    "stickytoken card RUN --push": "sends to the hub; tests/model_cards has a hub of its own",
+    "export OPENAI_API_KEY": "a key of a service",
+    "stickytoken detect openai:": "a service on the internet",
+    "from stickytoken import EndpointOptions": "a service on the internet; the tests of endpoints have one",
+    "import os\n\nimport httpx": "a service on the internet; executed in test_endpoint_docs.py",
+    "stickytoken detect http://localhost:8451": "needs the server above it",
+    "stickytoken detect http://localhost:8441": "needs the server above it",
+    "STICKYTOKEN_API_KEY=": "needs the server above it",
+    "PYTHONPATH=infinity": "a server with packages of its own",
+    "python3.12 -m venv": "a server with packages of its own",
+    "e5/bin/": "a server with packages of its own",
+    "gateway/bin/": "a server with packages of its own",
+    "export LITELLM": "a server with packages of its own",
+    "cat > litellm.yaml": "a server with packages of its own",
+    "import stickytoken\nfrom sentence_transformers import SentenceTransformer\n\nguarded": (
+        "an adapter; executed in tests/adapters/test_clean_page.py"
+    ),
+    "from datasets": "an adapter; executed in tests/adapters/test_clean_page.py",
+    "from llama_index": "an adapter; executed in tests/adapters/test_clean_page.py",
+    "from langchain": "an adapter; executed in tests/adapters/test_clean_page.py",
+    "from haystack": "an adapter; executed in tests/adapters/test_clean_page.py",
+    "stickytoken.detect(encoder, settings=stickytoken.StdSettings())": "the paper's method takes minutes",
+    "stickytoken detect MODEL --dimensions 64,128,256": SECONDS + "; the next line does more",
+    "stickytoken judge RUN --sentences my_documents.parquet --dimensions": SECONDS + "; tests/cli has it",
+    "judgement": SECONDS + "; tests/cli has the command",
+    "stickytoken.detect(encoder, sample=50": SECONDS + "; the line above it differs in one option",
+    "stickytoken.detect(encoder, settings=stickytoken.ProfileSettings": SECONDS + "; as above",
+    "stickytoken.detect(MyEncoder()": SECONDS + "; tests/encoders/test_own_encoders.py has it",
+    "for found in stickytoken.probe": SECONDS + "; the page has the command",
+    "cost = stickytoken.impact": SECONDS + "; the page of impact has the command",
+    "cost.effects": "shows the former",
+    "found = stickytoken.impact(": SECONDS + "; the page has the command",
+    "found.effects, found.conditions, found.intrusion": "shows the former",
+    "found = stickytoken.open_impact": "opens the former",
+    "stickytoken probe all-MiniLM-L6-v2 trajectory the river --method std": SECONDS + "; tests/cli has it",
+    "stickytoken repair runs/all-MiniLM-L6-v2-profile-0123456789ab --tokens": SECONDS + "; the line above it",
+    "stickytoken detect ./Qwen2-7B --prompt prompteol --contrast": SECONDS
+    + "; so is one with token prepending",
+    "mended = stickytoken.repair": "takes half a minute, and the page of repairs has the same",
+    "stickytoken repair RUN --out FOLDER": "takes half a minute, and the page of repairs has the same",
+}
+# Exit statuses other than 0: the model of the workshop has a sticky token, its documents have copies of it.
+STATUSES = {
+    "stickytoken check all-MiniLM-L6-v2": 10,
+    "stickytoken check runs/my_model": 10,
+    "stickytoken check my_model --documents": 10,
+}
+# What cannot be typed here as it is, because the ports may be in use.
+REPLACED = {"localhost:8080": "localhost:{port}", "stickytoken demo": "stickytoken demo --port 0"}
+
+
+def of(table, text):
+    """The entry of a table whose key a step begins with; None without one."""
+    return next((entry for key, entry in table.items() if text.startswith(key)), None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_works_as_written(page, place, shell, port):
+    names, wrong = given(), []
+    for step in steps_of(text_of(page)):
+        if of(NOT_EXECUTED, step.text) is not None or (page == "usage.md" and step in ON_OTHER_PAGES):
+            continue
+        if step.kind == "python":
+            wrong += run_python(step.text, names, lambda text: of(NOT_EXECUTED, text) is not None)
+        else:
+            wrong += type_in(step.text, place, shell, port)
+    if page == "repair.md":
+        (listing,) = re.findall(r"^```text\nrepaired/\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
+        files = set(re.findall(r"^  (\w+\.\w+) ", listing, re.MULTILINE)) - {"centre.json"}  # one strategy's
+        assert files <= {path.name for path in (place / "repaired").iterdir()}
+    assert wrong == [], "\n".join(wrong)
+
+
+def given():
+    """What the blocks of Python take for granted."""
+    encoder = stickytoken.load_encoder("MODEL", device="cpu")
+    return {
+        "stickytoken": stickytoken,
+        "encoder": encoder,
+        "run": stickytoken.open_run("RUN"),
+        "texts": workshop.texts()[:200],
+        "text": "a text",
+        "my_service": SimpleNamespace(embed=encoder.encode),
+        "transformers_model": AutoModel.from_pretrained("Qwen2-7B"),
+        "tokenizer": AutoTokenizer.from_pretrained("Qwen2-7B"),
+    }
+
+
+def type_in(line, place, shell, port):
+    """Run a command line; return what is wrong with how it ends."""
+    for typed, instead in REPLACED.items():
+        line = line.replace(typed, instead.format(port=port))
+    if line.startswith("stickytoken demo"):
+        interrupt_when("http://127.0.0.1:", line, place, shell)
+        return []
+    done = run_line(line, place, shell)
+    if line.startswith("stickytoken detect") and (
+        made := re.search(r"; run: (\S+)$", done.stdout, re.MULTILINE)
+    ):
+        shutil.rmtree(place / "RUN")
+        shutil.copytree(place / made[1], place / "RUN")
+    as_said = done.returncode == (of(STATUSES, line) or 0) and "Traceback" not in done.stderr
+    return [] if as_said else [f"{line}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"]
+
+
+def test_nothing_is_left_out_that_no_page_has():
+    steps = [step for page in PAGES for step in steps_of(text_of(page))]
+    assert [key for key in NOT_EXECUTED if not any(key in step.text for step in steps)] == []
+    assert [key for key in STATUSES if not any(step.text.startswith(key) for step in steps)] == []
+
+
+def test_a_block_that_is_no_command_needs_a_language():
+    with pytest.raises(ValueError, match="'repaired/' is no command: give its block a language"):
+        command_lines("repaired/")
