@@ -72,13 +72,6 @@
     addEventListener("afterprint", () => draw(false));
   }
 
-  // Paper cannot be clicked: what was computed is printed whole.
-  function unfold() {
-    const groups = [...document.querySelectorAll(".groups details:not([open])")];
-    addEventListener("beforeprint", () => groups.forEach((group) => { group.open = true; }));
-    addEventListener("afterprint", () => groups.forEach((group) => { group.open = false; }));
-  }
-
   function table() {
     const found = document.getElementById("tokens");
     if (!found) return;
@@ -138,6 +131,5 @@
   }
 
   table();
-  unfold();
   start();
 })();
