@@ -50,14 +50,14 @@ def test_hostile_tokens_of_a_run_are_printed_escaped_by_show(hostile_run, filter
     result = planted.command("show", hostile_run, *filters)
     assert result.exit_code == 0
     assert_harmless(result.stdout)
-    for shown in HOSTILE.values():
-        assert f" {shown} " in result.stdout, shown
+    listed = [shown for shown in HOSTILE.values() if f" {shown} " in result.stdout]
+    assert len(listed) == (len(HOSTILE) if filters else 20)
     found = planted.document(planted.command("show", hostile_run, *filters, "--format", "json"))
     assert {row["token"] for row in found["tokens" if filters else "sticky"]} == set(HOSTILE)
 
 
 def test_on_a_terminal_hostile_tokens_have_no_effect_either(hostile_run):
-    result = planted.command("show", hostile_run, FORCE_COLOR="1", COLUMNS="120")
+    result = planted.command("show", hostile_run, "--verdict", "sticky", FORCE_COLOR="1", COLUMNS="120")
     styles = r"\x1b\[[0-9;]*m"
     assert_harmless(re.sub(styles, "", result.stdout))
     assert set(re.findall(styles, result.stdout)) <= {"\x1b[1m", "\x1b[0m", "\x1b[3m", "\x1b[1;3m"}

@@ -335,14 +335,16 @@ def test_hostile_tokens_are_printed_escaped(run, tmp_path, filters):
     table = pl.read_parquet(folder / "tokens.parquet").head(len(HOSTILE))
     texts = pl.Series(list(HOSTILE))
     table = table.with_columns(token=texts, decoded=texts, verdict=pl.lit("sticky"))
+    printed = ""  # the summary lists the worst twenty
     for worst in range(len(HOSTILE)):  # each is once the one that the first sentence names
         lifts = [2.0 if row == worst else 1.0 for row in range(len(HOSTILE))]
         table.with_columns(lift=pl.Series(lifts)).write_parquet(folder / "tokens.parquet")
         result = planted.command("show", folder, *filters)
         assert result.exit_code == 0
         assert_harmless(result.stdout)
+        printed += result.stdout
     for shown in HOSTILE.values():
-        assert f" {shown} " in result.stdout, shown
+        assert f" {shown} " in printed, shown
 
 
 # probe

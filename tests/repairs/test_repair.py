@@ -118,10 +118,11 @@ def test_the_same_call_opens_the_repair_and_another_one_is_refused(run, mended, 
 
 
 def test_the_same_call_puts_a_record_into_the_run_folder_that_a_kill_kept_out_of_it(run, tmp_path):
-    made = quick(run, tmp_path / "model")
-    kept = run.path / f"repair-{made.record.identity[:12]}"
+    own = stickytoken.open_run(shutil.copytree(run.path, tmp_path / "run"))
+    made = quick(own, tmp_path / "model")
+    kept = own.path / f"repair-{made.record.identity[:12]}"
     shutil.rmtree(kept)
-    quick(run, tmp_path / "model")
+    quick(own, tmp_path / "model")
     assert json.loads((kept / REPAIR_FILE).read_text("utf-8"))["identity"] == made.record.identity
 
 
