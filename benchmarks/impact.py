@@ -11,11 +11,10 @@ python benchmarks/impact.py --out impact-bench    # all parts are finished: chec
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from plain_evaluation import (
 from planted import PLANTED, planted_encoder
 from published import MINILM_U, PUBLISHED
 from stickytoken.cli.output.progress import progress_bar
-from stickytoken.encoders import IdEncoder, load_encoder
+from stickytoken.encoders import load_encoder
 from stickytoken.errors import RunError
 from stickytoken.impacts import Impact, ImpactSettings, Side, impact, open_impact
 from stickytoken.impacts.conclusion import benign_needed, conclusion
@@ -48,7 +47,6 @@ COPIES = 8
 PLANTED_TOKENS = 5
 # Fewest benign tokens for each measured one that allow a conclusion: five tokens, and a single one.
 LEAST_BENIGN, LEAST_BENIGN_OF_ONE = benign_needed(PLANTED_TOKENS), benign_needed(1)
-SEEN = "seen.txt"
 
 
 class PauseError(Exception):
@@ -114,40 +112,10 @@ def parts(arguments: argparse.Namespace) -> dict[str, Part]:
 
 def measured(part: Part, rows: Path, out: Path, deadline: Deadline) -> Impact:
     """Compute a part, or what is missing of it."""
-    encoder = Counting(planted_encoder(rows, 1.0, None) if part.planted else load_encoder(MODEL))
-    try:
-        with progress_bar() as progress:
-            watching = deadline.watching(progress)
-            return impact(encoder, list(part.tasks), out=out, progress=watching, **part.options)
-    finally:
-        encoder.remember(out)
-
-
-class Counting:
-    """An encoder that remembers what it was given.
-
-    Args:
-        encoder: the model.
-    """
-
-    def __init__(self, encoder: IdEncoder) -> None:
-        self._encoder = encoder
-        self._seen: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._encoder, name)
-
-    def encode_ids(self, ids: Sequence[Sequence[int]], **options: Any) -> np.ndarray:
-        """As the model does."""
-        self._seen += [hashlib.sha256(repr(tuple(row)).encode()).hexdigest()[:16] for row in ids]
-        vectors: np.ndarray = self._encoder.encode_ids(ids, **options)
-        return vectors
-
-    def remember(self, folder: Path) -> None:
-        """Add what was seen to what earlier sessions saw."""
-        if folder.is_dir():
-            with (folder / SEEN).open("a", encoding="utf-8") as stream:
-                stream.writelines(f"{each}\n" for each in self._seen)
+    encoder = planted_encoder(rows, 1.0, None) if part.planted else load_encoder(MODEL)
+    with progress_bar() as progress:
+        watching = deadline.watching(progress)
+        return impact(encoder, list(part.tasks), out=out, progress=watching, **part.options)
 
 
 def clean(found: Impact, task: str, metric: str) -> float:
@@ -259,14 +227,11 @@ def shown_intrusion(name: str, found: Impact) -> list[Check]:
 
 
 def whole_checks(found: Impact) -> list[Check]:
-    """The time of one measurement of everything, and that it encodes nothing twice."""
+    """The time of one measurement of everything."""
     minutes = found.result.seconds / 60
-    tokens = [token.kind for token in found.record.tokens]
-    name = f"three sets, {tokens.count('sticky')} sticky and {tokens.count('benign')} benign tokens"
-    checks = [Check(f"{name}: time", "under 15 min", f"{minutes:.1f} min", minutes < 15, {})]
-    seen = (found.path / SEEN).read_text("utf-8").split()
-    shown = f"{len(seen):,} encoded, {len(set(seen)):,} of them distinct"
-    return [*checks, Check(f"{name}: texts", "each once", shown, len(seen) == len(set(seen)), {})]
+    benign = sum(token.kind == "benign" for token in found.record.tokens)
+    name = f"three sets, {PLANTED_TOKENS} planted and {benign} benign tokens: time"
+    return [Check(name, "under 15 min", f"{minutes:.1f} min", minutes < 15, {})]
 
 
 def results(found: dict[str, Impact], data: Path) -> list[Check]:
