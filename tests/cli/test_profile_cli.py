@@ -332,19 +332,16 @@ def test_show_refuses_what_a_profile_run_does_not_have(run, arguments, saying):
 @pytest.mark.parametrize("filters", [[], ["--verdict", "sticky"]], ids=["summary", "list"])
 def test_hostile_tokens_are_printed_escaped(run, tmp_path, filters):
     folder = Path(shutil.copytree(run, tmp_path / "run"))
-    table = pl.read_parquet(folder / "tokens.parquet").head(len(HOSTILE))
     texts = pl.Series(list(HOSTILE))
+    table = pl.read_parquet(folder / "tokens.parquet").head(len(texts))
     table = table.with_columns(token=texts, decoded=texts, verdict=pl.lit("sticky"))
-    printed = ""  # the summary lists the worst twenty
-    for worst in range(len(HOSTILE)):  # each is once the one that the first sentence names
-        lifts = [2.0 if row == worst else 1.0 for row in range(len(HOSTILE))]
-        table.with_columns(lift=pl.Series(lifts)).write_parquet(folder / "tokens.parquet")
-        result = planted.command("show", folder, *filters)
-        assert result.exit_code == 0
-        assert_harmless(result.stdout)
-        printed += result.stdout
-    for shown in HOSTILE.values():
-        assert f" {shown} " in printed, shown
+    printed = ""
+    for worst in range(len(HOSTILE)):  # each is once first: the summary lists twenty
+        lifts = pl.Series([2.0 if row == worst else 1.0 for row in range(len(HOSTILE))])
+        table.with_columns(lift=lifts).write_parquet(folder / "tokens.parquet")
+        printed += planted.command("show", folder, *filters).stdout
+    assert_harmless(printed)
+    assert [shown for shown in HOSTILE.values() if f" {shown} " not in printed] == []
 
 
 # probe
