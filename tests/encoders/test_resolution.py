@@ -222,3 +222,17 @@ def test_a_cached_file_is_enough_without_the_hub(hub_cache, monkeypatch):
         require_hub("someone/model")
     (hub_cache / "models--someone--model").mkdir(parents=True)
     require_hub("model", "someone/model")
+
+
+@pytest.mark.parametrize("proxy", ["https_proxy", "all_proxy"])
+def test_a_hub_behind_a_proxy_is_not_tried_directly(proxy, monkeypatch):
+    from huggingface_hub import constants
+
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "https://127.0.0.1:9")
+    with pytest.raises(ConnectionError, match="cannot be reached"):
+        require_hub("nobody/nothing")
+    monkeypatch.setenv(proxy, "http://127.0.0.1:9")
+    require_hub("nobody/nothing")

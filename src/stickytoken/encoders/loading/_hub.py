@@ -24,7 +24,8 @@ def require_hub(*names: str) -> None:
     from huggingface_hub import constants
 
     address = urlsplit(constants.ENDPOINT)
-    if constants.HF_HUB_OFFLINE or address.hostname is None or address.scheme in getproxies():
+    proxied = {address.scheme, "all"} & getproxies().keys()
+    if constants.HF_HUB_OFFLINE or address.hostname is None or proxied:
         return
     cached = (Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}") for name in names)
     if any(folder.is_dir() for folder in cached):
