@@ -32,7 +32,7 @@ from stickytoken.detection.run_model import encoder_for, restored_settings
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.methods.judgement import Judgement
 from stickytoken.methods.memory_runner import MemoryRunner
-from stickytoken.methods.panel import AnchorPanel, unit_vectors
+from stickytoken.methods.panel import AnchorPanel
 from stickytoken.methods.profile.anchors import TextGroup
 from stickytoken.methods.profile.carriers import short_texts
 from stickytoken.methods.profile.estimates import measurements
@@ -41,6 +41,7 @@ from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.profile.seen import spread_of
 from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary.categories import Vocabulary, categorize
 
 CARRIERS, MOST_ANCHORS, STRONGEST = 24, 10_000, 50

@@ -20,9 +20,9 @@ from published import PUBLISHED, table
 from stickytoken.cli.output.progress import progress_bar
 from stickytoken.detection import probe
 from stickytoken.encoders import Encoder, load_encoder, mean_similarity
-from stickytoken.methods.panel import unit_vectors
 from stickytoken.methods.std.probe import StdEvidence
 from stickytoken.methods.std.settings import StdSettings
+from stickytoken.unit_vectors import unit_vectors
 
 
 def main() -> None:

@@ -20,10 +20,11 @@ from stickytoken.errors import EncodingError, InputError, RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation._material import gather
 from stickytoken.explanation._measuring import measure
-from stickytoken.explanation._observing import Surroundings, unit
+from stickytoken.explanation._observing import Surroundings
 from stickytoken.explanation.result import TABLES
 from stickytoken.insertion import Placement
 from stickytoken.inspection import inspector_of
+from stickytoken.unit_vectors import exact_unit_vectors
 
 SMALL = ExplainSettings(
     copies=4, carriers=6, benign=5, attribution_carriers=2, attribution_benign=3, steps=6, directions=20
@@ -125,7 +126,7 @@ def test_models_in_half_precision_are_explained(bert_folder, dtype):
 
 def test_carriers_measured_one_at_a_time_give_the_same_numbers(explained, sticky_bert):
     inspector, carriers = inspector_of(sticky_bert), gather(sticky_bert, SMALL, None, None, CORPUS).carriers
-    anchors = unit(sticky_bert.encode(tiny.sentences(8)).astype(np.float64))
+    anchors = exact_unit_vectors(sticky_bert.encode(tiny.sentences(8)))
     garden = explained.tokens[0].token_id
     benign = explained.benign.filter(token_id=garden)["benign_id"].to_list()
     calls = []

@@ -15,7 +15,7 @@ PACKAGE = Path(stickytoken.__file__).parent
 # Lowest first. A part may import lower parts and itself, and nothing beside or above it.
 LAYERS = [
     {"errors", "version"},
-    {"cache", "cores", "hashing", "insertion", "precision", "validation", "visible_text"},
+    {"cache", "cores", "hashing", "insertion", "precision", "unit_vectors", "validation", "visible_text"},
     {"findings"},
     {"vocabulary"},
     {"corpora"},

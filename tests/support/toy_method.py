@@ -25,11 +25,12 @@ from stickytoken.methods.descriptions import (
 )
 from stickytoken.methods.entry import SEED, MethodEntry, Option, insertion_option
 from stickytoken.methods.evidence_panel import evidence_panel
-from stickytoken.methods.panel import AnchorPanel, unit_vectors
+from stickytoken.methods.panel import AnchorPanel
 from stickytoken.methods.protocol import Method, Outcome
 from stickytoken.methods.records import PlanRecord, ResultRecord
 from stickytoken.methods.registry import register, unregister
 from stickytoken.methods.verdicts import Verdict
+from stickytoken.unit_vectors import unit_vectors
 
 NAME = "toy"
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from stickytoken.attribution._parts import CutText
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.inspection.similarity_matrix import Contributions
+from stickytoken.unit_vectors import exact_unit_vectors
 
 # Up to this many parts, all sets of parts are encoded, and the values are exact.
 _EXACT = 8
@@ -80,8 +81,7 @@ def _vectors(
     found: list[NDArray[np.float64]] = []
     for begin in range(0, len(subsets), _BATCH):
         batch = subsets[begin : begin + _BATCH]
-        vectors = model.encode_ids([text.only(each) for each in batch], allow_zero=True).astype(np.float64)
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        found.extend(np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0))
+        vectors = model.encode_ids([text.only(each) for each in batch], allow_zero=True)
+        found.extend(exact_unit_vectors(vectors))
         watch(begin + len(batch), len(subsets))
     return {frozenset(): np.zeros_like(found[0])} | dict(zip(subsets, found, strict=True))

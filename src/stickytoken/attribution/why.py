@@ -18,6 +18,7 @@ from stickytoken.encoders.mean_similarity import mean_similarity
 from stickytoken.encoders.protocol import IdEncoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
+from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.validation import require_callable, shown
 
 if TYPE_CHECKING:
@@ -129,6 +130,4 @@ def _without_sticky(model: IdEncoder, texts: Sequence[CutText], read: Sequence[R
 
 
 def _unit_vectors(model: IdEncoder, contents: Sequence[Sequence[int]]) -> NDArray[np.float64]:
-    vectors = model.encode_ids(contents).astype(np.float64)
-    units: NDArray[np.float64] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return units
+    return exact_unit_vectors(model.encode_ids(contents))

@@ -17,6 +17,7 @@ from stickytoken.corpora.corpus import LONGEST_SENTENCE
 from stickytoken.corpora.tables import TABLE_SUFFIXES, read_table, text_column
 from stickytoken.errors import InputError
 from stickytoken.hashing import digest
+from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import shown
 
 
@@ -59,7 +60,7 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
     """
     if len(sentences) < 2:
         raise InputError(f"pairs need at least 2 sentences, got {len(sentences)}")
-    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = unit_vectors(vectors)
     rows, columns = np.triu_indices(len(sentences), k=1)
     similarities = (units @ units.T).astype(np.float64)[rows, columns]
     order = np.argsort(similarities, kind="stable")

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Joining, Placement, Token, place_as_text
 from stickytoken.methods.probes import KeyedPaths
+from stickytoken.unit_vectors import exact_unit_vectors
 
 _COUNTS = (0, 1, 2, 4, 8, 16, 32)
 _SEED = 42
@@ -102,8 +102,7 @@ def measure_repair(original: IdReader, repaired: IdReader, question: RepairQuest
 
 
 def _similarities(encoder: IdReader, anchor: str, texts: Sequence[str]) -> list[float]:
-    vectors: NDArray[np.float64] = encoder.encode([anchor, *texts]).astype(np.float64)
-    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = exact_unit_vectors(encoder.encode([anchor, *texts]))
     return [float(value) for value in units[1:] @ units[0]]
 
 

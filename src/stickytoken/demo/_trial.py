@@ -14,6 +14,7 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement, Token, TokenizedText, copies_as_ids
 from stickytoken.methods.probes import KeyedPaths
 from stickytoken.methods.symptoms import SYMPTOM_COPIES
+from stickytoken.unit_vectors import exact_unit_vectors
 
 Matrix = NDArray[np.float64]
 Ids = tuple[int, ...]
@@ -152,8 +153,7 @@ def measure_trial(encoder: IdReader, trial: Trial) -> Answer:
     """Encode everything in one call and compare."""
     curves = [ids for row in trial.curves for ids in row]
     parts = [[trial.anchor], curves, trial.plain, trial.with_token, trial.with_benign]
-    vectors = encoder.encode_ids([ids for part in parts for ids in part]).astype(np.float64)
-    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = exact_unit_vectors(encoder.encode_ids([ids for part in parts for ids in part]))
     anchor, inserted, plain, token, benign = np.split(units, np.cumsum([len(part) for part in parts])[:-1])
     similarities = (inserted @ anchor[0]).reshape(len(trial.curves), len(trial.counts))
     return Answer(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders.protocol import Encoder, reads_ids
 from stickytoken.insertion import Token
+from stickytoken.unit_vectors import exact_unit_vectors
 
 MAP_SCHEMA = {"token_id": pl.Int64, "to_mean": pl.Float64, "component": pl.Float64, "drawn": pl.Boolean}
 # Number of random tokens: enough to show the shape of a vocabulary of any size.
@@ -33,6 +34,9 @@ class EmbeddingMap(NamedTuple):
     explained: float | None
 
 
+NO_MAP = EmbeddingMap(pl.DataFrame(schema=MAP_SCHEMA), None)
+
+
 def embedding_map(
     encoder: Encoder, vocabulary: Sequence[Token], shown: Sequence[Token], seed: int
 ) -> EmbeddingMap:
@@ -51,7 +55,7 @@ def embedding_map(
     mean = vectors[own].mean(axis=0) if own.any() else np.zeros(vectors.shape[1])
     length = float(np.linalg.norm(mean))
     if own.sum() < _LEAST_DRAWN or length == 0:
-        return EmbeddingMap(pl.DataFrame(schema=MAP_SCHEMA), None)
+        return NO_MAP
     return _laid_out(ids, vectors, own, mean / length)
 
 
@@ -68,9 +72,9 @@ def _encoded(
         found = by_id.encode_ids([(*head, k) for k in usable.tolist()], allow_zero=True)
     else:
         found = encoder.encode([texts[k] for k in usable.tolist()], allow_zero=True)
-    vectors = found.astype(np.float64)
-    norms = np.linalg.norm(vectors, axis=1)
-    return usable[norms > 0], vectors[norms > 0] / norms[norms > 0, None]
+    units = exact_unit_vectors(found)
+    known = units.any(axis=1)
+    return usable[known], units[known]
 
 
 def _laid_out(
@@ -84,7 +88,7 @@ def _laid_out(
     to_mean = vectors @ direction
     rest = vectors - to_mean[:, None] * direction
     if np.allclose(rest[drawn], rest[drawn].mean(axis=0)):
-        return EmbeddingMap(pl.DataFrame(schema=MAP_SCHEMA), None)
+        return NO_MAP
     components = PCA(1, svd_solver="covariance_eigh").fit(rest[drawn])  # exact: no random start
     points = {
         "token_id": ids,

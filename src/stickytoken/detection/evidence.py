@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stickytoken.detection._embedding_map import MAP_SCHEMA, embedding_map
+from stickytoken.detection._embedding_map import MAP_SCHEMA, EmbeddingMap, embedding_map
 from stickytoken.detection._evidence_record import EvidenceRecord
 from stickytoken.detection.flagged import flagged_ids
 from stickytoken.detection.run_folder import RunFolder
@@ -92,23 +92,31 @@ def write_evidence(
     shown = [available[k] for k in tokens_to_show(tokens, ranked_by)]
     ordinary = ordinary_tokens(job.vocabulary.available, tokens, shown, job.settings.seed)
     frame = measured_evidence(job, shown, ordinary, panel, progress)
-    laid = embedding_map(
+    vocabulary_map = embedding_map(
         job.encoder,
         job.vocabulary.available,
         [*shown, *(available[k] for k in flagged_ids(tokens))],
         job.settings.seed,
     )
+    found = run_evidence(panel, frame, vocabulary_map, started)
+    folder.write_table(EVIDENCE_FILE, found.tokens)
+    folder.write_table(MAP_FILE, found.points)
+    folder.write_record(EVIDENCE_RECORD_FILE, found.record)
+
+
+def run_evidence(
+    panel: EvidencePanel, tokens: pl.DataFrame, vocabulary_map: EmbeddingMap, started: float
+) -> RunEvidence:
+    """Join what was computed since ``started``, a time of `time.perf_counter`."""
     record = EvidenceRecord(
         carriers=panel.carriers,
         anchors=len(panel.stage.symptoms.panel.panel.vectors),
         pair_copies=panel.stage.copies,
-        map_explained=laid.explained,
-        sequences=len(frame) * panel.stage.probes_per_token + len(laid.points),
+        map_explained=vocabulary_map.explained,
+        sequences=len(tokens) * panel.stage.probes_per_token + len(vocabulary_map.points),
         seconds=round(time.perf_counter() - started, 1),
     )
-    folder.write_table(EVIDENCE_FILE, frame)
-    folder.write_table(MAP_FILE, laid.points)
-    folder.write_record(EVIDENCE_RECORD_FILE, record)
+    return RunEvidence(record, tokens, vocabulary_map.points)
 
 
 def measured_evidence(

@@ -6,12 +6,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import polars as pl
-
 from stickytoken.corpora import Sentences
-from stickytoken.detection._embedding_map import MAP_SCHEMA
-from stickytoken.detection._evidence_record import EvidenceRecord
-from stickytoken.detection.evidence import RunEvidence, measured_evidence, ordinary_tokens, tokens_to_show
+from stickytoken.detection._embedding_map import NO_MAP
+from stickytoken.detection.evidence import (
+    RunEvidence,
+    measured_evidence,
+    ordinary_tokens,
+    run_evidence,
+    tokens_to_show,
+)
 from stickytoken.detection.run import Run
 from stickytoken.detection.run_model import require_same_model, restored_settings
 from stickytoken.detection.selection import available_tokens
@@ -75,12 +78,4 @@ def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bo
             job.settings.seed,
         )
     frame = measured_evidence(job, tokens, ordinary, panel)
-    record = EvidenceRecord(
-        carriers=panel.carriers,
-        anchors=len(panel.stage.symptoms.panel.panel.vectors),
-        pair_copies=panel.stage.copies,
-        map_explained=None,
-        sequences=len(frame) * panel.stage.probes_per_token,
-        seconds=round(time.perf_counter() - started, 1),
-    )
-    return RunEvidence(record, frame, pl.DataFrame(schema=MAP_SCHEMA))
+    return run_evidence(panel, frame, NO_MAP, started)

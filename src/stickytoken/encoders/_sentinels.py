@@ -7,6 +7,8 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.unit_vectors import exact_unit_vectors
+
 SENTINELS = (
     "a",
     "The river is cold in winter.",
@@ -18,13 +20,7 @@ SENTINELS = (
 _DECIMALS = 4
 
 
-def unit(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Divide vectors by their lengths, shape (n, d); a zero vector stays zero."""
-    wide = vectors.astype(np.float64)
-    return np.asarray(wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), np.finfo(float).tiny))
-
-
 def fingerprint_of(vectors: NDArray[np.float32]) -> str:
     """Return a hash of the directions of the vectors of the fixed texts, rounded."""
     # Adding zero makes -0.0 equal to 0.0.
-    return hashlib.sha256((unit(vectors).round(_DECIMALS) + 0.0).tobytes()).hexdigest()
+    return hashlib.sha256((exact_unit_vectors(vectors).round(_DECIMALS) + 0.0).tobytes()).hexdigest()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.protocol import Encoder, reads_ids
 from stickytoken.encoders.views import View
 from stickytoken.errors import EncodingError
+from stickytoken.unit_vectors import exact_unit_vectors
 
 EntryProgress = Callable[[int, int], None]
 
@@ -91,7 +92,8 @@ def mean_similarities(
     kept: list[list[NDArray[np.float64]]] = [[] for _ in views]
     for vectors in _chunks(encoder, strings, progress, chunk):
         for place, view in enumerate(views):
-            units = _unit_vectors(view.of(vectors))
+            units = exact_unit_vectors(view.of(vectors))
+            units = units[units.any(axis=1)]
             totals[place] += units.sum(axis=0)
             used[place] += len(units)
             if sampled:
@@ -131,13 +133,6 @@ def _chunks(
         yield _vectors(encoder, strings[start : start + chunk])
         if progress is not None:
             progress(min(start + chunk, len(strings)), len(strings))
-
-
-def _unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Scale vectors to length 1, and leave out zero ones."""
-    exact = vectors.astype(np.float64)
-    norms = np.linalg.norm(exact, axis=1)
-    return np.asarray(exact[norms > 0] / norms[norms > 0, None])
 
 
 def _vectors(encoder: Encoder, strings: Sequence[str]) -> NDArray[np.float32]:

@@ -15,6 +15,7 @@ from stickytoken.explanation._observing import Surroundings
 from stickytoken.explanation._placing import Part, PlacedCarrier
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.measurement.progress import Progress, ProgressCallback
+from stickytoken.unit_vectors import unit_vectors
 
 if TYPE_CHECKING:
     from stickytoken.encoders.protocol import IdEncoder
@@ -206,7 +207,7 @@ class _Pair:
     def __init__(
         self, carrier: PlacedCarrier, texts: AttributedTexts, vector: Vector, encoder: IdEncoder
     ) -> None:
-        before = texts.surroundings.anchors @ (vector / np.linalg.norm(vector))
+        before = texts.surroundings.anchors @ unit_vectors(vector)
         unrelated = np.flatnonzero(texts.surroundings.unrelated(vector))
         place = int(unrelated[np.argsort(before[unrelated], kind="stable")[len(unrelated) // 2]])
         self._carrier = carrier

@@ -15,10 +15,10 @@ from stickytoken.explanation._observing import (
     distances_to_benign,
     observe,
     states_of_copies,
-    unit,
 )
 from stickytoken.explanation._placing import PARTS, PlacedCarrier
 from stickytoken.measurement.progress import Progress, ProgressCallback
+from stickytoken.unit_vectors import unit_vectors
 
 if TYPE_CHECKING:
     from stickytoken.inspection.protocol import Inside, Inspector
@@ -137,8 +137,8 @@ def mean_direction(
         progress(Progress("mean direction", done, total, done, done))
     if not pooled:
         return None
-    mean = unit(np.stack(pooled)).mean(axis=0)
-    return unit(mean) if mean.any() else None
+    mean = unit_vectors(np.stack(pooled)).mean(axis=0)
+    return unit_vectors(mean) if mean.any() else None
 
 
 def _carriers_at_a_time(inspector: Inspector, carriers: Sequence[PlacedCarrier], held_bytes: int) -> int:

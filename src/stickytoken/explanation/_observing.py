@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.explanation._placing import Part
+from stickytoken.unit_vectors import exact_unit_vectors, unit_vectors
 
 if TYPE_CHECKING:
     from stickytoken.inspection.protocol import Inside
@@ -33,7 +34,7 @@ class Surroundings:
 
     def unrelated(self, vector: Vector) -> NDArray[np.bool_]:
         """Select the anchors less similar to a vector than the mean, or else the least similar one."""
-        similarities = self.anchors @ unit(vector)
+        similarities = self.anchors @ unit_vectors(vector)
         below: NDArray[np.bool_] = similarities < self.mean_similarity
         return below if below.any() else np.asarray(similarities == similarities.min())
 
@@ -47,7 +48,7 @@ def observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[s
     """
     found = _attention(after) | _hidden(before, after) | _pooling(after, surroundings.direction)
     unrelated = surroundings.unrelated(before.vector.astype(np.float64))
-    moved = unit(after.vector.astype(np.float64)) - unit(before.vector.astype(np.float64))
+    moved = exact_unit_vectors(after.vector) - exact_unit_vectors(before.vector)
     found["lift_sentences"] = np.asarray((surroundings.anchors[unrelated] @ moved).mean())
     return found
 
@@ -116,12 +117,6 @@ def _pooling(after: Inside, direction: Vector | None) -> dict[str, Vector]:
         found["pooling_toward_mean"] = supplied @ direction / np.sqrt(square)
         found["vector_toward_mean"] = after.pooled @ direction / np.sqrt(square)
     return {name: np.asarray(value, dtype=np.float64) for name, value in found.items()}
-
-
-def unit(vectors: Vector) -> Vector:
-    """Scale vectors to length 1."""
-    found: Vector = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return found
 
 
 def _cosine(left: Vector, right: Vector) -> Vector:

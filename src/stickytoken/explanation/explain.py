@@ -28,7 +28,7 @@ from stickytoken.explanation._checkpoints import Checkpoints
 from stickytoken.explanation._embeddings import EmbeddingMatrix
 from stickytoken.explanation._material import gather
 from stickytoken.explanation._measuring import Measured, mean_direction, measure
-from stickytoken.explanation._observing import Surroundings, unit
+from stickytoken.explanation._observing import Surroundings
 from stickytoken.explanation.files import (
     ExplanationContent,
     require_place,
@@ -39,6 +39,7 @@ from stickytoken.explanation.result import Explanation
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.measurement.store import ResultFolder
+from stickytoken.unit_vectors import exact_unit_vectors
 from stickytoken.validation import file_path, list_of, or_default, require_callable
 from stickytoken.vocabulary.benign import match_benign
 from stickytoken.vocabulary.categories import Vocabulary, categorize
@@ -210,12 +211,10 @@ def _matrix(inspector: Inspector) -> EmbeddingMatrix | None:
 def _surroundings(job: Job, progress: ProgressCallback) -> Surroundings:
     """Encode the anchors, and compute the mean direction and, without a run, the mean similarity."""
     encoder, settings = job.inspector.encoder, job.settings
-    anchors = unit(encoder.encode(list(job.material.anchors)).astype(np.float64))
+    anchors = exact_unit_vectors(encoder.encode(list(job.material.anchors)))
     mean = job.material.mean_similarity
     if mean is None:
-        carriers = unit(
-            encoder.encode_ids([each.before for each in job.material.carriers]).astype(np.float64)
-        )
+        carriers = exact_unit_vectors(encoder.encode_ids([each.before for each in job.material.carriers]))
         mean = float((carriers @ anchors.T).mean())
     ids = [token.id for token in job.vocabulary.available if encoder.fits((token.id,))]
     drawn = np.random.default_rng([settings.seed, _DIRECTION_KEY]).permutation(ids)[: settings.directions]

@@ -20,7 +20,8 @@ from stickytoken.impacts.carriers import Carrier, Treatment, needed_room, prepar
 from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.insertion import Probe, Token
 from stickytoken.tasks.beir import CORPUS, QUERIES, read_documents, read_queries
-from stickytoken.tasks.protocol import fingerprint, unit_vectors
+from stickytoken.tasks.protocol import fingerprint
+from stickytoken.unit_vectors import exact_unit_vectors
 
 COPIES = (0, 1, 2, 4, 8, 16, 32)
 TOP = 10
@@ -163,7 +164,7 @@ class IntrusionWork(GroupWork):
             for target in self.plan.targets
             for copies in COPIES
         ]
-        ranks = self._ranks(unit_vectors(vectors.of(probes)))
+        ranks = self._ranks(exact_unit_vectors(vectors.of(probes)))
         shape = len(self.plan.targets), len(COPIES)
         hits = (ranks <= TOP).sum(axis=0).reshape(shape)
         middle = np.median(ranks, axis=0).reshape(shape)
@@ -187,7 +188,7 @@ class IntrusionWork(GroupWork):
         """Query vectors, their similarities to all documents, and the sorted similarities."""
         places = self.clean.places
         queries, documents = (
-            unit_vectors(self.clean.vectors[[places[probe] for probe in probes]])
+            exact_unit_vectors(self.clean.vectors[[places[probe] for probe in probes]])
             for probes in (self.plan.queries, self.plan.documents)
         )
         similarities = queries @ documents.T

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.insertion import Insertion
 from stickytoken.methods.job import Job, MethodSettings
-from stickytoken.methods.panel import AnchorPanel, unit_vectors
+from stickytoken.methods.panel import AnchorPanel
 from stickytoken.methods.shown_pairs import EvidenceStage
 from stickytoken.methods.symptoms import SYMPTOM_COPIES, SymptomStage
+from stickytoken.unit_vectors import unit_vectors
 
 _PAIR_COPIES = 8
 # Of the numbers of copies that a probe tries: enough for the shape of a curve.

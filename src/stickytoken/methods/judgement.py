@@ -10,7 +10,7 @@ import polars as pl
 
 from stickytoken.encoders.views import View
 from stickytoken.errors import InputError
-from stickytoken.methods.verdicts import Verdict
+from stickytoken.methods.verdicts import Verdict, severity_counts
 
 MEASURING = "measure"
 """Name of the stage of a judgement whose tokens are chosen by results."""
@@ -102,8 +102,7 @@ class Judgement:
 
     def severities(self) -> dict[str, int]:
         """Count the flagged tokens of every severity."""
-        names = ("severe", "serious", "mild", "negligible")
-        return {name: int((self.tokens["severity"] == name).sum()) for name in names}
+        return severity_counts(self.tokens)
 
     def summary(self) -> dict[str, Any]:
         """The judgement in JSON values, with the flagged tokens."""

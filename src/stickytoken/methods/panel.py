@@ -138,16 +138,6 @@ class CarrierPanel:
         return Response(lifts, np.where(self._counts > 0, groups, np.nan), rising)
 
 
-def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scale vectors to length 1.
-
-    Args:
-        vectors: shape (n, d), none of them zero.
-    """
-    units: NDArray[np.float32] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return units
-
-
 def balanced(groups: Sequence[str], count: int, seed: int | Sequence[int]) -> list[int]:
     """Draw indices from all groups in turn, so that the groups stay level until they run out.
 

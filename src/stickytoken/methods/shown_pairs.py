@@ -13,6 +13,7 @@ from stickytoken.insertion import Probe, Token
 from stickytoken.methods.panel import CarrierPanel
 from stickytoken.methods.symptoms import SymptomStage
 from stickytoken.precision import Precision
+from stickytoken.unit_vectors import unit_vectors
 
 
 class ShownPair(NamedTuple):
@@ -65,7 +66,7 @@ class EvidenceStage:
         row = dict(self.symptoms.measure(token, vectors))
         panel = self.symptoms.panel
         place = self.symptoms.copies.index(self.copies)
-        units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        units = unit_vectors(vectors)
         inserted = units.reshape(len(self.symptoms.carriers), len(self.symptoms.copies), -1)[:, place]
         after = (inserted @ panel.panel.vectors.T).astype(np.float64)
         pairs = pairs_to_show(panel.before, after, panel.below, _lift(panel, after))

@@ -12,6 +12,7 @@ from stickytoken.insertion import Placement, Probe, Token, copies_as_ids, copies
 from stickytoken.methods.panel import CarrierPanel
 from stickytoken.methods.probes import Carrier
 from stickytoken.precision import Precision
+from stickytoken.unit_vectors import unit_vectors
 
 SYMPTOM_COPIES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SYMPTOM_CARRIERS = 12
@@ -49,8 +50,8 @@ class SymptomStage:
 
         A side without a pair gets an empty list.
         """
-        units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        after = units.reshape(len(self.carriers), len(self.copies), -1) @ self.panel.panel.vectors.T
+        units = unit_vectors(vectors).reshape(len(self.carriers), len(self.copies), -1)
+        after = units @ self.panel.panel.vectors.T
         curves = np.concatenate([self.panel.before[:, None], after.astype(np.float64)], axis=1)
         below = self.panel.below[:, None]
         return {"below": _means(curves, below), "above": _means(curves, ~below)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,14 +17,12 @@ from stickytoken.repairs._fresh_process import load_fresh
 from stickytoken.repairs._subject import Subject
 from stickytoken.repairs.record import CheckRecord, ScoreRecord
 from stickytoken.repairs.strategies import Strategy
-from stickytoken.tasks.mteb import MtebTask, evaluate, load_data
-from stickytoken.tasks.protocol import Outcomes, Task
+from stickytoken.tasks.mteb import AnyTask, MtebTask, evaluate, load_data
+from stickytoken.tasks.protocol import Outcomes
 from stickytoken.visible_text import visible
 
 if TYPE_CHECKING:
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-
-AnyTask: TypeAlias = Task | MtebTask
 
 # Texts whose vectors and ids are compared.
 _TEXTS = 256

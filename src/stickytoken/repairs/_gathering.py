@@ -14,13 +14,10 @@ from stickytoken.corpora.readability import as_read, readable
 from stickytoken.detection.run import Run
 from stickytoken.detection.selection import TokenSource, token_ids
 from stickytoken.errors import InputError
-from stickytoken.methods.panel import unit_vectors
 from stickytoken.repairs._plan import TokenFacts
 from stickytoken.repairs._verification import Neighbour
 from stickytoken.repairs.tokenizer_edit import splittable
-from stickytoken.tasks.files import kinds_task, load_task
-from stickytoken.tasks.mteb import MtebTask, find_mteb_task
-from stickytoken.tasks.protocol import Task
+from stickytoken.unit_vectors import unit_vectors
 from stickytoken.vocabulary.categories import Vocabulary
 
 if TYPE_CHECKING:
@@ -135,18 +132,6 @@ def used_texts(run: Run) -> list[str]:
     """Return the carriers and anchors of a run."""
     texts = run.method.texts(run.plan)
     return list(dict.fromkeys((*texts.carriers, *texts.anchors)))
-
-
-def chosen_task(source: str | Path | None) -> Task | MtebTask:
-    """Load the task to score: a file or folder, a task of MTEB by name, or the packaged one."""
-    if source is None:
-        return kinds_task()
-    path = Path(source).expanduser()
-    if path.exists():
-        return load_task(path)[0]
-    if path.suffix or len(path.parts) > 1:
-        raise InputError(f"there is no task file or folder {str(path)!r}")
-    return find_mteb_task(str(source))
 
 
 def mean_direction(encoder: SentenceTransformerEncoder, corpus: Sentences) -> np.ndarray:

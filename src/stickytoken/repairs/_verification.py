@@ -13,7 +13,7 @@ from stickytoken.insertion import Token
 from stickytoken.measurement.progress import Progress, ProgressCallback
 from stickytoken.methods.recheck import Recheck, Rechecked, Tokens
 from stickytoken.methods.verdicts import Verdict
-from stickytoken.repairs._comparison import AnyTask, loads_anywhere, other_texts, scores, unreachable
+from stickytoken.repairs._comparison import loads_anywhere, other_texts, scores, unreachable
 from stickytoken.repairs._subject import Subject, as_measured
 from stickytoken.repairs.record import (
     CheckRecord,
@@ -22,6 +22,7 @@ from stickytoken.repairs.record import (
     NeighbourRecord,
     VerificationRecord,
 )
+from stickytoken.tasks.mteb import AnyTask
 
 _ORDINARY_CURVES = 8
 # A neighbour whose lift rises by less, in standard deviations, has not changed.

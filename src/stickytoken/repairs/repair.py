@@ -29,10 +29,8 @@ from stickytoken.measurement.identity import differences, identity_of
 from stickytoken.measurement.progress import ProgressCallback, ignore_progress
 from stickytoken.methods.recheck import Recheck, RecheckJob, Tokens
 from stickytoken.methods.registry import choose_method
-from stickytoken.repairs._comparison import AnyTask
 from stickytoken.repairs._documents import write_documents
 from stickytoken.repairs._gathering import (
-    chosen_task,
     mean_direction,
     named_tokens,
     neighbours_of,
@@ -51,6 +49,8 @@ from stickytoken.repairs.record import RepairedTokenRecord, RepairRecord, TriedR
 from stickytoken.repairs.result import Repair, edit_of, finished_repair, keep_copy, repairs_in, require_place
 from stickytoken.repairs.rows import RowContext, new_rows
 from stickytoken.repairs.strategies import ROWS, TOKENIZER, Strategy
+from stickytoken.tasks.files import kinds_task
+from stickytoken.tasks.mteb import AnyTask, find_task
 from stickytoken.validation import file_path, require_callable
 from stickytoken.vocabulary.categories import Vocabulary, categorize
 
@@ -107,7 +107,7 @@ def repair(
     place = file_path("out", out)
     opened = open_run(run)
     require_place(place)
-    chosen = chosen_task(task)
+    chosen = kinds_task() if task is None else find_task(task)[0]
     loaded = require_ids(encoder_for(encoder, opened, "repair"), "repair", _CLEANER)
     model, source = repairable(loaded)
     if place.resolve() == source.resolve() or source.resolve() in place.resolve().parents:

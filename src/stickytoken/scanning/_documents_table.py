@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from stickytoken.methods.verdicts import SEVERITY_BOUNDS, Severity, severity_of
 from stickytoken.scanning._effect_pass import COLUMNS as EFFECTS
 from stickytoken.scanning._effect_pass import Effect, EffectPass, found_in
 from stickytoken.scanning._keeping import Keeper
@@ -34,10 +35,6 @@ SCHEMA: dict[str, Any] = {
     "severity": pl.String,
     "matters": pl.Boolean,
 }
-# Small, medium and large effects (Cohen 1988), as a run grades its tokens.
-_GRADES = ("negligible", "mild", "serious", "severe")
-_BOUNDS = (0.2, 0.5, 0.8)
-_MATTERS = 0.5
 
 
 def documents_table(
@@ -81,14 +78,11 @@ def _frame(found: Sequence[Mapping[str, Any]], effects: Mapping[str, Any] | None
 def _graded(table: pl.DataFrame, kind: Effect, spread: float) -> pl.DataFrame:
     shift = pl.col("shift" if kind is Effect.MEASURED else "predicted")
     effects = (table.select(shift).to_series() / spread).to_numpy()
-    grades = np.digitize(effects, _BOUNDS)
-    severities = [
-        None if np.isnan(effect) else _GRADES[grade] for effect, grade in zip(effects, grades, strict=True)
-    ]
+    severities = [None if np.isnan(effect) else severity_of(effect) for effect in effects]
     return table.with_columns(
         effect=pl.Series(effects, dtype=pl.Float64).fill_nan(None),
         severity=pl.Series(severities, dtype=pl.String),
-    ).with_columns(matters=pl.col("effect") >= _MATTERS)
+    ).with_columns(matters=pl.col("effect") >= SEVERITY_BOUNDS[Severity.SERIOUS])
 
 
 def worst_first(table: pl.DataFrame) -> pl.DataFrame:

@@ -16,12 +16,12 @@ from stickytoken.encoders.content_limit import content_limit
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.hashing import digest
 from stickytoken.measurement.progress import Progress, ProgressCallback
-from stickytoken.methods.panel import unit_vectors
 from stickytoken.methods.token_effects import TokenEffects
 from stickytoken.scanning._keeping import Keeper
 from stickytoken.scanning._measuring import measured_shifts, predicted_shifts
 from stickytoken.scanning._panel import Panel, Texts, Vectors, encoded_panel
 from stickytoken.scanning._token_pass import TOKENS, Tally
+from stickytoken.unit_vectors import unit_vectors
 
 
 class Effect(StrEnum):

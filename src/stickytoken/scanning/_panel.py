@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.protocol import IdReader
 from stickytoken.errors import InputError
 from stickytoken.hashing import digest
-from stickytoken.methods.panel import unit_vectors
+from stickytoken.unit_vectors import unit_vectors
 
 QUERIES = 100
 REFERENCE = 200

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.insertion import Side
-from stickytoken.tasks.protocol import Outcomes, fingerprint, unit_vectors
+from stickytoken.tasks.protocol import Outcomes, fingerprint
+from stickytoken.unit_vectors import exact_unit_vectors
 
 _STARTS = 10
 _ITERATIONS = 1000
@@ -54,7 +55,7 @@ class ClusteringTask:
         from sklearn.cluster import KMeans
 
         model = KMeans(len(set(self.labels)), n_init=_STARTS, random_state=seed)
-        clusters: Outcomes = model.fit_predict(unit_vectors(vectors["text"])).astype(np.float64)
+        clusters: Outcomes = model.fit_predict(exact_unit_vectors(vectors["text"])).astype(np.float64)
         return clusters[:, None]
 
     def scores(
@@ -159,8 +160,8 @@ class ClassificationTask:
         from sklearn.linear_model import LogisticRegression
 
         model = LogisticRegression(max_iter=_ITERATIONS, random_state=seed)
-        model.fit(unit_vectors(vectors["train"]), self._coded(self.train_labels))
-        predicted: Outcomes = model.predict(unit_vectors(vectors["test"])).astype(np.float64)
+        model.fit(exact_unit_vectors(vectors["train"]), self._coded(self.train_labels))
+        predicted: Outcomes = model.predict(exact_unit_vectors(vectors["test"])).astype(np.float64)
         return predicted[:, None]
 
     def scores(

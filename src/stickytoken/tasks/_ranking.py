@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import require_package
 from stickytoken.insertion import Side
-from stickytoken.tasks.protocol import Outcomes, fingerprint, unit_vectors
+from stickytoken.tasks.protocol import Outcomes, fingerprint
+from stickytoken.unit_vectors import exact_unit_vectors
 
 # Depth of a ranking, as in trec_eval and MTEB.
 _DEPTH = 1000
@@ -88,7 +89,7 @@ class RetrievalTask(_Ranking):
         return np.array([[found[query][measure] for measure in measures] for query in self.queries])
 
     def _run(self, vectors: Mapping[str, NDArray[np.float32]]) -> dict[str, dict[str, float]]:
-        queries, documents = unit_vectors(vectors["query"]), unit_vectors(vectors["document"])
+        queries, documents = exact_unit_vectors(vectors["query"]), exact_unit_vectors(vectors["document"])
         ids, names = list(self.documents), list(self.queries)
         depth = min(_DEPTH, len(ids))
         run: dict[str, dict[str, float]] = {}
@@ -124,7 +125,7 @@ class RerankingTask(_Ranking):
     def outcomes(self, vectors: Mapping[str, NDArray[np.float32]], seed: int) -> Outcomes:
         """Compute the average precision of each query over its candidates with pytrec_eval."""
         del seed
-        queries, documents = unit_vectors(vectors["query"]), unit_vectors(vectors["document"])
+        queries, documents = exact_unit_vectors(vectors["query"]), exact_unit_vectors(vectors["document"])
         places = {document: place for place, document in enumerate(self.documents)}
         run = {}
         for vector, (query, ids) in zip(queries, self.candidates.items(), strict=True):

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.insertion import Side
-from stickytoken.tasks.protocol import Outcomes, distinct, fingerprint, unit_vectors
+from stickytoken.tasks.protocol import Outcomes, distinct, fingerprint
+from stickytoken.unit_vectors import exact_unit_vectors
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class _Pairs:
     def outcomes(self, vectors: Mapping[str, NDArray[np.float32]], seed: int) -> Outcomes:
         """Compute the cosine of each pair."""
         del seed
-        queries, documents = unit_vectors(vectors["query"]), unit_vectors(vectors["document"])
+        queries, documents = exact_unit_vectors(vectors["query"]), exact_unit_vectors(vectors["document"])
         left, right = queries[self._queries[1]], documents[self._documents[1]]
         cosines: Outcomes = (left * right).sum(axis=1, keepdims=True)
         return cosines

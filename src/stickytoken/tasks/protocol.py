@@ -89,13 +89,6 @@ def fingerprint(*parts: Any) -> str:
     return digest.hexdigest()
 
 
-def unit_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Scale vectors to length 1."""
-    doubled = vectors.astype(np.float64)
-    units: NDArray[np.float64] = doubled / np.linalg.norm(doubled, axis=1, keepdims=True)
-    return units
-
-
 def distinct(texts: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.intp]]:
     """Return the distinct texts, and the index of each given text among them."""
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}

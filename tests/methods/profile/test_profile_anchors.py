@@ -10,7 +10,6 @@ from stickytoken import load_encoder
 from stickytoken.corpora import bundled_frame, load_sentences, text_kinds_frame
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.encoders.views import View
-from stickytoken.methods.panel import unit_vectors
 from stickytoken.methods.profile.anchors import (
     Sources,
     TextGroup,
@@ -22,6 +21,7 @@ from stickytoken.methods.profile.anchors import (
 )
 from stickytoken.methods.profile.plan import make_profile_plan
 from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.unit_vectors import unit_vectors
 
 KINDS = list(dict.fromkeys(text_kinds_frame()["kind"]))
 SETTINGS = ProfileSettings()

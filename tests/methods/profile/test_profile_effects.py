@@ -9,7 +9,7 @@ import pytest
 import profiled
 from stickytoken import load_encoder
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.methods.panel import AnchorPanel, unit_vectors
+from stickytoken.methods.panel import AnchorPanel
 from stickytoken.methods.profile._effects import (
     AXES_FILE,
     EFFECTS_COLUMNS,
@@ -20,6 +20,7 @@ from stickytoken.methods.profile._effects import (
 from stickytoken.methods.profile.estimates import Measurements
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.pull import Pull, anchorage, fit_pull, predicted_lifts
+from stickytoken.unit_vectors import unit_vectors
 
 DIMENSION = 9
 

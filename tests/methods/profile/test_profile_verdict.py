@@ -13,16 +13,14 @@ from stickytoken.methods.profile.estimates import TokenEstimates
 from stickytoken.methods.profile.verdict import (
     LEAST_NULL_TOKENS,
     NEGLIGIBLE_SHARE,
-    SEVERITY_BOUNDS,
     UNIVERSAL_SHARE,
-    Severity,
-    Verdict,
     find_lifts,
     severities,
     universality,
     verdicts,
 )
 from stickytoken.methods.statistics import Estimates
+from stickytoken.methods.verdicts import SEVERITY_BOUNDS, Severity, Verdict
 
 MANY = LEAST_NULL_TOKENS
 

@@ -11,12 +11,12 @@ import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import RepairError
 from stickytoken.measurement.progress import Progress
-from stickytoken.methods.panel import unit_vectors
 from stickytoken.methods.pull import Pull
 from stickytoken.repairs.rows import RowContext, _keep, new_rows
 from stickytoken.repairs.rows._contexts import MANY, contexts_among
 from stickytoken.repairs.rows._network import Network
 from stickytoken.repairs.strategies import ROWS, Strategy
+from stickytoken.unit_vectors import unit_vectors
 
 TEXTS = tiny.sentences(80)
 TRAINED = (Strategy.DISTIL, Strategy.KEEP_MEANING)

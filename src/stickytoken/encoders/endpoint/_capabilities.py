@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from stickytoken.encoders._sentinels import SENTINELS, fingerprint_of, unit
+from stickytoken.encoders._sentinels import SENTINELS, fingerprint_of
+from stickytoken.unit_vectors import exact_unit_vectors
 
 # Tokens in a request: enough to use a server fully, and far below what servers take.
 _MOST_TOKENS = 16_384
@@ -99,7 +100,7 @@ class Capabilities(BaseModel):
         """
         if any(len(row) != self.dimension for row in rows):
             return 0.0
-        cosines = (unit(np.stack(rows)) * unit(self.sentinel_vectors)).sum(axis=1)
+        cosines = (exact_unit_vectors(np.stack(rows)) * exact_unit_vectors(self.sentinel_vectors)).sum(axis=1)
         least = float(cosines.min())
         # A cosine of 1 - x is off by x: as far as the noisiest pair of calls was, several times over.
         return least if 1 - least > max(_DRIFT, _DRIFT_OF_NOISE * (1 - self.least_cosine)) else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders._sentinels import SENTINELS, unit
+from stickytoken.encoders._sentinels import SENTINELS
 from stickytoken.encoders.endpoint._advice import given_up, not_an_api, refused, unreachable
 from stickytoken.encoders.endpoint._attempts import Attempts
 from stickytoken.encoders.endpoint._capabilities import Capabilities, Empty, packed
@@ -26,6 +26,7 @@ from stickytoken.encoders.endpoint._speed import Sample, fitted_speed
 from stickytoken.encoders.endpoint._usage import Usage, usage_of
 from stickytoken.encoders.endpoint.cost import Spending
 from stickytoken.errors import ModelError
+from stickytoken.unit_vectors import exact_unit_vectors
 
 MOST_TEXTS = 256
 """Texts in a request, at most."""
@@ -223,10 +224,10 @@ def _stability(conversation: Conversation, encoding: Encoding, first: Reply) -> 
     again = [first, *(_same(conversation, SENTINELS, encoding, first) for _ in range(_REPEATS - 1))]
     reversed_ = _same(conversation, SENTINELS[::-1], encoding, first)
     alone = _same(conversation, SENTINELS[1:2], encoding, first)
-    calls = [unit(reply.vectors) for reply in again]
-    other = unit(reversed_.vectors)[::-1].copy()
+    calls = [exact_unit_vectors(reply.vectors) for reply in again]
+    other = exact_unit_vectors(reversed_.vectors)[::-1].copy()
     mixed = other.copy()
-    mixed[1] = unit(alone.vectors)[0]
+    mixed[1] = exact_unit_vectors(alone.vectors)[0]
     every = np.stack([*calls, other, mixed])
     gaps = np.linalg.norm(every - calls[0], axis=2)
     return _Stability(

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stickytoken.encoders._sentinels import unit
 from stickytoken.encoders.endpoint._capabilities import Long
 from stickytoken.encoders.endpoint._request import Reply
+from stickytoken.unit_vectors import exact_unit_vectors
 
 _FIRST = 64
 _FIRST_OF_NOISY = 8
@@ -85,7 +85,7 @@ class LengthSearch:
         if reply is None:
             self._refused = True
             return False
-        first, second = unit(reply.vectors)
+        first, second = exact_unit_vectors(reply.vectors)
         limit = _ROUNDING if self._exact else _ABOVE_NOISE * self._noise
         return float(np.linalg.norm(first - second)) > limit
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from pydantic import ValidationError
 
-from stickytoken.encoders._sentinels import unit
 from stickytoken.encoders.endpoint._answers import FILE, Answers
 from stickytoken.encoders.endpoint._capabilities import Capabilities
 from stickytoken.errors import RunError
+from stickytoken.unit_vectors import exact_unit_vectors
 
 CAPABILITIES = "capabilities"
 ADDRESS = "address"
@@ -72,7 +72,7 @@ def _same(other: Answers, model: str, found: Capabilities) -> Capabilities | Non
         except ValidationError:  # of another version
             continue
         if earlier.dimension == found.dimension:
-            gaps = unit(earlier.sentinel_vectors) - unit(found.sentinel_vectors)
+            gaps = exact_unit_vectors(earlier.sentinel_vectors) - exact_unit_vectors(found.sentinel_vectors)
             if np.linalg.norm(gaps, axis=1).max() < _SAME:
                 return earlier
     return None

@@ -29,6 +29,7 @@ from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import TokenizedText
 from stickytoken.precision import Precision
+from stickytoken.unit_vectors import unit_vectors
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -278,11 +279,7 @@ class CausalPromptEncoder(ModelEncoder):
         return self._forward_all(contents, [self._prompted.number])[:, 0]
 
     def _finished(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        if not self.normalizes:
-            return vectors
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        units: NDArray[np.float32] = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
-        return units
+        return unit_vectors(vectors) if self.normalizes else vectors
 
     def _forward_all(self, contents: Sequence[Content], numbers: Sequence[int]) -> NDArray[np.float32]:
         if not contents:

@@ -18,7 +18,7 @@ from stickytoken.measurement.progress import Progress, ProgressCallback, ignore_
 from stickytoken.methods.job import Job
 from stickytoken.methods.judgement import MEASURING
 from stickytoken.methods.memory_runner import MemoryRunner
-from stickytoken.methods.panel import AnchorPanel, unit_vectors
+from stickytoken.methods.panel import AnchorPanel
 from stickytoken.methods.profile._calibration import Calibrated, calibrate
 from stickytoken.methods.profile._copies import round_measurements
 from stickytoken.methods.profile._effects import RoundEffects
@@ -32,6 +32,7 @@ from stickytoken.methods.profile.seen import Seen, spread_of, usable_carriers
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.pull import Pull, anchorage, predicted_lifts
 from stickytoken.methods.statistics import Estimates, mean_with_interval
+from stickytoken.unit_vectors import unit_vectors
 
 _CARRIERS = 24
 # Carriers that each calibrating token is put into; all tokens together cover all carriers. Many tokens in few

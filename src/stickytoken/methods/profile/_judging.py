@@ -15,7 +15,6 @@ from stickytoken.methods._null import Null
 from stickytoken.methods.job import Job
 from stickytoken.methods.judgement import Judgement
 from stickytoken.methods.memory_runner import MemoryRunner
-from stickytoken.methods.panel import unit_vectors
 from stickytoken.methods.profile._calibration import Calibrated
 from stickytoken.methods.profile._corpus_probes import (
     Calibrating,
@@ -43,6 +42,7 @@ from stickytoken.methods.profile.verdict import (
 )
 from stickytoken.methods.pull import Pull, anchorage, fixed_points, predicted_lifts
 from stickytoken.methods.statistics import Estimates
+from stickytoken.unit_vectors import unit_vectors
 
 # Tokens that may be flagged and are measured on the corpus, at most.
 _MEASURED = 256

@@ -31,6 +31,7 @@ from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.rounds import Round
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.stage import ProfileStage, ViewPanel
+from stickytoken.methods.verdicts import severity_counts
 
 
 class Panels(NamedTuple):
@@ -123,16 +124,13 @@ def known_in(run: ProfileRun, view: View | None) -> tuple[ProfilePlanRecord, pl.
 
 def _record(view: View, tokens: pl.DataFrame, found: Findings, plan: ProfilePlanRecord) -> DimensionRecord:
     spread = plan.similarity_spread
-    counts = {
-        name: int((tokens["severity"] == name).sum()) for name in ("severe", "serious", "mild", "negligible")
-    }
     lifts = (tokens["lift"].to_numpy() - found.ordinary_lift) / spread
     return DimensionRecord(
         layer=view.layer,
         dimension=view.dimension,
         sticky=int((tokens["verdict"] == "sticky").sum()),
         topical=int((tokens["verdict"] == "topical").sum()),
-        **counts,
+        **severity_counts(tokens),
         similarity_spread=spread,
         ordinary_lift=found.ordinary_lift,
         ordinary_sd=found.ordinary_spread / spread,

@@ -6,16 +6,15 @@ import polars as pl
 
 from stickytoken.methods.descriptions import Fact, Scale
 from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.methods.profile.verdict import SEVERITY_BOUNDS, Severity
 from stickytoken.methods.protocol import FinishedRun
 from stickytoken.methods.stored_settings import StoredSettings
+from stickytoken.methods.verdicts import SEVERITY_BOUNDS, Severity, severity_counts
 from stickytoken.visible_text import visible
 
 ProfileRun = FinishedRun[ProfilePlanRecord, ProfileResultRecord]
 
 # The least that one decimal shows.
 _SHOWN = 0.05
-_GRADES = ("severe", "serious", "mild", "negligible")
 GLOSSARY = {
     "interval": "The plausible range of the lift, given that only some texts were tried, at the confidence "
     "in the settings. The text, not the pair, is the unit of sampling.",
@@ -46,9 +45,7 @@ def headline(run: ProfileRun) -> str:
         scope = "" if run.result.looked_at == run.available else " among those measured"
         return f"{name} has no sticky tokens{scope}{_strongest(run)}."
     worst = sticky.row(0, named=True)
-    counts = sticky["severity"].value_counts()
-    found = dict(zip(counts["severity"].to_list(), counts["count"].to_list(), strict=True))
-    grades = ", ".join(f"{found[grade]} {grade}" for grade in _GRADES if grade in found)
+    grades = ", ".join(f"{count} {grade}" for grade, count in severity_counts(sticky).items() if count)
     tokens = "sticky token" if len(sticky) == 1 else "sticky tokens"
     return (
         f"{name} has {len(sticky)} {tokens} ({grades}); the worst, {visible(repr(worst['token']))}, "

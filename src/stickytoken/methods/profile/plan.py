@@ -15,7 +15,7 @@ from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
 from stickytoken.measurement.progress import ProgressCallback
 from stickytoken.methods._model_mean import model_means
-from stickytoken.methods.panel import AnchorPanel, unit_vectors
+from stickytoken.methods.panel import AnchorPanel
 from stickytoken.methods.profile.anchors import (
     WORDS,
     Anchors,
@@ -41,6 +41,7 @@ from stickytoken.methods.profile.seen import (
 )
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.stage import ProfileStage
+from stickytoken.unit_vectors import unit_vectors
 
 _LEAST_ANCHORS = 40
 _REFERENCE = 2  # key of the generator

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from stickytoken.methods.profile.estimates import TokenEstimates, Vector
 from stickytoken.methods.statistics import q_values
-from stickytoken.methods.verdicts import Verdict
+from stickytoken.methods.verdicts import Severity, Verdict, severity_of
 
 # A lift that may be smaller than this share of the smallest effect is never flagged.
 NEGLIGIBLE_SHARE = 0.5
@@ -19,21 +18,6 @@ NEGLIGIBLE_SHARE = 0.5
 UNIVERSAL_SHARE = 0.5
 # With fewer unselected tokens, the null distribution cannot be estimated.
 LEAST_NULL_TOKENS = 200
-
-
-class Severity(StrEnum):
-    """Size of a lift in standard deviations of the model's own similarities.
-
-    The bounds are the conventional small, medium and large effects (Cohen 1988).
-    """
-
-    NEGLIGIBLE = "negligible"
-    MILD = "mild"
-    SERIOUS = "serious"
-    SEVERE = "severe"
-
-
-SEVERITY_BOUNDS = {Severity.MILD: 0.2, Severity.SERIOUS: 0.5, Severity.SEVERE: 0.8}
 
 
 class Flagged(NamedTuple):
@@ -100,11 +84,9 @@ def severities(effects: Vector, verdicts: Sequence[Verdict]) -> list[Severity | 
         effects: in standard deviations of the model's own similarities, shape (T,).
         verdicts: verdict of each token.
     """
-    names = (Severity.NEGLIGIBLE, *SEVERITY_BOUNDS)
-    grades = np.digitize(effects, tuple(SEVERITY_BOUNDS.values()))
     return [
-        None if verdict is Verdict.BENIGN else names[grade]
-        for grade, verdict in zip(grades, verdicts, strict=True)
+        None if verdict is Verdict.BENIGN else severity_of(effect)
+        for effect, verdict in zip(effects, verdicts, strict=True)
     ]
 
 

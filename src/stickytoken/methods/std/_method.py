@@ -9,7 +9,7 @@ from stickytoken.measurement.progress import ProgressCallback
 from stickytoken.methods.descriptions import PlanTexts
 from stickytoken.methods.evidence_panel import EvidencePanel, evidence_panel
 from stickytoken.methods.job import FolderRunner, Job
-from stickytoken.methods.panel import AnchorPanel, unit_vectors
+from stickytoken.methods.panel import AnchorPanel
 from stickytoken.methods.protocol import Method, Outcome
 from stickytoken.methods.std import _tables as tables
 from stickytoken.methods.std import _words as words
@@ -21,6 +21,7 @@ from stickytoken.methods.std.record import StdPlanRecord, StdResultRecord
 from stickytoken.methods.std.settings import StdSettings
 from stickytoken.methods.symptoms import SYMPTOM_CARRIERS
 from stickytoken.methods.verdicts import Verdict
+from stickytoken.unit_vectors import unit_vectors
 
 # Enough for a smooth mean.
 _ANCHORS = 200

@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from stickytoken.methods.panel import unit_vectors
 from stickytoken.repairs.rows._context import RowContext
 from stickytoken.repairs.rows._contexts import contexts_among
 from stickytoken.repairs.rows._embedding_table import EmbeddingTable
 from stickytoken.repairs.rows._network import Network
 from stickytoken.repairs.rows._training import Lesson, train
+from stickytoken.unit_vectors import unit_vectors
 
 
 def distilled_rows(table: EmbeddingTable, network: Network, context: RowContext) -> np.ndarray:

@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.methods.panel import Vector, unit_vectors
+from stickytoken.methods.panel import Vector
 from stickytoken.methods.pull import Pull, fit_pull
 from stickytoken.repairs.rows._context import RowContext
 from stickytoken.repairs.rows._contexts import Context, contexts_among
 from stickytoken.repairs.rows._embedding_table import EmbeddingTable
 from stickytoken.repairs.rows._network import Network
 from stickytoken.repairs.rows._training import Lesson, train
+from stickytoken.unit_vectors import unit_vectors
 
 _ORDINARY = 24
 # Texts that show what texts share.
@@ -50,8 +51,7 @@ def kept_rows(table: EmbeddingTable, network: Network, context: RowContext) -> n
     common = _common(network, context, contexts)
     aim = _aim(now.pull, ordinary.pull, common)
     many = (1 - aim.contraction)[None, :, None] * now.before[:, None, :] + aim.pull[None, :, :]
-    many /= np.linalg.norm(many, axis=-1, keepdims=True)
-    wanted = np.stack([now.single, many], axis=1).reshape(len(contexts), len(asked), -1)
+    wanted = np.stack([now.single, unit_vectors(many)], axis=1).reshape(len(contexts), len(asked), -1)
     lessons = [
         Lesson(each, torch.from_numpy(target.astype(np.float32)).to(network.device))
         for each, target in zip(contexts, wanted, strict=True)
