@@ -47,7 +47,7 @@ class Case:
         model: name or folder.
         device: where.
         sample: tokens looked at; None is all.
-        budget: texts a token.
+        budget: texts a token; None is the default.
         adaptive: whether the upper tail gets more texts.
         workers: on Ray; None is the local engine.
         threads: of this process.
@@ -57,7 +57,7 @@ class Case:
     model: str = MINILM
     device: str = "cpu"
     sample: int | None = None
-    budget: float = 6
+    budget: float | None = None
     adaptive: bool = True
     workers: int | None = None
     threads: int = 2
@@ -110,7 +110,8 @@ def compute(case: Case, out: Path) -> dict[str, Any]:
                 killed.append(engine.reports[0].pid)
                 os.kill(killed[0], signal.SIGKILL)
 
-        settings = ProfileSettings(budget=case.budget, adaptive=case.adaptive)
+        budget = {} if case.budget is None else {"budget": case.budget}
+        settings = ProfileSettings(adaptive=case.adaptive, **budget)
         run = detect(
             encoder, sample=case.sample, settings=settings, out=out, engine=engine, progress=kill_one
         )
@@ -266,7 +267,7 @@ def scaling_checks(folder: Path, device: str, sizes: tuple[int, ...], adaptive: 
     middle = Case(device=device, sample=sizes[-1], adaptive=adaptive)
     cases = {
         **{f"{size:,} tokens": replace(middle, sample=size) for size in sizes},
-        **{f"{budget} texts a token": replace(middle, budget=budget) for budget in (4, 12)},
+        **{f"{budget} texts a token": replace(middle, budget=budget) for budget in (8, 12)},
         "1 thread": replace(middle, threads=1),
         **{f"{count} workers": replace(middle, workers=count) for count in (1, 2)},
     }
