@@ -201,3 +201,27 @@ def test_the_key_is_in_no_file_and_no_output(place, monkeypatch):
     for spelling in (KEY, KEY[::-1], base64.b64encode(KEY.encode()).decode().rstrip("=")):
         assert spelling not in logged + crashed + reported + refused
         assert not any(spelling.encode() in content for content in kept)
+
+
+@pytest.mark.parametrize("command", [["explain", scanned.STICKY], ["repair", "--out", "mended"], ["why"]])
+def test_what_needs_the_model_itself_refuses_an_endpoint(place, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    name, *others = command
+    given = {
+        "why": [f"{place.url}#mini", "the river", "a boat", "--run", place.run],
+    }.get(name, [place.run, *others])
+    planted.refused(name, *given, saying="is behind an endpoint")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_tokenizer_of_a_run_may_have_moved(place):
+    corpus = place.folder / "moved.txt"
+    corpus.write_text("\n".join(profiled.sentences(300, seed=3)) + "\n", encoding="utf-8")
+    moved = (place.folder / "model").rename(place.folder / "moved")
+    try:
+        command = ("judge", place.run, "--sentences", corpus, "--format", "json")
+        planted.refused(*command, saying="model")
+        result, _ = sent(place, *command, "--tokenizer", moved)
+    finally:
+        moved.rename(place.folder / "model")
+    assert [row["token"] for row in json.loads(result.stdout)["flagged"]] == [scanned.STICKY]

@@ -14,9 +14,12 @@ from stickytoken.cli.commands.detect import detect
 from stickytoken.cli.commands.embed import embed
 from stickytoken.cli.commands.evaluate import evaluate
 from stickytoken.cli.commands.explain import MeasuringOptions as ExplainOptions
+from stickytoken.cli.commands.explain import explain
 from stickytoken.cli.commands.probe import probe
+from stickytoken.cli.commands.repair import repair
 from stickytoken.cli.commands.tune import tune
-from stickytoken.cli.options.endpoint import EndpointFlags
+from stickytoken.cli.commands.why import why
+from stickytoken.cli.options.endpoint import AddressOptions
 from stickytoken.cli.options.impact import MeasuringOptions as ImpactOptions
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
 from stickytoken.encoders import Prompting, load_encoder
@@ -26,7 +29,7 @@ from stickytoken.impacts.settings import ImpactSettings
 from stickytoken.methods.entry import MethodEntry, Option
 from stickytoken.methods.registry import entries, method_named, register
 
-LOADING = {field.name for field in fields(LoadingOptions)} - {field.name for field in fields(EndpointFlags)}
+LOADING = {field.name for field in fields(LoadingOptions)}
 PROMPTING = {field.name for field in fields(PromptingOptions)}
 
 
@@ -36,6 +39,12 @@ def test_every_command_has_all_options_once(command):
     assert set(found) >= LOADING
     assert command is tune or set(found) >= PROMPTING
     assert not {"loading", "prompting"} & set(found)
+
+
+@pytest.mark.parametrize("command", [explain, repair, tune, why])
+def test_a_command_that_needs_the_model_itself_has_no_options_of_endpoints(command):
+    found = set(inspect.signature(command).parameters)
+    assert found & {field.name for field in fields(AddressOptions)} == LOADING
 
 
 def test_options_arrive_with_their_values_and_defaults():

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
+from stickytoken.cli.options.endpoint import EndpointLoadingOptions
+from stickytoken.cli.options.model import PromptingOptions
 from stickytoken.cli.output.console import inform, status
 from stickytoken.cli.output.progress import bars_hidden, duration, progress_bar
 from stickytoken.errors import InputError, StickyTokenError
@@ -30,7 +31,7 @@ _NOTED = 0.02
 
 def load_endpoint(
     model: str,
-    loading: LoadingOptions,
+    loading: EndpointLoadingOptions,
     prompting: PromptingOptions,
     others: dict[str, Any],
     tokenizer_needed: bool,
@@ -63,10 +64,13 @@ def load_endpoint(
     return prepared(encoder)
 
 
-def load_recorded(model: str, recorded: LoadingRecord, loading: LoadingOptions) -> Encoder:
-    """Load the model behind an endpoint of a run; see `load_endpoint`."""
+def load_recorded(model: str, recorded: LoadingRecord, loading: EndpointLoadingOptions) -> Encoder:
+    """Load the model behind an endpoint of a run; see `load_endpoint`. Its tokenizer may have moved."""
     from stickytoken.detection.run_model import load_recorded_endpoint
 
+    if recorded.endpoint is not None and (loading.tokenizer or loading.candidates):
+        moved = {"tokenizer": loading.tokenizer, "candidates": loading.candidates}
+        recorded = recorded.model_copy(update={"endpoint": recorded.endpoint.model_copy(update=moved)})
     with status(f"asking {model}"):
         encoder: Any = load_recorded_endpoint(model, recorded, loading.options)
     return prepared(encoder)
@@ -95,7 +99,7 @@ def prepared(encoder: EndpointEncoder) -> Encoder:
 @contextmanager
 def announced(
     encoder: Encoder | None,
-    loading: LoadingOptions,
+    loading: EndpointLoadingOptions,
     measurement: Callable[[Any, Path], object],
     uncertain: str | None = None,
 ) -> Iterator[ProgressCallback]:
@@ -131,7 +135,7 @@ class _Forecast:
     def __init__(
         self,
         encoder: EndpointEncoder,
-        loading: LoadingOptions,
+        loading: EndpointLoadingOptions,
         progress: ProgressCallback,
         measurement: Callable[[Any, Path], object],
         uncertain: str | None,

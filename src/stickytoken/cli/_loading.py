@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 from stickytoken.cli._endpoints import load_endpoint
-from stickytoken.cli.options.endpoint import EndpointFlags
+from stickytoken.cli.options.endpoint import EndpointLoadingOptions
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
 from stickytoken.cli.output.console import inform, status
 from stickytoken.cli.output.verbosity import Verbosity, current_verbosity
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stickytoken.encoders import Encoder
 
 
-_OF_ENDPOINTS = frozenset(field.name for field in fields(EndpointFlags))
+_OF_ANY_MODEL = tuple(field.name for field in fields(LoadingOptions))
 
 
 def load(
@@ -38,16 +38,16 @@ def load(
 
     model = loading.name_of(model)
     silence_transformers()
-    options = {name: value for name, value in asdict(loading).items() if name not in _OF_ENDPOINTS}
+    options = {name: getattr(loading, name) for name in _OF_ANY_MODEL}
+    if isinstance(loading, EndpointLoadingOptions):
+        if names_endpoint(model):
+            return load_endpoint(model, loading, prompting, options, tokenizer_needed)
+        if loading.given:
+            raise InputError(
+                f"{', '.join(loading.given)} apply only to models behind an endpoint, and {model} is not: "
+                "leave them out"
+            )
     options["dtype"] = loading.dtype or "float32"
-    if names_endpoint(model):
-        others = {**options, "dtype": loading.dtype}
-        return load_endpoint(model, loading, prompting, others, tokenizer_needed)
-    if loading.given:
-        raise InputError(
-            f"{', '.join(loading.given)} apply only to models behind an endpoint, and {model} is not: leave "
-            "them out"
-        )
     with status(f"loading {model}"), collector_paused():
         from stickytoken.encoders import Prompting, load_encoder
 

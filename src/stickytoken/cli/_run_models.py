@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from stickytoken.cli._endpoints import load_recorded
 from stickytoken.cli._loading import load
+from stickytoken.cli.options.endpoint import EndpointLoadingOptions
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
 from stickytoken.errors import InputError, ModelError
 
@@ -53,16 +54,17 @@ def load_for(
     from stickytoken.detection.run_model import recorded_loading
 
     recorded = recorded_loading(run)
-    if recorded.endpoint is not None:
+    name = model or run.model.name
+    if recorded.endpoint is not None and isinstance(loading, EndpointLoadingOptions):
         with _named_by(source):
-            return load_recorded(model or run.model.name, recorded, loading)
+            return load_recorded(name, recorded, loading)
     loading = replace(
         loading, dtype=loading.dtype or recorded.dtype, revision=loading.revision or recorded.revision
     )
     if prompting == PromptingOptions():
         prompting = PromptingOptions(**asdict(prompting) | recorded.prompting())
     with _named_by(source):
-        return load(model or run.model.name, loading, prompting)
+        return load(name, loading, prompting)
 
 
 def require_found(
@@ -80,13 +82,13 @@ def require_found(
     from stickytoken.encoders.endpoint.address import names_endpoint
     from stickytoken.encoders.loading.load import require_model
 
-    name = source if run is None else model or run.model.name
+    name = loading.name_of(source if run is None else model or run.model.name)
     if names_endpoint(name):
         return name
     if run is None:
         return require_model(source, loading.revision)
     with _named_by(source):
-        return require_model(model or run.model.name, loading.revision or recorded_loading(run).revision)
+        return require_model(name, loading.revision or recorded_loading(run).revision)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 from stickytoken.cli._command import command
 from stickytoken.cli._loading import collector_paused
 from stickytoken.cli._run_models import load_for, require_found
-from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
+from stickytoken.cli.options.endpoint import EndpointLoadingOptions
+from stickytoken.cli.options.model import PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.panels import model_option, output_option, texts_option
 from stickytoken.cli.output.console import inform, print_json, print_line, status
@@ -37,7 +38,7 @@ def demo(
             help="Model to try tokens on. Default: the model of the first --run, else all-MiniLM-L6-v2."
         ),
     ] = None,
-    loading: LoadingOptions,
+    loading: EndpointLoadingOptions,
     prompting: PromptingOptions,
     repair: Annotated[
         Path | None,

@@ -11,8 +11,9 @@ from stickytoken.cli._endpoints import announced
 from stickytoken.cli._loading import load, tell_layer
 from stickytoken.cli._named_tokens import named_token_ids
 from stickytoken.cli.options.computation import EngineOptions
+from stickytoken.cli.options.endpoint import AddressOptions, ModelOrEndpoint
 from stickytoken.cli.options.method import MethodOptions, method_options
-from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
+from stickytoken.cli.options.model import PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, RunFolderPath, VerbosityOptions, WriteReport
 from stickytoken.cli.options.texts import CorpusOptions, Sample, Tokens
 from stickytoken.cli.output.run import finish_run
@@ -20,14 +21,14 @@ from stickytoken.cli.output.run import finish_run
 
 @command
 def detect(
-    model: Model = "",
+    model: ModelOrEndpoint = "",
     *,
     corpus: CorpusOptions,
     tokens: Tokens = None,
     sample: Sample = None,
     out: RunFolderPath = None,
     method: Annotated[MethodOptions, method_options(probe=False)],
-    loading: LoadingOptions,
+    loading: AddressOptions,
     prompting: PromptingOptions,
     computing: EngineOptions,
     write_report: WriteReport = True,
@@ -68,9 +69,9 @@ def detect(
     finish_run(run, output_format, write_report)
 
 
-def _loads_plainly(loading: LoadingOptions, prompting: PromptingOptions) -> bool:
+def _loads_plainly(loading: AddressOptions, prompting: PromptingOptions) -> bool:
     """Whether no option changes what the model computes, so that its name alone gives the same model."""
-    as_named = LoadingOptions(
+    as_named = AddressOptions(
         revision=loading.revision, device=loading.device, token_budget=loading.token_budget
     )
     return prompting == PromptingOptions() and replace(loading, packed_layers=None) == as_named

@@ -8,7 +8,8 @@ from typing import Annotated
 from stickytoken.cli._command import command
 from stickytoken.cli._endpoints import announced
 from stickytoken.cli._loading import load, tell_layer
-from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
+from stickytoken.cli.options.endpoint import EndpointLoadingOptions, ModelOrEndpoint
+from stickytoken.cli.options.model import PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.panels import output_option, texts_option
 from stickytoken.cli.output.console import print_json, print_line
@@ -16,7 +17,7 @@ from stickytoken.cli.output.console import print_json, print_line
 
 @command
 def embed(
-    model: Model,
+    model: ModelOrEndpoint,
     source: Annotated[
         Path,
         texts_option(
@@ -28,7 +29,7 @@ def embed(
         str | None, texts_option(help="Column of --input to read. Default: found by name.")
     ] = None,
     *,
-    loading: LoadingOptions,
+    loading: EndpointLoadingOptions,
     prompting: PromptingOptions,
     output_format: OutputFormat = Format.TABLE,
     verbosity: VerbosityOptions,

@@ -8,7 +8,8 @@ from typing import Annotated
 from stickytoken.cli._command import command
 from stickytoken.cli._endpoints import announced
 from stickytoken.cli._loading import load
-from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
+from stickytoken.cli.options.endpoint import EndpointLoadingOptions, ModelOrEndpoint
+from stickytoken.cli.options.model import PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.panels import texts_option
 from stickytoken.cli.output.console import inform, print_json, print_table
@@ -16,10 +17,10 @@ from stickytoken.cli.output.console import inform, print_json, print_table
 
 @command
 def evaluate(
-    model: Model,
+    model: ModelOrEndpoint,
     task: Annotated[str, texts_option(help="Task file, BEIR folder, or name of an MTEB task.")],
     *,
-    loading: LoadingOptions,
+    loading: EndpointLoadingOptions,
     prompting: PromptingOptions,
     output_format: OutputFormat = Format.TABLE,
     verbosity: VerbosityOptions,

@@ -12,8 +12,9 @@ from stickytoken.cli._endpoints import announced
 from stickytoken.cli._named_tokens import named_token_ids
 from stickytoken.cli._run_models import load_for, run_in
 from stickytoken.cli.options.computation import EngineOptions
+from stickytoken.cli.options.endpoint import EndpointLoadingOptions
 from stickytoken.cli.options.impact import MeasuredOptions, MeasuringOptions
-from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
+from stickytoken.cli.options.model import PromptingOptions, RunsModel
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.panels import output_option
 from stickytoken.cli.options.texts import Source
@@ -32,7 +33,7 @@ def impact(
     measured: MeasuredOptions,
     model: RunsModel = None,
     measuring: MeasuringOptions,
-    loading: LoadingOptions,
+    loading: EndpointLoadingOptions,
     prompting: PromptingOptions,
     computing: EngineOptions,
     out: Annotated[

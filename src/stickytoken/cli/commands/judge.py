@@ -11,7 +11,8 @@ import typer
 from stickytoken.cli._command import command
 from stickytoken.cli._endpoints import announced
 from stickytoken.cli._run_models import load_for
-from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
+from stickytoken.cli.options.endpoint import EndpointLoadingOptions
+from stickytoken.cli.options.model import PromptingOptions, RunsModel
 from stickytoken.cli.options.output import TableFormat, VerbosityOptions
 from stickytoken.cli.options.panels import method_option, output_option, texts_option
 from stickytoken.cli.options.texts import Column as ColumnOption
@@ -62,7 +63,7 @@ def judge(
         method_option(help="Also judge by the vectors after so many layers, of those that the run measured."),
     ] = None,
     model: RunsModel = None,
-    loading: LoadingOptions,
+    loading: EndpointLoadingOptions,
     prompting: PromptingOptions,
     limit: Annotated[int, output_option(min=1, help="Maximum number of tokens to list in a table.")] = 50,
     output_format: Annotated[

@@ -10,8 +10,9 @@ from stickytoken.cli._command import command
 from stickytoken.cli._endpoints import announced
 from stickytoken.cli._loading import load
 from stickytoken.cli._named_tokens import token_id
+from stickytoken.cli.options.endpoint import EndpointLoadingOptions, ModelOrEndpoint
 from stickytoken.cli.options.method import MethodOptions, method_options
-from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
+from stickytoken.cli.options.model import PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.texts import CorpusOptions, Ids, TokenArguments
 from stickytoken.cli.output.console import print_json, print_line, print_table
@@ -19,13 +20,13 @@ from stickytoken.cli.output.console import print_json, print_line, print_table
 
 @command
 def probe(
-    model: Model,
+    model: ModelOrEndpoint,
     tokens: TokenArguments,
     ids: Ids = False,
     *,
     corpus: CorpusOptions,
     method: Annotated[MethodOptions, method_options(probe=True)],
-    loading: LoadingOptions,
+    loading: EndpointLoadingOptions,
     prompting: PromptingOptions,
     output_format: OutputFormat = Format.TABLE,
     verbosity: VerbosityOptions,

@@ -12,7 +12,8 @@ import typer
 from stickytoken.cli._command import command
 from stickytoken.cli._endpoints import announced
 from stickytoken.cli._run_models import load_for
-from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
+from stickytoken.cli.options.endpoint import EndpointLoadingOptions
+from stickytoken.cli.options.model import PromptingOptions, RunsModel
 from stickytoken.cli.options.output import VerbosityOptions
 from stickytoken.cli.options.scan import (
     DocumentColumns,
@@ -49,7 +50,7 @@ def scan(
     columns: DocumentColumns,
     effects: EffectOptions,
     model: RunsModel = None,
-    loading: LoadingOptions,
+    loading: EndpointLoadingOptions,
     prompting: PromptingOptions,
     processes: ProcessOptions,
     output: ScanOutput,

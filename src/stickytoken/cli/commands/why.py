@@ -28,7 +28,7 @@ from stickytoken.cli.output.console import (
     width,
 )
 from stickytoken.cli.output.progress import late_progress
-from stickytoken.errors import InputError, ModelError
+from stickytoken.errors import InputError
 from stickytoken.visible_text import visible
 
 if TYPE_CHECKING:
@@ -69,16 +69,10 @@ def why(
     """
     from stickytoken.attribution.why import why as run_why
     from stickytoken.detection import open_run
-    from stickytoken.encoders.endpoint.address import names_endpoint
 
     for name, text in (("first", first), ("second", second)):
         if not text.strip():
             raise InputError(f"the {name} text is {text!r}: pass a text with words")
-    if names_endpoint(model):
-        raise ModelError(
-            f"why needs the model itself, and {model} is behind an endpoint, which gives only vectors of "
-            "texts: pass a model that is on this machine"
-        )
     if html is not None:
         from stickytoken.reports.similarity import require_place
 

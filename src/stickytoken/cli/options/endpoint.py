@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from stickytoken.cli.options.model import LoadingOptions
 from stickytoken.cli.options.panels import endpoint_option
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
     from stickytoken.encoders.endpoint.options import EndpointOptions
 
+ModelOrEndpoint: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        help="Folder, or name: looked up in the hub cache, among packaged models, then on the hub. "
+        "openai:NAME or URL#NAME: behind an endpoint.",
+    ),
+]
 Endpoint: TypeAlias = Annotated[
     str | None,
     endpoint_option(
@@ -69,11 +77,9 @@ Yes: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointFlags:
-    """How to use a model behind an endpoint."""
+class EndpointLoadingOptions(LoadingOptions):
+    """The same for commands that only need vectors of texts: the model may be behind an endpoint."""
 
-    endpoint: Endpoint = None
-    endpoint_model: EndpointModel = None
     tokenizer: TokenizerSource = None
     candidates: Candidates = None
     request_dimensions: Dimensions = None
@@ -83,30 +89,8 @@ class EndpointFlags:
     yes: Yes = False
 
     def name_of(self, model: str) -> str:
-        """Return the name of the model: the argument, or what the options say.
-
-        Raises:
-            typer.BadParameter: neither names one.
-            InputError: both name a model, the options are incomplete, or the URL is none.
-        """
-        from stickytoken.encoders.endpoint.address import names_endpoint
-
-        if self.endpoint is None and self.endpoint_model is None:
-            if not model:
-                raise typer.BadParameter(
-                    "no model is named: pass one, or --endpoint URL with --endpoint-model NAME"
-                )
-            return model
-        if model:
-            raise InputError(f"{model!r} and --endpoint both name a model: leave one of them out")
-        if self.endpoint is None or self.endpoint_model is None:
-            raise InputError("--endpoint and --endpoint-model belong together: pass both")
-        if not names_endpoint(self.endpoint):
-            raise InputError(
-                f"--endpoint {self.endpoint} is not a URL: begin it with http:// or https://, as in "
-                "http://localhost:8080/v1"
-            )
-        return f"{self.endpoint}#{self.endpoint_model}"
+        """Return the name of the model: the argument."""
+        return model
 
     @property
     def options(self) -> EndpointOptions:
@@ -136,3 +120,37 @@ class EndpointFlags:
             "max_cost",
         )
         return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class AddressOptions(EndpointLoadingOptions):
+    """The same, and the address of the endpoint in two options instead of the model's name."""
+
+    endpoint: Endpoint = None
+    endpoint_model: EndpointModel = None
+
+    def name_of(self, model: str) -> str:
+        """Return the name of the model: the argument, or what the options say.
+
+        Raises:
+            typer.BadParameter: neither names one.
+            InputError: both name a model, the options are incomplete, or the URL is none.
+        """
+        from stickytoken.encoders.endpoint.address import names_endpoint
+
+        if self.endpoint is None and self.endpoint_model is None:
+            if not model:
+                raise typer.BadParameter(
+                    "no model is named: pass one, or --endpoint URL with --endpoint-model NAME"
+                )
+            return model
+        if model:
+            raise InputError(f"{model!r} and --endpoint both name a model: leave one of them out")
+        if self.endpoint is None or self.endpoint_model is None:
+            raise InputError("--endpoint and --endpoint-model belong together: pass both")
+        if not names_endpoint(self.endpoint):
+            raise InputError(
+                f"--endpoint {self.endpoint} is not a URL: begin it with http:// or https://, as in "
+                "http://localhost:8080/v1"
+            )
+        return f"{self.endpoint}#{self.endpoint_model}"

@@ -7,14 +7,13 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from stickytoken.cli.options.endpoint import EndpointFlags
 from stickytoken.cli.options.panels import computation_option, language_option, model_option
+from stickytoken.errors import InputError
 
 Model: TypeAlias = Annotated[
     str,
     typer.Argument(
-        help="Folder, or name: looked up in the hub cache, among packaged models, then on the hub. "
-        "openai:NAME or URL#NAME: behind an endpoint.",
+        help="Folder, or name: looked up in the hub cache, among packaged models, then on the hub."
     ),
 ]
 RunsModel: TypeAlias = Annotated[
@@ -57,8 +56,8 @@ ContrastRule: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class LoadingOptions(EndpointFlags):
-    """Where a model comes from and where it computes."""
+class LoadingOptions:
+    """Where a model comes from and where it computes, for commands that need the model itself."""
 
     revision: Revision = None
     trust_remote_code: TrustRemoteCode = False
@@ -82,6 +81,21 @@ class LoadingOptions(EndpointFlags):
             "measured once for each model.",
         ),
     ] = None
+
+    def name_of(self, model: str) -> str:
+        """Return the name of the model: the argument.
+
+        Raises:
+            InputError: it names a model behind an endpoint.
+        """
+        from stickytoken.encoders.endpoint.address import names_endpoint
+
+        if names_endpoint(model):
+            raise InputError(
+                f"this command needs the model itself, and {model} is behind an endpoint, which gives only "
+                "vectors of texts: pass a model that is on this machine"
+            )
+        return model
 
 
 @dataclass(frozen=True, slots=True)
