@@ -110,8 +110,9 @@ def compute(case: Case, out: Path) -> dict[str, Any]:
                 killed.append(engine.reports[0].pid)
                 os.kill(killed[0], signal.SIGKILL)
 
-        budget = {} if case.budget is None else {"budget": case.budget}
-        settings = ProfileSettings(adaptive=case.adaptive, **budget)
+        settings = ProfileSettings(adaptive=case.adaptive)
+        if case.budget is not None:
+            settings = replace(settings, budget=case.budget)
         run = detect(
             encoder, sample=case.sample, settings=settings, out=out, engine=engine, progress=kill_one
         )
