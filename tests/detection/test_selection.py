@@ -162,6 +162,7 @@ def written(path, content):
         ("a.csv", "token_id,token\n13,Stone\n2, tip\n", [13, 2]),
         ("a.csv", "token_id,token\n3,river\n20,12\n6,\n", [3, 20, 6]),
         ("a.csv", "rank,token\n1,river\n2,tip\n", [3, 1]),
+        ("a.txt", "#7\n##s\n#3\n", [7, 4, 3]),
         ("a.csv", 'token\n"a,b"\n""""\n', [22, 21]),
         ("a.csv", "token\n12\n", [20]),
         ("a.CSV", "token\n##s\n", [4]),

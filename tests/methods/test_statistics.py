@@ -224,10 +224,11 @@ def slow_q_values(p_values):
 
 
 @settings(deadline=None, derandomize=True, max_examples=150)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
-def test_q_values_equal_a_loop_over_ranks(p_values):
-    # Of equal p-values the last rank counts, which the minimum finds by itself.
-    assert q_values(np.array(p_values)) == pytest.approx(slow_q_values(p_values), rel=1e-12)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(0, 50))
+def test_q_values_equal_a_loop_over_ranks(p_values, left_out):
+    # Of equal p-values the last rank counts, which the minimum finds by itself. Those left out are all 1.
+    found = q_values(np.array(p_values), len(p_values) + left_out)
+    assert found == pytest.approx(slow_q_values(p_values + [1.0] * left_out)[: len(p_values)], rel=1e-12)
 
 
 def test_false_discoveries_are_controlled_among_mostly_ordinary_effects():
@@ -235,7 +236,7 @@ def test_false_discoveries_are_controlled_among_mostly_ordinary_effects():
     for _ in range(300):
         standard = generator.normal(size=1000)
         standard[900:] += 3
-        rejected = q_values(stats.norm.sf(standard)) <= 0.1
+        rejected = q_values(stats.norm.sf(standard), 1000) <= 0.1
         shares.append(rejected[:900].sum() / max(1, rejected.sum()))
     # Benjamini and Hochberg: the expected share is the rate times the share of true nulls.
     assert abs(np.mean(shares) - 0.09) <= 4 * np.std(shares) / np.sqrt(300)

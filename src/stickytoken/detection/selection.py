@@ -146,7 +146,7 @@ def find_named(vocabulary: Vocabulary, name: str) -> int:
 
 
 def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
-    """Read tokens from a file: txt with one token per line, or a table.
+    """Read tokens from a file: txt with one token per line, as in `find_named`, or a table.
 
     A table has a column ``token_id`` or ``token``. If it has both, they must agree.
 
@@ -169,7 +169,7 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
         names = [line for line in decode(read_bytes(path), path).split("\n") if line.strip()]
     ids_by_token = dict(zip(vocabulary.tokens, vocabulary.ids, strict=True))
     return [
-        ids_by_token[name] if name in ids_by_token else find_token(vocabulary, name.rstrip("\r"))
+        ids_by_token[name] if name in ids_by_token else find_named(vocabulary, name.rstrip("\r"))
         for name in names
     ]
 

@@ -103,9 +103,15 @@ def shrunk(values: Vector, variance: float, spread: float, confidence: float) ->
     return Estimates(value, error, value - half, value + half)
 
 
-def q_values(p_values: Vector) -> Vector:
-    """Find the smallest false discovery rate that rejects each hypothesis (Benjamini and Hochberg 1995)."""
-    return np.asarray(scipy.stats.false_discovery_control(p_values, method="bh"), dtype=np.float64)
+def q_values(p_values: Vector, tests: int) -> Vector:
+    """Find the smallest false discovery rate that rejects each hypothesis (Benjamini and Hochberg 1995).
+
+    Args:
+        p_values: of the hypotheses, or of a selection of them, which may have been chosen by its results.
+        tests: number of all hypotheses, of which those left out reject nothing.
+    """
+    found = scipy.stats.false_discovery_control(p_values, method="bh") * (tests / len(p_values))
+    return np.asarray(np.minimum(found, 1.0), dtype=np.float64)
 
 
 def scale_between(first: Vector, reliability: float, second: Vector) -> float:

@@ -51,7 +51,7 @@ def plain_q_values(p_values):
 def test_the_three_conditions_decide_token_by_token(spread):
     generator = np.random.default_rng(1)
     values, errors = generator.normal(size=60) * 3, generator.uniform(0.1, 2, 60)
-    found = find_lifts(tokens_of(values, errors, 0.4, spread), MANY, 2.0, 0.05)
+    found = find_lifts(tokens_of(values, errors, 0.4, spread), MANY, 1, 2.0, 0.05)
     p_values = [
         stats.norm.sf((value - 0.4) / math.hypot(spread, error))
         for value, error in zip(values, errors, strict=True)
@@ -82,7 +82,7 @@ def test_the_three_conditions_decide_token_by_token(spread):
 def test_an_effect_matters_if_it_is_not_negligible_and_is_large_or_rare(value, half, tested, matters):
     """The smallest effect is 2, so that 1 is the bound of what is negligible."""
     values, tests = [0.0] * 500 + [value], [0.0] * 500 + [tested]
-    found = find_lifts(tokens_of(values, half=half, tested=tests), 501, 2.0, 0.05)
+    found = find_lifts(tokens_of(values, half=half, tested=tests), 501, 1, 2.0, 0.05)
     assert found.found.tolist() == [False] * 500 + [matters]
 
 
@@ -91,7 +91,7 @@ def test_a_token_with_the_smallest_effect_is_missed_only_if_its_interval_exclude
     generator = np.random.default_rng(3)
     errors = 0.1 * generator.normal(size=2000)
     tokens = tokens_of(1.0 + errors, errors=0.1, spread=4.0, half=1.645 * 0.1)
-    found = find_lifts(tokens, MANY, 1.0, 0.05)
+    found = find_lifts(tokens, MANY, 1, 1.0, 0.05)
     assert np.array_equal(~found.found, tokens.lift.high < 1.0)
     assert 0.03 < (~found.found).mean() < 0.07
 
@@ -99,17 +99,17 @@ def test_a_token_with_the_smallest_effect_is_missed_only_if_its_interval_exclude
 def test_a_null_of_no_width_is_not_used():
     """Beside it, everything a little above the noise would be an outlier of its vocabulary."""
     values = np.append(np.zeros(299), [1.0, 5.0])
-    flat = find_lifts(tokens_of(values, spread=0.0), 301, 1.0, 0.05)
+    flat = find_lifts(tokens_of(values, spread=0.0), 301, 1, 1.0, 0.05)
     assert flat.q_values is None
     assert flat.found.nonzero()[0].tolist() == [299, 300]  # by their intervals
-    assert find_lifts(tokens_of(values), 301, 1.0, 0.05).q_values is not None
+    assert find_lifts(tokens_of(values), 301, 1, 1.0, 0.05).q_values is not None
 
 
 @pytest.mark.parametrize(("null_tokens", "empirical"), [(MANY - 1, False), (MANY, True)])
 def test_with_few_unselected_tokens_the_interval_decides(null_tokens, empirical):
     # Half the smallest effect above the center is 1.5; intervals reach 0.3 down and up.
     values = [1.7, 1.8, np.nextafter(1.8, 9), 2.0, 2.3]
-    found = find_lifts(tokens_of(values, errors=9.0, center=0.5), null_tokens, 2.0, 0.05)
+    found = find_lifts(tokens_of(values, errors=9.0, center=0.5), null_tokens, 1, 2.0, 0.05)
     assert (found.q_values is not None) is empirical
     above_half = (np.array(values) - 0.3 > 1.5).tolist()
     assert found.found.tolist() == ([False] * 4 + [True] if empirical else above_half)
@@ -120,9 +120,9 @@ def test_with_few_unselected_tokens_the_interval_decides(null_tokens, empirical)
 def test_more_caution_never_finds_more(seed, smallest, fdr):
     generator = np.random.default_rng(seed)
     tokens = tokens_of(generator.normal(size=100) * 3, generator.uniform(0.1, 1, 100))
-    found = find_lifts(tokens, 300, smallest, fdr).found
-    larger = find_lifts(tokens, 300, smallest + 0.5, fdr).found
-    stricter = find_lifts(tokens, 300, smallest, fdr / 2).found
+    found = find_lifts(tokens, 300, 1, smallest, fdr).found
+    larger = find_lifts(tokens, 300, 1, smallest + 0.5, fdr).found
+    stricter = find_lifts(tokens, 300, 1, smallest, fdr / 2).found
     assert not (larger & ~found).any()
     assert not (stricter & ~found).any()
 
@@ -132,9 +132,9 @@ def test_more_caution_never_finds_more(seed, smallest, fdr):
 def test_unit_and_origin_of_lifts_change_no_verdict(seed, unit, origin):
     generator = np.random.default_rng(seed)
     values, errors = generator.normal(size=100) * 3, generator.uniform(0.1, 1, 100)
-    plain = find_lifts(tokens_of(values, errors, 0.4), 300, 2.0, 0.05)
+    plain = find_lifts(tokens_of(values, errors, 0.4), 300, 1, 2.0, 0.05)
     moved = tokens_of(unit * values + origin, unit * errors, 0.4 * unit + origin, unit, 0.3 * unit)
-    assert find_lifts(moved, 300, 2.0 * unit, 0.05).found.tolist() == plain.found.tolist()
+    assert find_lifts(moved, 300, 1, 2.0 * unit, 0.05).found.tolist() == plain.found.tolist()
 
 
 def test_vocabularies_of_ordinary_tokens_have_an_outlier_no_more_often_than_the_rate():
@@ -145,8 +145,21 @@ def test_vocabularies_of_ordinary_tokens_have_an_outlier_no_more_often_than_the_
         errors = generator.uniform(0.1, 1, 400)
         values = generator.normal(size=400) + errors * generator.normal(size=400)
         tokens = tokens_of(values, errors)
-        with_outlier += bool((find_lifts(tokens, 400, 1e9, 0.1).q_values <= 0.1).any())
+        with_outlier += bool((find_lifts(tokens, 400, 1, 1e9, 0.1).q_values <= 0.1).any())
     assert with_outlier / draws <= 0.1 + 4 * math.sqrt(0.1 * 0.9 / draws)
+
+
+def test_who_names_the_strongest_tokens_of_a_vocabulary_does_not_make_them_rare():
+    """The verdicts of a selection are those of the whole vocabulary; large lifts matter in both."""
+    values = np.append(np.random.default_rng(4).normal(size=20_000), 9.0)
+    order = np.argsort(-values)
+    whole = find_lifts(tokens_of(values), len(values), len(values), 6.0, 0.05)
+    few, some = order[:6], np.random.default_rng(5).permutation(len(values))[:400]
+    chosen = np.concatenate([few, some])
+    part = find_lifts(tokens_of(values[chosen]), 400, len(values), 6.0, 0.05)
+    assert part.found[:6].tolist() == whole.found[few].tolist() == [True] + [False] * 5
+    assert (part.q_values >= whole.q_values[chosen] - 1e-12).all()
+    assert find_lifts(tokens_of(values[chosen]), 400, 1, 6.0, 0.05).found[:6].all()  # as if they were all
 
 
 # universality

@@ -176,7 +176,8 @@ def _table(
 ) -> pl.DataFrame:
     settings, ids = job.settings, screened.ids
     rows = np.searchsorted(ids, tokens["token_id"].to_numpy())
-    mattering = find_lifts(estimates, null_tokens, settings.smallest_effect * corpus.spread, settings.fdr)
+    available, smallest = len(job.vocabulary.available), settings.smallest_effect * corpus.spread
+    mattering = find_lifts(estimates, null_tokens, available, smallest, settings.fdr)
     found = mattering.found & (estimates.texts > 0)
     given = verdicts(found[rows], np.zeros(len(rows), dtype=np.bool_), universal[rows])
     effects = (estimates.lift.value - estimates.null.center) / corpus.spread

@@ -72,6 +72,7 @@ class Findings(NamedTuple):
 
 def decide(
     vocabulary: pl.DataFrame,
+    available: int,
     rounds: Mapping[Round, Measurements],
     plan: ProfilePlanRecord,
     unselected: Ids,
@@ -82,6 +83,7 @@ def decide(
 
     Args:
         vocabulary: token_id, token, decoded, category.
+        available: number of its available tokens, measured or not.
         rounds: measurements; the last round has the random tokens of the pilot too.
         plan: plan of the run.
         unselected: ids of the unselected tokens of the first round.
@@ -90,12 +92,11 @@ def decide(
     """
     late = np.array(plan.late_reference)
     tokens = estimate(*lifts_of(rounds), unselected, late, settings.confidence, plan.call_noise)
-    lifting = find_lifts(
-        tokens, len(unselected), settings.smallest_effect * plan.similarity_spread, settings.fdr
-    )
+    smallest = settings.smallest_effect * plan.similarity_spread
+    lifting = find_lifts(tokens, len(unselected), available, smallest, settings.fdr)
     # Tokens that were selected by their lift must not define what is ordinary in the last round.
     known = _latest(rounds, tokens.ids, {Round.SCREEN: unselected, Round.CONFIRM: late})
-    on_kinds = _on_kinds(rounds, plan, unselected, settings)
+    on_kinds = _on_kinds(rounds, plan, unselected, available, settings)
     unknown = np.full(len(tokens.ids), np.nan)
     words = known.groups[:, -1] + known.levels[-1] if plan.vocabulary_anchors else unknown
     columns = {
@@ -185,6 +186,7 @@ def _on_kinds(
     rounds: Mapping[Round, Measurements],
     plan: ProfilePlanRecord,
     unselected: Ids,
+    available: int,
     settings: ProfileSettings,
 ) -> NDArray[np.bool_]:
     """Find outliers on one of several groups of the lift, with false discoveries controlled over all groups.
@@ -206,7 +208,8 @@ def _on_kinds(
         tokens = estimate(first, last, unselected, late, settings.confidence, plan.call_noise)
         smallest = settings.smallest_effect * plan.groups[group].spread
         fdr = settings.fdr / len(of_lift)
-        found[:, group] = find_lifts(tokens, len(unselected), smallest, fdr, outliers_only=True).found
+        on_group = find_lifts(tokens, len(unselected), available, smallest, fdr, outliers_only=True)
+        found[:, group] = on_group.found
         if last is not None:  # the few texts of the first round are not enough to name a kind
             found[:, group] &= np.isin(first.ids, last.ids)
     return found

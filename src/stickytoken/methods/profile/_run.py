@@ -103,7 +103,9 @@ class Measured(NamedTuple):
     ) -> Findings:
         """Judge the tokens that were measured."""
         center = self.panel.weights @ self.panel.vectors
-        found = decide(vocabulary, self.rounds, plan, _unselected(job, plan), job.settings, center)
+        available = len(job.vocabulary.available)
+        unselected = _unselected(job, plan)
+        found = decide(vocabulary, available, self.rounds, plan, unselected, job.settings, center)
         return found._replace(tokens=found.tokens.with_columns(self._precision(job), *self._seen(job, plan)))
 
     def _seen(self, job: Job[ProfileSettings], plan: ProfilePlanRecord) -> list[pl.Series]:

@@ -218,7 +218,9 @@ class ProfileRecheck:
         found = self._measurements(tokens._replace(as_ids=[*tokens.as_ids, *ordinary]))
         ids = np.array([token.id for token in ordinary])
         center = self._panel.weights @ self._panel.vectors
-        judged = decide(self.vocabulary.frame(), {Round.SCREEN: found}, self.plan, ids, self.settings, center)
+        vocabulary, available = self.vocabulary.frame(), len(self.vocabulary.available)
+        rounds = {Round.SCREEN: found}
+        judged = decide(vocabulary, available, rounds, self.plan, ids, self.settings, center)
         usual = found.rows(ids)
         means: Vector = found.lifts.mean(axis=1)
         return Rechecked(

@@ -34,17 +34,24 @@ class Flagged(NamedTuple):
 
 
 def find_lifts(
-    tokens: TokenEstimates, null_tokens: int, smallest: float, fdr: float, outliers_only: bool = False
+    tokens: TokenEstimates,
+    null_tokens: int,
+    available: int,
+    smallest: float,
+    fdr: float,
+    outliers_only: bool = False,
 ) -> Flagged:
     """Find lifts that matter: large ones, and smaller ones that ordinary tokens do not have.
 
     The interval must lie above half the smallest effect. With an empirical null, it must also reach the
     smallest effect, or the lift must be an outlier of its vocabulary, with false discoveries over all
-    tokens controlled. So a token with the smallest effect is missed only if its interval excludes it.
+    its tokens controlled, measured or not: whoever names the strongest tokens of a vocabulary does not make
+    them rare. So a token with the smallest effect is missed only if its interval excludes it.
 
     Args:
         tokens: estimates of the lift.
         null_tokens: number of unselected tokens that the null was fitted to.
+        available: number of available tokens of the vocabulary.
         smallest: the smallest effect that matters.
         fdr: false discovery rate.
         outliers_only: however large the lift, it must be an outlier.
@@ -53,7 +60,7 @@ def find_lifts(
     # A null of no width would call everything beyond the noise an outlier.
     if null_tokens < LEAST_NULL_TOKENS or tokens.null.spread == 0:
         return Flagged(None, large)
-    found = q_values(tokens.null.exceedance(tokens.tested))
+    found = q_values(tokens.null.exceedance(tokens.tested), max(available, len(tokens.ids)))
     reaching = tokens.lift.high >= tokens.null.center + smallest
     return Flagged(found, large & ((reaching & (not outliers_only)) | (found <= fdr)))
 
