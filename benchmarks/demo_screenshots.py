@@ -26,14 +26,20 @@ from stickytoken.encoders import load_encoder
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "images"
 _MOST_BYTES = 200_000
-_TABS = ("Try", "Explore", "Explain", "Compare")
+_TABS = ("Try", "Why", "Explore", "Explain", "Compare")
+# Tabs that compute an example when they are opened.
+_ANSWERS = {
+    "Why": "#why-answer .headline",
+    "Explain": "#explain-answer .headline",
+    "Compare": "#compare-answer .cards",
+}
 _SETTLED = 1500  # milliseconds: pictures are drawn, toasts and transitions over
 
 
 def open_tab(page: Page, name: str) -> None:
     page.get_by_role("tab", name=name, exact=True).click()
-    if name == "Explain":
-        page.wait_for_selector("#explain-answer .headline", timeout=180_000)
+    if name in _ANSWERS:
+        page.wait_for_selector(_ANSWERS[name], timeout=180_000)
     page.wait_for_timeout(_SETTLED)
 
 

@@ -14,6 +14,8 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 from command_reference import command_page
@@ -31,6 +33,10 @@ _BESIDE = {
     "LICENSE": "LICENSE",
 }
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+# A link that shows the name of a file, as it does where files are read.
+_FILE_LINK = re.compile(r"\[(?P<page>\w+)\.md\](?=\((?P=page)\.md)")
+_OUTPUT = re.compile(r"(?<=^```console\n).*?(?=^```)", re.DOTALL | re.MULTILINE)
+_OUTPUT_WIDTH = 96
 _LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)(?P<target>[^)#\s]+)")
 
 
@@ -61,6 +67,9 @@ def assemble(folder: Path) -> None:
     shutil.copytree(ROOT / "website" / "static", folder, dirs_exist_ok=True)
     for source, page in _BESIDE.items():
         (folder / page).write_text(moved((ROOT / source).read_text("utf-8")), encoding="utf-8")
+    titles = {page.stem: _title(page) for page in folder.glob("*.md")}
+    for page in folder.rglob("*.md"):
+        page.write_text(readable(page.read_text("utf-8"), titles), encoding="utf-8")
     (folder / "reference").mkdir()
     for page, content in (("commands", command_page()), ("python", python_page())):
         (folder / "reference" / f"{page}.md").write_text(content, encoding="utf-8")
@@ -77,6 +86,35 @@ def moved(text: str) -> str:
         return _BESIDE.get(target, target.removeprefix("docs/"))
 
     return _LINK.sub(link, text)
+
+
+def readable(text: str, titles: Mapping[str, str]) -> str:
+    """Return a page with titles in place of file names, and sentences of an output folded to its width.
+
+    Args:
+        text: the page.
+        titles: of the pages, by name without ending.
+    """
+
+    def titled(found: re.Match[str]) -> str:
+        return f"[{titles.get(found['page'], found['page'])}]"
+
+    def folded(found: re.Match[str]) -> str:
+        return "".join(_folded(line) for line in found[0].splitlines(keepends=True))
+
+    return _OUTPUT.sub(folded, _FILE_LINK.sub(titled, text))
+
+
+def _folded(line: str) -> str:
+    # Commands are copied, and the columns of a table stay below each other.
+    if line.startswith("$ ") or len(line) <= _OUTPUT_WIDTH or "  " in line.strip():
+        return line
+    return textwrap.fill(line, _OUTPUT_WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def _title(page: Path) -> str:
+    found = re.search(r"^# (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return page.stem if found is None else found[1]
 
 
 if __name__ == "__main__":

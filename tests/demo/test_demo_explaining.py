@@ -60,3 +60,17 @@ def test_what_a_static_model_does_not_have_is_not_drawn(planted_profile):
     titles = [figure.title for figure in figures_of(found) if figure is not None]
     assert titles[0] == "All measures"
     assert not any("Attention" in title for title in titles)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("'a' (3): sticky: 0.34 SD. Over 8 texts.", ("'a' (3): sticky: 0.34 SD.", "Over 8 texts.")),
+        ("'. b' (3): sticky. More.", ("'. b' (3): sticky.", "More.")),
+        ("'a' (3) differs.", ("'a' (3) differs.", "")),
+    ],
+)
+def test_the_answer_is_the_first_sentence_whatever_the_token(text, parts):
+    from stickytoken.demo.tabs.explain_tab import first_sentence
+
+    assert first_sentence(text, text.index("' (") + 1) == parts

@@ -77,6 +77,17 @@ def test_cells_are_rounded_and_visible(content):
     ]
 
 
+def test_numbers_of_a_column_are_read_with_equally_many_digits(content):
+    worst = content.tokens.head(1).with_columns(lift=pl.lit(-0.05), universality=pl.lit(None, pl.Float64))
+    (cells,) = exploring.table_rows(content, worst)
+    ((*shown, last),) = exploring.shown_rows(content, [cells])
+    titles = exploring.headings(content)
+    assert shown[titles.index("lift")] == "−0.0500"
+    assert shown[titles.index("universality")] == "–"
+    assert last == str(cells[-1])
+    assert titles[-1] == "id"
+
+
 def test_evidence_computed_now_is_the_evidence_that_detect_keeps(planted_profile, content):
     """Of a token that the run keeps, taken away from it and computed again."""
     model, _ = planted_profile

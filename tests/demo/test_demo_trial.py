@@ -105,6 +105,9 @@ def test_figures_of_a_trial_say_what_was_measured(shared_model):
     assert f"from {answer.before:.3f} to {answer.after:.3f}" in curve.alt
     assert [row[0] for row in curve.table.rows] == ["river", *(f"{name} (benign)" for name in names)]
     assert describe_answer(answer, "river").startswith("3 copies of river change the similarity")
+    inside = min(answer.benign_after) <= answer.after <= max(answer.benign_after)
+    ends = "): it is within their range." if inside else "): it is outside their range."
+    assert describe_answer(answer, "river").endswith(ends)
     pairs = pair_heatmap(answer, "river", names[0])
     assert len(pairs.plot.data) == 3
     assert_allclose(np.array(pairs.plot.data[1].z), answer.with_token, atol=1e-3)

@@ -27,6 +27,9 @@ def test_every_method_answers_with_pairs_a_matrix_and_deletions(tab, method):
     assert "The cosine of the two texts is" in page
     assert page.count("<table") == 4
     assert "river" in page
+    # No token is known to be sticky, and numbers near zero are numbers.
+    assert ">sticky</th>" not in page
+    assert "&lt; 0.001" not in page
 
 
 def test_the_example_has_copies_of_a_token_behind_the_first_text(tab):

@@ -4,6 +4,10 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
+
+import polars as pl
+from markupsafe import escape
 
 import planted
 import stickytoken
@@ -66,13 +70,29 @@ def test_a_run_over_some_tokens_does_not_acquit_the_model(clean_run):
     assert "needs no repair" not in stickytoken.report(clean_run)
 
 
+def test_how_far_texts_move_is_said_as_a_similarity(run, tmp_path):
+    worst = run.sticky.row(0, named=True)
+    said = f"copies of {worst['token']!r} raise the cosine similarity of unrelated texts by "
+    assert f"such tokens: {said}{worst['lift']:.2f} on average." in meaning(read_content(run.path))
+    place = shutil.copytree(run.path, tmp_path / "acquitted")
+    table = pl.read_parquet(place / "tokens.parquet")
+    acquitted = table.with_columns(
+        verdict=pl.lit("benign"), lift=pl.when(token_id=worst["token_id"]).then(0.004).otherwise(-0.1)
+    )
+    acquitted.write_parquet(place / "tokens.parquet")
+    known = replace(read_content(place), tokens=acquitted)
+    assert f"enough to matter: even {said}less than 0.01 on average. It needs no repair." in meaning(known)
+    fallen = replace(known, tokens=acquitted.with_columns(lift=pl.lit(-0.1)))
+    assert meaning(fallen).endswith("No token of this model does so enough to matter: it needs no repair.")
+
+
 def test_every_form_of_a_report_says_the_same(run):
     html = stickytoken.report(run)
     document = json.loads(stickytoken.report(run, format="json"))
-    assert document["meaning"] in html
+    told = str(escape(document["meaning"]))
     assert document["next_steps"] == [step._asdict() for step in next_steps(run)]
     first = html.index('id="steps"')
-    assert html.index(document["meaning"]) < first < html.index('class="facts"')
+    assert html.index(told) < first < html.index('class="facts"')
     text = stickytoken.report(run, format="md")
     assert all(step.purpose in text for step in next_steps(run))
     assert all(f"{step.purpose[1:]}:" in html for step in next_steps(run))
@@ -80,7 +100,9 @@ def test_every_form_of_a_report_says_the_same(run):
 
 def test_the_command_line_ends_with_the_first_of_them(run):
     shown = planted.command("show", run.path)
-    assert re.search(r"^next, to write a repaired copy .*: stickytoken repair ", shown.stderr, re.MULTILINE)
+    assert re.search(
+        r"^next, to write a repaired, verified copy .*: stickytoken repair ", shown.stderr, re.MULTILINE
+    )
 
 
 def test_kinds_are_drawn_only_for_more_tokens_than_have_cards(run):

@@ -72,6 +72,19 @@ def test_it_is_quiet_and_never_wider_than_the_screen(folder, name, width, scheme
 
 
 @pytest.mark.browser
+def test_values_of_the_table_are_whole_on_a_phone(folder):
+    with opened(folder / "report.html", viewport={"width": 390, "height": 844}) as (page, heard):
+        lines = page.evaluate(
+            "[...document.querySelectorAll('#tokens td.number')].map(cell => {"
+            "const text = document.createRange(); text.selectNodeContents(cell);"
+            "return [cell.dataset.label, text.getClientRects().length]})"
+        )
+        assert len(lines) > MOST_CARDS
+        assert [label for label, count in lines if count != 1] == []
+        assert heard == []
+
+
+@pytest.mark.browser
 def test_pictures_follow_the_colour_scheme(folder):
     ink = "getComputedStyle(document.querySelector('#figure-lift-distribution .xtitle')).fill"
     with opened(folder / "report.html", color_scheme="light") as (page, heard):

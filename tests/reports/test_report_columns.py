@@ -1,7 +1,6 @@
 """The columns of the method profile in reports: all explained, and some of them empty."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -70,18 +69,34 @@ def test_a_topical_token_names_the_kind_of_text_that_it_lifts_most(run_copy):
 @pytest.mark.parametrize(
     "name", ["universality", "kind", "lift_words", "fixed_point", "q_value", "contraction"]
 )
-def test_a_number_that_is_missing_everywhere_is_a_dash(run_copy, name):
+def test_a_column_that_no_flagged_token_fills_is_left_out(run_copy, name):
     table = pl.read_parquet(run_copy / "tokens.parquet")
     table.with_columns(pl.lit(None, table.schema[name]).alias(name)).write_parquet(
         run_copy / "tokens.parquet"
     )
     html = stickytoken.report(run_copy)
-    if name != "fixed_point":
-        (title,) = [column.title for column in open_run(run_copy).method.reported if column.key == name]
-        assert re.search(rf'<td data-label="{title}" data-value="">–</td>', html)
+    assert '<td data-label="lift"' in html
+    assert not [
+        column.title
+        for column in open_run(run_copy).method.reported
+        if column.key == name and f'data-label="{column.title}"' in html
+    ]
     for other in ("md", "json"):
         stickytoken.report(run_copy, format=other)
     assert planted.command("show", run_copy).exit_code == 0
+
+
+def test_a_number_that_only_some_tokens_have_is_a_dash_for_the_others(run_copy):
+    table = pl.read_parquet(run_copy / "tokens.parquet")
+    worst, second = table.sort("lift", descending=True)["token_id"][:2]
+    flagged = pl.col("token_id").is_in([worst, second])
+    table.with_columns(
+        verdict=pl.when(flagged).then(pl.lit("sticky")).otherwise("verdict"),
+        q_value=pl.when(token_id=worst).then(0.5),
+    ).write_parquet(run_copy / "tokens.parquet")
+    html = stickytoken.report(run_copy)
+    assert html.count('<td data-label="q value" data-value="">–</td>') == 1
+    assert html.count('<td data-label="q value" class="number" data-value="0.5">0.5000</td>') == 1
 
 
 def test_the_glossary_explains_every_heading(run):

@@ -240,5 +240,6 @@ def test_colours_stand_out_from_the_ground_of_both_themes(ground):
     """Web Content Accessibility Guidelines 2.2: 3 to 1 for graphics, 4.5 to 1 for text."""
     for color in (STICKY, TOPICAL, CONTROL, *SERIES):
         assert contrast(color, ground) >= 3, color
+    assert CONTROL not in SERIES  # the colour of ordinary tokens is nobody else's
     theme = "light" if ground == "#ffffff" else "dark"
     assert contrast(template(theme)["layout"]["font"]["color"], ground) >= 4.5

@@ -7,7 +7,7 @@ import pytest
 
 import accessibility
 import stickytoken
-from build import ROOT, moved
+from build import ROOT, moved, readable
 from built_site import dead_links, outside, pages_of
 from command_reference import command_page
 from stickytoken.cli.app import app
@@ -27,6 +27,18 @@ def test_a_dead_link_would_be_found(tmp_path):
     for name, text in (("a.html", "<a href='b.html#x'>b</a><img src='c.png'>"), ("b.html", "<p id='y'>")):
         (tmp_path / name).write_text(text, encoding="utf-8")
     assert dead_links(pages_of(tmp_path)) == ["a.html: b.html#x", "a.html: c.png"]
+
+
+def test_the_site_shows_titles_and_whole_sentences():
+    said = "all of it, " * 12
+    text = f"See [scan.md](scan.md#a), [x](scan.md).\n\n```console\n$ a {said}\n{said}end\n1  {said}\n```\n"
+    found = readable(text, {"scan": "Scanning documents"})
+    assert found.startswith("See [Scanning documents](scan.md#a), [x](scan.md).")
+    assert f"$ a {said}\n" in found
+    assert f"1  {said}\n" in found
+    folded = found.split(f"$ a {said}\n")[1].split("1  ")[0]
+    assert " ".join(folded.split()) == f"{said}end"
+    assert max(map(len, folded.splitlines())) <= 96
 
 
 @pytest.mark.slow

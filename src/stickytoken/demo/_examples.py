@@ -49,15 +49,16 @@ def worked_example(content: RunContent | None, vocabulary: Vocabulary, corpus: S
     if content is None or content.run is None:
         why = "No run of this model is open, so its sticky tokens are not known."
         return Example(sentences[0], sentences[-1], _any_token(vocabulary), _COPIES, why)
+    which = "the worst token" if len(content.flagged) else "not sticky, but ranks highest"
     if row := _worst_with_pair(content):
         why = (
-            f"This is the worst token of the run {content.path.name}, with a typical pair of unrelated "
-            "sentences from that run."
+            f"It is {which} in the run {content.path.name}; the sentences are a typical unrelated pair of "
+            "that run."
         )
         copies = content.evidence.record.pair_copies if content.evidence else _COPIES
         return Example(row["typical_anchor"], row["typical_carrier"], row["token_id"], copies, why)
     own = own_sentences(content, corpus)
-    why = f"This is the worst token of the run {content.path.name}, with two sentences from that run."
+    why = f"It is {which} in the run {content.path.name}; the sentences are from that run."
     return Example(own[0], own[-1], worst_token(content), _COPIES, why)
 
 

@@ -91,7 +91,8 @@ def findings_table(found: Explanation) -> DataTable:
 
 def neighbours_table(found: Explanation) -> DataTable:
     """Return the nearest rows of the embedding matrix."""
-    rows = found.neighbours.select("neighbour", "neighbour_id", "cosine").rows()
+    names = pl.col("neighbour"), pl.col("neighbour_id").cast(pl.String), pl.col("cosine")
+    rows = found.neighbours.select(*names).rows()
     return DataTable(("nearest embedding", "id", "cosine"), rows)
 
 

@@ -79,6 +79,12 @@ def table_rows(content: RunContent, tokens: pl.DataFrame) -> list[list[Any]]:
     ]
 
 
+def shown_rows(content: RunContent, rows: list[list[Any]]) -> list[list[str]]:
+    """Return the same cells as they are read: all numbers of a column with equally many digits."""
+    digits = [column.digits for column in columns(content)]
+    return [[_text(cell, wanted) for cell, wanted in zip(row, digits, strict=True)] for row in rows]
+
+
 def id_column(content: RunContent) -> int:
     """Return the index of the token id in a row of the table."""
     return headings(content).index("id")
@@ -114,6 +120,12 @@ def tokens_offered(tokens: pl.DataFrame, most: int = TABLE_ROWS) -> list[tuple[s
         return []
     rows = tokens.head(most).select("token", "token_id").iter_rows()
     return [(f"{visible(token)} (id {token_id})", token_id) for token, token_id in rows]
+
+
+def _text(cell: Any, digits: int | None) -> str:
+    if isinstance(cell, float) and digits is not None:
+        return f"{cell:.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    return NO_TEXT if cell is None else str(cell)
 
 
 def _cell(value: Any, digits: int | None) -> Any:

@@ -79,17 +79,21 @@ def describe_answer(answer: Answer, token: str) -> str:
     text = (
         f"{copies} {'copy' if copies == 1 else 'copies'} of {token} "
         f"{'changes' if copies == 1 else 'change'} the similarity of the two sentences from "
-        f"{answer.before:.3f} to {answer.after:.3f}"
+        f"{_similarity(answer.before)} to {_similarity(answer.after)}"
     )
     others = answer.benign_after
     if not others:
         return text + "."
-    mean = float(np.mean(others))
-    several = f" on average ({min(others):.3f} to {max(others):.3f})" if len(others) > 1 else ""
-    tokens = "token" if len(others) == 1 else "tokens"
-    return (
-        f"{text}; the same number of copies of {len(others)} matched benign {tokens} to {mean:.3f}{several}."
-    )
+    mean, least, most = _similarity(float(np.mean(others))), min(others), max(others)
+    text += f"; the same number of copies of {len(others)} matched benign"
+    if len(others) == 1:
+        return f"{text} token to {mean}."
+    seen = "within their range" if least <= answer.after <= most else "outside their range"
+    return f"{text} tokens to {mean} on average ({_similarity(least)} to {_similarity(most)}): it is {seen}."
+
+
+def _similarity(value: float) -> str:
+    return f"{round(value, 3) + 0.0:.3f}".replace("-", "\N{MINUS SIGN}")
 
 
 def pair_heatmap(answer: Answer, token: str, benign: str | None) -> ReportFigure:

@@ -39,14 +39,14 @@ def next_steps(run: Run) -> tuple[NextStep, ...]:
             ),
         )
     scan = f"stickytoken scan {folder} DOCUMENTS --effect"
-    clean = NextStep("take copies out of what you index", f"stickytoken clean {folder} DOCUMENTS")
+    clean = NextStep("take the copies out of those documents", f"stickytoken clean {folder} DOCUMENTS")
     found = "find the documents that contain copies"
     loading = run.record.model.loading
     if loading is not None and (loading.endpoint is not None or loading.layer is not None):
         return NextStep(found, scan), clean
     return (
         NextStep(
-            "write a repaired copy of the model, verified; then encode your documents with it",
+            "write a repaired, verified copy of the model, then encode your documents with it",
             f"stickytoken repair {folder} --out FOLDER",
         ),
         NextStep(f"{found}, if the model has to stay", scan),

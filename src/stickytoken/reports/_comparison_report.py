@@ -12,8 +12,10 @@ from stickytoken.reports.comparison import (
     answers,
     comparability_table,
     comparison_figures,
+    finding,
     headlines,
     summary_table,
+    tone,
 )
 from stickytoken.reports.figures.figure import DataTable
 from stickytoken.visible_text import markdown
@@ -26,6 +28,8 @@ def comparison_page(comparison: Comparison) -> str:
         comparison_figures(comparison),
         title=", ".join(comparison.names),
         comparison=comparison,
+        finding=finding(comparison),
+        tone=tone(comparison),
         summary=summary_table(comparison),
         answers=answers(comparison),
         comparability=comparability_table(comparison),
@@ -38,6 +42,7 @@ def comparison_markdown(comparison: Comparison) -> str:
     """Return the comparison as Markdown."""
     parts = [
         "# Sticky tokens compared",
+        markdown(finding(comparison)),
         "\n".join(f"- **{markdown(name)}**: {markdown(line)}" for name, line, _ in headlines(comparison)),
         "\n".join(f"- Note: {markdown(note)}" for note in comparison.notes),
         "## The runs",

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from stickytoken.visible_text import visible
 
+_BREAKS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
 _IN_SCRIPT = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"}
 
 
 def json_for_html(value: Any) -> Markup:
     """Return JSON in which no HTML parser finds the end of a script; ASCII, lone surrogates escaped."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for character, escape in _IN_SCRIPT.items():
-        text = text.replace(character, escape)
+    for character, code in _IN_SCRIPT.items():
+        text = text.replace(character, code)
     return Markup(text)
 
 
@@ -42,15 +44,33 @@ def plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
     if isinstance(value, (list, tuple)):
-        return ", ".join(plain(each) for each in value)
+        return ", ".join(plain(each) for each in value) or number(None)
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {plain(each)}" for key, each in value.items())
+        return ", ".join(f"{spaced(key)}: {plain(each)}" for key, each in value.items()) or number(None)
     return number(value)
 
 
-def cosine(value: float) -> str:
-    """Format a similarity with two digits; what rounds to zero has no sign."""
-    return f"{round(value, 2) + 0.0:.2f}".replace("-", "\N{MINUS SIGN}")
+def flowing(text: str) -> str:
+    """Return a text as one paragraph: line breaks, which would be shown as escapes, become spaces."""
+    return _BREAKS.sub(" ", text)
+
+
+def commands(text: str) -> Markup:
+    """Return a sentence with what stands between backticks as code; everything is escaped."""
+    parts = visible(text).split("`")
+    if len(parts) % 2 == 0:
+        return escape(visible(text))
+    pieces = [
+        Markup("<code>{}</code>").format(part) if k % 2 else escape(part) for k, part in enumerate(parts)
+    ]
+    return Markup("").join(pieces)
+
+
+def cosine(value: float | None, digits: int = 2) -> str:
+    """Format a similarity, or what one changes by; what rounds to zero has no sign."""
+    if value is None:
+        return number(None)
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def number(value: Any, digits: int | None = None) -> str:

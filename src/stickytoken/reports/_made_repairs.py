@@ -58,6 +58,11 @@ def repair_notes(repairs: tuple[RepairRecord, ...]) -> list[str]:
         for check in record.verification.checks
         if not check.passed
     ]
+    if repairs and repairs[0].verified:
+        found.append(
+            f"a repaired copy of the model was written on {repairs[0].started[:10]} and verified: encode "
+            "your documents with it"
+        )
     if len(repairs) > _MOST_SHOWN:
         found.append(f"only the latest {_MOST_SHOWN} of {len(repairs)} repairs are shown")
     return found

@@ -22,7 +22,7 @@ from stickytoken.reports.figure_set import report_figures
 from stickytoken.reports.figures.figure import ReportFigure
 from stickytoken.reports.figures.style import template
 from stickytoken.reports.templating import environment, packaged
-from stickytoken.reports.token_table import columns, flagged_rows
+from stickytoken.reports.token_table import filled_columns, flagged_rows
 
 # More rows would make the file slow to open; tokens.parquet has them all.
 _MOST_ROWS = 1000
@@ -48,7 +48,7 @@ def run_page(content: RunContent) -> str:
         notes=facts.notes(content),
         cards=cards(content),
         confidence=content.confidence,
-        columns=columns(content),
+        columns=filled_columns(content),
         rows=rows[:_MOST_ROWS],
         flagged=len(rows),
         how=facts.method_description(content),

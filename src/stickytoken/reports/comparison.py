@@ -15,6 +15,13 @@ from stickytoken.reports.figures.comparison import (
 )
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
 
+# By the answer to whether measures can be compared, the gravest first.
+_WARNINGS = {
+    "not comparable": "Not all of their numbers can be compared.",
+    "with care": "Compare their numbers with care.",
+}
+_TONES = ("severe", "serious", "mild", "clean")
+
 
 def summary_table(comparison: Comparison) -> DataTable:
     """Return a table with one row per run."""
@@ -81,6 +88,32 @@ def answers(comparison: Comparison) -> list[str]:
     return [
         f"{measure.value}: {answer.value}" for measure, answer in comparison.comparability.answers.items()
     ]
+
+
+def finding(comparison: Comparison) -> str:
+    """Say which runs found sticky tokens, and whether their numbers can be compared."""
+    found = [each.name for each in comparison.runs if len(each.run.sticky)]
+    none = [each.name for each in comparison.runs if not len(each.run.sticky)]
+    if not found:
+        said = "No run found a sticky token."
+    elif not none:
+        said = "Every run found sticky tokens."
+    else:
+        said = f"{_named(found)} found sticky tokens; {_named(none)} found none."
+    answered = {answer.value for answer in comparison.comparability.answers.values()}
+    warning = next((text for answer, text in _WARNINGS.items() if answer in answered), "")
+    return f"{said} {warning}".strip()
+
+
+def tone(comparison: Comparison) -> str:
+    """Return the tone of the worst run."""
+    tones = {each.tone for each in comparison.runs}
+    return next((each for each in _TONES if each in tones), "unknown")
+
+
+def _named(names: list[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def headlines(comparison: Comparison) -> list[tuple[str, str, str]]:

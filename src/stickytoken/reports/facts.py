@@ -10,6 +10,7 @@ from stickytoken.comparisons.compared_run import ComparedRun, short_headline, to
 from stickytoken.comparisons.result import shown_copies
 from stickytoken.detection.next_steps import NextStep, next_steps
 from stickytoken.detection.run import Run
+from stickytoken.detection.schema import RunRecord
 from stickytoken.methods.descriptions import Fact
 from stickytoken.reports._made_repairs import repair_facts, repair_notes
 from stickytoken.reports._measured_impacts import impact_facts, impact_notes
@@ -18,6 +19,8 @@ from stickytoken.visible_text import visible
 
 MOST_CARDS = 12
 """Sticky tokens with a card of their own."""
+# The least similarity that two digits show.
+_LEAST_SHOWN = 0.005
 
 
 def headline(content: RunContent) -> str:
@@ -79,11 +82,24 @@ def meaning(content: RunContent) -> str | None:
         "A sticky token draws texts together: a text that repeats it becomes more similar to unrelated "
         "texts, whatever it says, and turns up in searches that it has nothing to do with. "
     )
+    raised = _raised(content)
     if len(content.sticky):
-        return f"{told}This model has such tokens."
+        return f"{told}This model has such tokens{f': {raised}' if raised else ''}."
     if len(content.tokens) < content.record.model.available:
         return f"{told}None of the tokens examined does so enough to matter; the others may."
-    return f"{told}No token of this model does so enough to matter: it needs no repair."
+    most = f": even {raised}. It" if raised else ": it"
+    return f"{told}No token of this model does so enough to matter{most} needs no repair."
+
+
+def _raised(content: RunContent) -> str | None:
+    """Say how far the token that lifts most raises similarities; None without a scale or a rise."""
+    worst = worst_tokens(content, 1)
+    if content.scale is None or worst.is_empty() or worst["lift"][0] <= 0:
+        return None
+    lift = worst["lift"][0]
+    by = f"{lift:.2f}" if lift >= _LEAST_SHOWN else "less than 0.01"
+    token = visible(repr(worst["token"][0]))
+    return f"copies of {token} raise the cosine similarity of unrelated texts by {by} on average"
 
 
 def steps(content: RunContent) -> tuple[NextStep, ...]:
@@ -111,7 +127,7 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
     record = content.record
     result = {} if record.result is None else record.result.model_dump()
     groups: dict[str, dict[str, Any]] = {
-        "model": record.model.model_dump() | _encoder(record.identity_parts),
+        "model": _model(record) | _encoder(record.identity_parts),
         "corpus": record.corpus.model_dump(),
         "result": result,
         "settings": dict(record.settings),
@@ -134,6 +150,16 @@ def run_details(content: RunContent) -> dict[str, dict[str, Any]]:
         }
     groups |= impact_facts(content.impacts) | repair_facts(content.repairs)
     return {name: values for name, values in groups.items() if values}
+
+
+def _model(record: RunRecord) -> dict[str, Any]:
+    """Describe the model; of how it is loaded, only what was set."""
+    described = record.model.model_dump()
+    if loading := described.get("loading"):
+        described["loading"] = {
+            name: value for name, value in loading.items() if value not in (None, "", False)
+        }
+    return described
 
 
 def _encoder(parts: dict[str, Any]) -> dict[str, Any]:

@@ -78,10 +78,10 @@ def curve_figures(content: RunContent, run: Run) -> list[ReportFigure]:
             "Symptom curves",
             plot,
             symptom_curves.describe(curves, controls, u),
-            "Copies of a token are appended to a text. Left, pairs below the model's mean similarity u "
-            "(dotted): a sticky token raises these more than ordinary tokens do (green, dashed; the band is "
-            "their range). Right, pairs above u: a few copies may raise these as well; many copies of any "
-            "token lower them, because less and less of the text is left in the vector.",
+            "Copies of a token are appended to a text. Unrelated pairs lie below the model's mean similarity "
+            "u (dotted): a sticky token raises these more than ordinary tokens do (green, dashed; the band "
+            "is their range). Related pairs lie above u: a few copies may raise these as well; many copies "
+            "of any token lower them, because less and less of the text is left in the vector.",
             symptom_curves.table(curves, controls),
             stacked(plot, 2, 820) if curves else {},
         )

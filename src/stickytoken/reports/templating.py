@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from stickytoken.reports._escaping import cosine, finalized, number, plain, spaced
+from stickytoken.reports._escaping import commands, cosine, finalized, flowing, number, plain, spaced
 
 _OWN = "stickytoken.reports"
 
@@ -23,7 +23,9 @@ def environment(package: str = _OWN) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["commands"] = commands
     environment.filters["cosine"] = cosine
+    environment.filters["flowing"] = flowing
     environment.filters["number"] = number
     environment.filters["plain"] = plain
     environment.filters["spaced"] = spaced

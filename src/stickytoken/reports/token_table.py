@@ -18,6 +18,16 @@ def columns(content: RunContent) -> tuple[Column, ...]:
     return (*_FIRST, *content.method.reported, *_LAST)
 
 
+def filled_columns(content: RunContent) -> tuple[Column, ...]:
+    """Return the columns in which a flagged token has a value: a page has no room for empty ones."""
+    flagged = content.flagged
+    return tuple(
+        column
+        for column in columns(content)
+        if column.key not in flagged.columns or flagged[column.key].is_not_null().any()
+    )
+
+
 def flagged_rows(content: RunContent) -> list[dict[str, Any]]:
     """Return all flagged tokens, sticky ones first, with `sd`."""
     return rows_of(content, content.flagged)

@@ -153,12 +153,20 @@ def progress_callback(progress: gr.Progress) -> ProgressCallback:
     return show
 
 
+def first_sentence(text: str, start: int) -> tuple[str, str]:
+    """Split a text behind its first full stop; those before `start` belong to the name of a token."""
+    first, stop, rest = text[start:].partition(". ")
+    return f"{text[:start]}{first}{stop.strip()}", rest
+
+
 def _parts(found: Explanation) -> list[Any]:
     """Return the values of the tab's outputs."""
     token = found.tokens[0]
+    answer, rest = first_sentence(token.verdict, len(f"{token.token!r}"))
     said = render(
         "explanation.html.j2",
-        verdict=token.verdict,
+        verdict=answer,
+        more=rest,
         run_verdict=token.run_verdict,
         settings=found.settings,
         carriers=found.carriers,

@@ -16,6 +16,7 @@ from stickytoken.demo._exploring import (
     headings,
     id_column,
     kept_evidence,
+    shown_rows,
     table_rows,
     tokens_offered,
 )
@@ -175,7 +176,10 @@ def _no_evidence(error: str) -> list[Any]:
 
 
 def _table(content: RunContent, rows: Any) -> dict[str, Any]:
-    return {"headers": headings(content), "data": table_rows(content, rows)}
+    cells = table_rows(content, rows)
+    # Numbers stay numbers, so that they sort; what is read has equal digits.
+    shown = {"display_value": shown_rows(content, cells)}
+    return {"headers": headings(content), "data": cells, "metadata": shown}
 
 
 def _counted(rows: int) -> str:

@@ -41,6 +41,14 @@
     for (const plot of document.querySelectorAll(".js-plotly-plot")) dress(plot);
   }
 
+  // A page of paper is narrower than most screens.
+  function print(on) {
+    for (const plot of document.querySelectorAll(".js-plotly-plot")) {
+      if (!plot.layout || !window.Plotly) continue;
+      window.Plotly.relayout(plot, on ? { autosize: false, width: 640 } : { autosize: true, width: null });
+    }
+  }
+
   let waiting = 0;
   function soon() {
     cancelAnimationFrame(waiting);
@@ -52,6 +60,8 @@
       childList: true, subtree: true, attributes: true, attributeFilter: ["class"],
     });
     narrow.addEventListener("change", soon);
+    addEventListener("beforeprint", () => print(true));
+    addEventListener("afterprint", () => print(false));
     soon();
   }
 

@@ -43,8 +43,9 @@ def figures(run: ProfileRun) -> list[Figure]:
             {"ordinary": ordinary, "matters": matters},
             "How far copies of a token raise the similarity of unrelated texts. The grey bars count all "
             "tokens; their axis is logarithmic, so that a single token is visible. “Ordinary” is the typical "
-            "token. A token beyond “matters” is flagged: as sticky if on most kinds of text, as topical "
-            "if only some. One that lifts at least half as much is flagged if ordinary tokens never do.",
+            "token. A token beyond “matters” is flagged: as sticky if on most kinds of text, as topical if "
+            "on only some. One that lifts at least half as much is flagged if ordinary tokens never do, over "
+            "all texts or on one kind of text.",
         ),
         Scatter(
             "lift-contraction",

@@ -21,9 +21,8 @@ GLOSSARY = {
     "SD": "The lift beyond an ordinary token's, in standard deviations of the similarities between the "
     "model's own vectors of texts, so that models can be compared.",
     "severity": "Grade of a flagged token by SD: below 0.2 negligible, from 0.2 mild, from 0.5 serious, from "
-    "0.8 severe (Cohen's small, medium and large effects). At 0.8 an unrelated text looks as similar as one "
-    "ahead of four in five unrelated texts. A topical token is graded on the kind of text that it lifts "
-    "most.",
+    "0.8 severe (Cohen's small, medium and large effects). At 0.8, a typical unrelated text overtakes about "
+    "four in five of the others. A topical token is graded on the kind of text that it lifts most.",
     "verdict": "Sticky: a lift that matters, on most kinds of text. Topical: on only some kinds of text, "
     "which comes from its meaning and is not a defect. Benign: everything else.",
     "universality": "The share of the kinds of text (news, law, code, chat, ...) that the token lifts by at "
@@ -33,8 +32,8 @@ GLOSSARY = {
     "texts. Nobody embeds single entries, and no verdict rests on it.",
     "contraction": "How much of the difference between similarities is lost: 0 keeps the meaning, 1 erases "
     "it.",
-    "fixed point": "The similarity that all pairs are pulled to.",
-    "q value": "The expected share of ordinary tokens among those that stand out at least as much.",
+    "q value": "The expected share of ordinary tokens among those that stand out at least as much over all "
+    "texts. A token that stands out on one kind of text is flagged whatever its q value.",
 }
 
 
@@ -121,7 +120,12 @@ def key_facts(run: ProfileRun) -> list[Fact]:
     highest = run.tokens.select("lift").max().item()
     smallest = run.settings.number("smallest_effect")
     whose = "the worst token" if len(run.sticky) else "the token that lifts most"
-    topical = Fact(f"{result.topical:,}", "topical: they lift only the texts that they are about")
+    topical = Fact(
+        f"{result.topical:,}",
+        "topical token, which lifts only texts about its own subject"
+        if result.topical == 1
+        else "topical tokens, which lift only texts about their own subject",
+    )
     if highest is None:
         return [topical]
     return [

@@ -24,7 +24,8 @@ COLORS: Mapping[str, str] = MappingProxyType({"sticky": STICKY, "topical": TOPIC
 SYMBOLS: Mapping[str, str] = MappingProxyType(
     {"sticky": "diamond", "topical": "square-open", "benign": "circle-open"}
 )
-SERIES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#7B5EA7")
+# None is green: that is the colour of ordinary tokens.
+SERIES = ("#D55E00", "#0072B2", "#7B5EA7", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#C8446A")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px", "1px,3px")
 
 # Letters of a line, and of a token in a legend, on a narrow screen.
