@@ -195,7 +195,7 @@ def test_evaluation_results_survive_the_hubs_own_parser(run, tmp_path):
     assert entries[0].value == pytest.approx(worst, abs=1e-4)
     assert entries[1].value == pytest.approx(1e4 / profiled.AVAILABLE, abs=1e-4)
     assert entries[0].date == run.record.started
-    assert "90 % interval" in entries[0].notes
+    assert "90% interval" in entries[0].notes
     assert write_eval_results(run, "someone/sticky-tokens", path) is False
     assert write_eval_results(run, "someone/else", path) is True
 

@@ -49,7 +49,7 @@ def test_the_parts_stand_in_the_order_of_what_matters(run):
     assert page.tokens[0] == "!"
     row = run.sticky.row(0, named=True)
     assert f"lift {row['lift']:.3f}" in page.text
-    assert f"90 % interval {row['lift_low']:.3f} to {row['lift_high']:.3f}" in page.text
+    assert f"90% interval {row['lift_low']:.3f} to {row['lift_high']:.3f}" in page.text
     pair = run.evidence.tokens.row(0, named=True)
     for name in ("typical_carrier", "typical_anchor", "largest_carrier", "largest_anchor"):
         assert pair[name] in page.text
@@ -244,7 +244,7 @@ def test_what_cannot_be_reported_is_refused(run, run_copy, tmp_path):
 
 def test_settings_that_an_earlier_version_did_not_write_are_its_defaults(run, run_copy):
     planted.edit_record(run_copy, settings={})
-    assert "90 % interval" in stickytoken.report(run_copy)
+    assert "90% interval" in stickytoken.report(run_copy)
     planted.edit_record(run_copy, settings={"smallest_effect": "<b>"})
     with pytest.raises(InputError, match=r"smallest_effect in .*run\.json is '<b>': it must be a number"):
         stickytoken.report(run_copy)

@@ -23,7 +23,7 @@ from stickytoken.validation import shown
 SOURCE = "Chen et al., Sticking to the Mean, ACL 2025, https://aclanthology.org/2025.acl-long.1391"
 COMPARABLE = (
     "The published verdicts are those of the paper's rule on STS sentences, here `detect --method std`: a "
-    "score on five sentence pairs shortlists about 2 % of the vocabulary; outliers by validation rate are "
+    "score on five sentence pairs shortlists about 2% of the vocabulary; outliers by validation rate are "
     "sticky. The default method measures the lift of every token on texts of several kinds, with an "
     "interval, and calls sticky what is large enough to matter. The two answer different questions; their "
     "counts cannot be compared."

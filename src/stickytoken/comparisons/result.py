@@ -109,7 +109,7 @@ class Comparison:
     def basis(self) -> str:
         """Say what the intervals are."""
         levels = sorted({each.confidence for each in self.runs})
-        said = " and ".join(f"{100 * level:.4g} %" for level in levels)
+        said = " and ".join(f"{100 * level:.4g}%" for level in levels)
         return (
             f"intervals: {said}; of the worst lift over texts, for that one token; of the share of sticky "
             "tokens exact (Clopper and Pearson 1934)"

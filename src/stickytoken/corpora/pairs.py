@@ -73,7 +73,7 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
 
 
 def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: int) -> list[SentencePair]:
-    """Choose pairs evenly over the lower 80 % of the range below the mean similarity.
+    """Choose pairs evenly over the lower 80% of the range below the mean similarity.
 
     Each of ``count`` evenly spaced targets in [min, min + 0.8 (u - min)] takes the nearest pair with a
     similarity below u. Where pairs are sparse, one is taken more than once, as in the published runs:

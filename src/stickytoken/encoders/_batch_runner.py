@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# all-MiniLM-L6-v2 and all-mpnet-base-v2 are as fast, within 5 %, from 512 to 4096 tokens a batch.
+# all-MiniLM-L6-v2 and all-mpnet-base-v2 are as fast, within 5%, from 512 to 4096 tokens a batch.
 _CPU_TOKEN_BUDGET = 1024
 # Batches for each worker, so that all end at about the same time; smaller ones only cost more calls.
 _BATCHES_PER_WORKER, _LEAST_TOKENS = 4, 256

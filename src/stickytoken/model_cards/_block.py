@@ -38,7 +38,7 @@ def card_block(run: Run) -> str:
 
 def _rows(each: ComparedRun) -> Iterator[tuple[str, str]]:
     run, record = each.run, each.run.record
-    level = f"{100 * each.confidence:.4g} %"
+    level = f"{100 * each.confidence:.4g}%"
     yield "worst token", shown_worst(each)
     if each.worst is not None and each.worst.deviations is not None:
         yield (

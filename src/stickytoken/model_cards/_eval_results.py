@@ -34,7 +34,7 @@ def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
 
     require_id("the data set", dataset)
     each = ComparedRun(run.model_name, run)
-    level = f"{100 * each.confidence:.4g} % interval"
+    level = f"{100 * each.confidence:.4g}% interval"
     basis = f"{len(run.tokens)} of {run.available} available tokens, method {run.record.method}"
     found: list[tuple[str, float, str]] = []
     if each.worst is not None and each.worst.deviations is not None:

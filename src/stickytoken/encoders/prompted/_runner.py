@@ -26,7 +26,7 @@ from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
 from stickytoken.errors import EncodingError
 
 _LOG = logging.getLogger(__name__)
-# With a 12-layer Qwen2 of width 384 on one core, larger batches outgrow the cache: up to 25 % slower.
+# With a 12-layer Qwen2 of width 384 on one core, larger batches outgrow the cache: up to 25% slower.
 _TOKEN_BUDGET = {"cpu": 1024}
 _ACCELERATOR_TOKEN_BUDGET = 65536
 

@@ -26,7 +26,7 @@ AXES_FILE = "effects_axes.parquet"
 EFFECTS_COLUMNS = ("token_id", "round", "contraction", "pull")
 
 
-# 150,000 tokens keep 1,789 of 4,096 axes, 44 %. With that share, lifts on four other corpora agree with
+# 150,000 tokens keep 1,789 of 4,096 axes, 44%. With that share, lifts on four other corpora agree with
 # those of whole pulls at a Spearman correlation of at least 0.998 (all-mpnet-base-v2, 768 dimensions) and
 # 0.962 (all-MiniLM-L6-v2, 384).
 MOST_BYTES = 512 * 2**20

@@ -157,7 +157,7 @@ def embedding_place(measures: pl.DataFrame, names: Mapping[str, str], token: str
         name=f"{legend_label(token)}<br>(filled: outside the benign interval)",
         showlegend=True,
         cliponaxis=False,
-        hovertemplate="%{y}: %{customdata[0]:.4f}, benign %{customdata[1]:.4f}<br>%{x:.1f} % of the "
+        hovertemplate="%{y}: %{customdata[0]:.4f}, benign %{customdata[1]:.4f}<br>%{x:.1f}% of the "
         "vocabulary is below<extra></extra>",
     )
     figure.update_xaxes(title_text="% of the available tokens below", range=[-2, 102])
