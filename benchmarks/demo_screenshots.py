@@ -33,19 +33,20 @@ _ANSWERS = {
     "Explain": "#explain-answer .headline",
     "Compare": "#compare-answer .cards",
 }
+_LONGEST = 180_000  # milliseconds: an answer of the model on a busy machine
 _SETTLED = 1500  # milliseconds: pictures are drawn, toasts and transitions over
 
 
 def open_tab(page: Page, name: str) -> None:
     page.get_by_role("tab", name=name, exact=True).click()
     if name in _ANSWERS:
-        page.wait_for_selector(_ANSWERS[name], timeout=180_000)
+        page.wait_for_selector(_ANSWERS[name], timeout=_LONGEST)
     page.wait_for_timeout(_SETTLED)
 
 
 def take(page: Page, url: str, tabs: tuple[str, ...], to: str, folder: Path) -> None:
     page.goto(url)
-    page.wait_for_selector("#try-answer .headline")
+    page.wait_for_selector("#try-answer .headline", timeout=_LONGEST)
     page.wait_for_timeout(_SETTLED)
     for tab in tabs:
         open_tab(page, tab)
