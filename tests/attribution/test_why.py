@@ -190,6 +190,17 @@ def test_sticky_tokens_of_the_run_are_marked_and_deleted(planted_run, planted_fo
     assert plain.without_sticky is None or any(part.sticky for part in plain.first.parts)
 
 
+def test_a_page_shows_both_texts_and_marks_sticky_parts_where_there_are_any(found):
+    page = similarity_page(found)
+    first = page.index("<blockquote>")
+    assert FIRST in page[first : page.index("<main")]
+    assert SECOND in page[first : page.index("<main")]
+    assert ">sticky</th>" not in page
+    parts = [replace(part, sticky=place == 0) for place, part in enumerate(found.first.parts)]
+    marked = replace(found, first=replace(found.first, parts=tuple(parts)))
+    assert "<td>yes</td>" in similarity_page(marked)
+
+
 def test_a_part_that_is_joined_to_most_others_is_named(found):
     matrix = np.zeros_like(found.matrix)
     matrix[3] = 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from markupsafe import escape
 
 import planted
 import profiled
@@ -20,6 +21,8 @@ from stickytoken.comparisons._comparability import Answer, Measure
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.repairs.record import REPAIR_FILE, CheckRecord, RepairRecord, VerificationRecord
+from stickytoken.reports.comparison import finding
+from stickytoken.visible_text import markdown
 
 DATA = Path(__file__).parents[1] / "data"
 YES, CARE, NO = Answer
@@ -380,3 +383,14 @@ def test_a_page_that_cannot_be_written_is_refused(run, clean, tmp_path):
     planted.refused(
         "compare", run.path, clean.path, "--out", tmp_path / "no" / "page.html", saying="no folder"
     )
+
+
+def test_a_comparison_begins_with_which_runs_found_sticky_tokens(run, clean, sample):
+    found = compare([run, clean, sample])
+    named = f"{found.names[0]} found sticky tokens; {found.names[1]} and {found.names[2]} found none."
+    assert finding(found).startswith(named)
+    html = stickytoken.report(found)
+    assert html.index(str(escape(finding(found)))) < html.index('<main id="main"')
+    assert '<header class="severe">' in html
+    assert markdown(finding(found)) in stickytoken.report(found, format="md")
+    assert finding(compare([clean, sample])).startswith("No run found a sticky token.")
