@@ -52,11 +52,11 @@ def key_facts(content: RunContent) -> list[Fact]:
         ]
     examined, available = len(content.tokens), record.model.available
     of = (
-        f"all {available:,} tokens"
+        f"all {available:,} tokens that can appear in text"
         if examined == available
-        else f"{examined:,} tokens examined; {available:,} tokens"
+        else f"{examined:,} tokens examined ({available:,} can appear in text)"
     )
-    sticky = Fact(f"{len(content.sticky):,}", f"sticky, of {of} that can appear in text")
+    sticky = Fact(f"{len(content.sticky):,}", f"sticky, of {of}")
     return [sticky, *content.method.key_facts(content.run), *_copies(content.run)]
 
 
