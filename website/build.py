@@ -68,8 +68,8 @@ def assemble(folder: Path) -> None:
     for source, page in _BESIDE.items():
         (folder / page).write_text(moved((ROOT / source).read_text("utf-8")), encoding="utf-8")
     titles = {page.stem: _title(page) for page in folder.glob("*.md")}
-    for page in folder.rglob("*.md"):
-        page.write_text(readable(page.read_text("utf-8"), titles), encoding="utf-8")
+    for written in folder.rglob("*.md"):
+        written.write_text(readable(written.read_text("utf-8"), titles), encoding="utf-8")
     (folder / "reference").mkdir()
     for page, content in (("commands", command_page()), ("python", python_page())):
         (folder / "reference" / f"{page}.md").write_text(content, encoding="utf-8")
