@@ -172,7 +172,7 @@ def test_a_run_without_evidence_says_what_is_missing_and_shows_the_rest(run_copy
     html = stickytoken.report(run_copy)
     assert section_ids(html) == [part for part in SECTIONS if part not in ("symptom-curves", "embedding-map")]
     assert (
-        "made without symptom curves, example pairs and the map. Run the same `stickytoken detect`"
+        "made without symptom curves, example pairs and the map. Run the same stickytoken detect"
         in Page(html).text
     )
 
