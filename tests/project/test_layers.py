@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,7 @@ def part_of(path, package):
     return path.relative_to(package).parts[0].removesuffix(".py")
 
 
+@cache
 def imports_of(path, package):
     """Every import of a file, at whatever depth, with whether it runs when the module is loaded.
 
@@ -169,6 +171,7 @@ def printing_lines(tree):
     ]
 
 
+@cache
 def trees():
     return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in modules()}
 

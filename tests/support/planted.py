@@ -22,6 +22,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from typer.testing import CliRunner, Result
 
 import tiny
+from preloaded import preloaded
 from stickytoken.cli.app import app
 from stickytoken.corpora.corpus import Sentences, collect_sentences
 from stickytoken.detection import Run, detect
@@ -81,7 +82,7 @@ def processes() -> multiprocessing.context.BaseContext:
     They are forked from a server process that has imported the libraries and computed nothing.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "sentence_transformers", "transformers"])
+    context.set_forkserver_preload(preloaded())
     return context
 
 

@@ -15,14 +15,8 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-_PRELOADED = (
-    "torch",
-    "transformers",
-    "sentence_transformers",
-    "scipy.stats",
-    "plotly.graph_objects",
-    "jinja2",
-)
+from preloaded import preloaded
+
 _CALLER = """#!{python} -IS
 import json, os, signal, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
@@ -93,7 +87,7 @@ def interrupt_when(said: str, line: str, folder: Path, environment: dict[str, st
 
 def serve(address: str) -> None:
     """Answer calls until the process is ended."""
-    for name in _PRELOADED:
+    for name in preloaded():
         importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:

@@ -5,6 +5,7 @@ a run of one of them (tests/support/workshop.py). Commands run in bash as they a
 executed here is in NOT_EXECUTED, with the reason. Outputs of the real models are compared in test_outputs.py.
 """
 
+import json
 import re
 import shutil
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 import stickytoken
 import workshop
 from how_to import command_lines, how_to_pages, run_python, steps_of, text_of
+from json_shapes import described, shape_of, unlike
 from warm_shell import interrupt_when, run_line
 
 PAGES = how_to_pages()
@@ -73,6 +75,30 @@ STATUSES = {
     "stickytoken check runs/my_model": 10,
     "stickytoken check my_model --documents": 10,
 }
+# How the description of a JSON document (or of an entry of a list) begins, and a command that prints it.
+DOCUMENTS = {
+    '{"model", "vocab_size"': "stickytoken tokens all-MiniLM-L6-v2",
+    '{"run", "method", "model", "available", "looked_at"': "stickytoken detect all-MiniLM-L6-v2",
+    '{"run", "method", "model", "available", "scored"': (
+        "stickytoken detect all-MiniLM-L6-v2 --method std --sample 20 --sentence-count 40 --pair-count 60 "
+        "--scoring-pairs 2 --validation-pairs 6 --no-report"
+    ),
+    '{"source", "texts", "anchors"': "stickytoken judge RUN --sentences questions.txt",
+    '{"token_id", "token", "category", "verdict"': "stickytoken probe all-MiniLM-L6-v2 river",
+    '{"token_id", "token", "category", "validation_rate"': (
+        "stickytoken probe all-MiniLM-L6-v2 river --method std --validation-pairs 6"
+    ),
+    '{"schema_version", "model", "pooling"': "stickytoken explain RUN able --carriers 6 --no-attribution",
+    '{"model", "texts", "dimension"': "stickytoken embed MODEL --input texts.txt --out new.parquet",
+    '{"model", "task", "kind"': "stickytoken evaluate all-MiniLM-L6-v2 --task sts.jsonl",
+    '{"model", "task", "prompt"': "stickytoken tune ./Qwen2-7B --prompt prompteol --task stsb-dev.jsonl",
+    '{"lines", "changed"': "stickytoken clean RUN documents.txt",
+    '{"impact", "model"': "stickytoken impact RUN --task sts.jsonl --intrusion documents.txt --resamples 100",
+    '{"scan", "run"': "stickytoken scan RUN documents.jsonl",
+    '{"runs": [...]': "stickytoken compare RUN my-run",
+    '{"model", "run", "method", "similarity"': 'stickytoken why MODEL "one text" "another text" --run RUN',
+    '{"outcome", "model"': "stickytoken check RUN",
+}
 # What cannot be typed here as it is, because the ports may be in use.
 REPLACED = {"localhost:8080": "localhost:{port}", "stickytoken demo": "stickytoken demo --port 0"}
 
@@ -130,6 +156,36 @@ def type_in(line, place, shell, port):
         shutil.copytree(place / made[1], place / "RUN")
     as_said = done.returncode == (of(STATUSES, line) or 0) and "Traceback" not in done.stderr
     return [] if as_said else [f"{line}\nstatus {done.returncode}\n{done.stdout}\n{done.stderr}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["usage.md"])
+def test_json_documents_have_the_keys_that_the_pages_say(page, place, shell):
+    wrong = []
+    for start, command in DOCUMENTS.items():
+        (description,) = (text for text in described() if text.startswith(start))
+        done = run_line(f"{command} --format json", place, shell)
+        assert done.returncode in (0, 10), done.stderr
+        document = json.loads(done.stdout)
+        first = document[0] if isinstance(document, list) else document
+        wrong += [f"{command}: {line}" for line in unlike(shape_of(description), first)]
+    assert wrong == []
+
+
+def test_every_described_json_document_is_printed_by_a_command():
+    # The web app prints the other one; tests/demo reads it.
+    others = [text for text in described() if not text.startswith(tuple(DOCUMENTS))]
+    assert {tuple(shape_of(text)) for text in others} == {("url", "public_url")}
+
+
+def test_a_description_is_read_and_compared():
+    shape = shape_of('{"a", "b": {name: count}, "c": [{"d", "e": [...]}], "f": {"g"}, "h": {"i", ...}}')
+    document = {"a": 1, "b": {"x": 2}, "c": [{"d": 1, "k": 2}], "f": None, "h": {"z": 1}}
+    assert list(unlike(shape, document)) == [
+        ".c[].e is not there",
+        ".c[].k is not documented",
+        ".h.i is not there",
+    ]
 
 
 def test_nothing_is_left_out_that_no_page_has():

@@ -1,0 +1,206 @@
+"""Fixtures that several test modules share."""
+
+import os
+from pathlib import Path
+
+import huggingface_hub.constants
+import polars as pl
+import pytest
+
+import planted
+import profiled
+import tiny
+import tiny_architectures as architectures
+import web_app
+from stickytoken.detection import Run, detect
+from stickytoken.encoders import Encoder, load_encoder
+
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory) -> None:
+    """Leave the user's cache alone; commands that tests start inherit this one."""
+    os.environ["STICKYTOKEN_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Published tables and real tokenizers; absent on a user's machine."""
+    if not SHARED.is_dir():
+        pytest.skip("the folder with published tables and real tokenizers is not beside the project")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def bert_folder(tmp_path_factory) -> Path:
+    """A saved SentenceTransformer: tiny BERT, mean pooling, normalised."""
+    backbone = tiny.bert_backbone(tmp_path_factory.mktemp("backbone"))
+    folder = tmp_path_factory.mktemp("bert") / "tiny-bert"
+    tiny.sentence_transformer(backbone, normalize=True).save(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def encoder(bert_folder) -> Encoder:
+    """The tiny BERT as an encoder."""
+    return load_encoder(bert_folder, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def sentence_file(tmp_path_factory) -> Path:
+    """A text file with 60 sentences of words that the tiny tokenizer knows."""
+    path = tmp_path_factory.mktemp("sentences") / "sentences.txt"
+    path.write_text("\n".join(tiny.sentences(60)) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A function that writes a file: text, bytes or a frame."""
+
+    def write(name, content):
+        path = tmp_path / name
+        if isinstance(content, pl.DataFrame):
+            content.write_parquet(path)
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def small_run(encoder, tmp_path_factory) -> Run:
+    """All tokens of the tiny BERT under the small settings."""
+    return detect(
+        encoder,
+        sentences=planted.small_corpus(),
+        settings=planted.SMALL,
+        out=tmp_path_factory.mktemp("small") / "run",
+    )
+
+
+@pytest.fixture(scope="session")
+def finished_run(encoder, tmp_path_factory) -> Run:
+    """Thirty tokens of the tiny BERT under the small settings."""
+    return planted.detect_thirty(encoder, tmp_path_factory.mktemp("finished") / "run")
+
+
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch) -> Path:
+    """An empty hub cache instead of the user's own."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory) -> Path:
+    """A saved model that no test changes."""
+    root = tmp_path_factory.mktemp("loading")
+    return architectures.saved(architectures.stacked(architectures.bert(root / "backbone")), root / "model")
+
+
+@pytest.fixture(scope="session")
+def planted_folder(tmp_path_factory) -> Path:
+    """A saved model with one sticky token."""
+    folder = tmp_path_factory.mktemp("planted") / "planted-model"
+    planted.planted_model(3).save(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def planted_options(sentence_file) -> list[object]:
+    """The least that detect needs beside the model; every token is validated."""
+    whole = ("--candidate-share", "1", "--validation-pairs", "20")
+    return ["--sentences", sentence_file, *planted.SMALL_OPTIONS, *whole]
+
+
+@pytest.fixture(scope="session")
+def planted_run(planted_folder, planted_options, tmp_path_factory) -> Path:
+    """The folder of a run with sticky tokens."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    result = planted.command("detect", planted_folder, *planted_options, "--out", folder)
+    assert result.exit_code == 0, result.stderr
+    return folder
+
+
+# Of the web app.
+
+
+@pytest.fixture(scope="session")
+def demo_bert(tmp_path_factory) -> Path:
+    """A saved model that has layers and attention, and reads 128 tokens."""
+    return web_app.saved_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def shared_model(bert_folder):
+    """The tiny BERT as visitors of the web app share it."""
+    pytest.importorskip("gradio", reason="gradio is not installed")
+    from stickytoken.demo.shared_model import SharedModel
+
+    return SharedModel(load_encoder(bert_folder))
+
+
+@pytest.fixture(scope="session")
+def planted_profile(tmp_path_factory) -> tuple[Path, Path]:
+    """A saved model with a sticky token, and the folder of its run."""
+    folder = tmp_path_factory.mktemp("planted")
+    profiled.planted_model(2).save(str(folder / "model"))
+    profiled.detect_profile(load_encoder(folder / "model"), folder / "runs" / "run")
+    return folder / "model", folder / "runs" / "run"
+
+
+@pytest.fixture(scope="session")
+def hostile(tmp_path_factory) -> tuple[Path, Path, Path]:
+    """A saved model whose tokens are hostile, its run, and a folder of more runs."""
+    return web_app.hostile_runs(tmp_path_factory.mktemp("hostile"))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium."""
+    with web_app.started_browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def app(hostile):
+    """The address of an app with hostile tokens and several runs."""
+    model, run, runs = hostile
+    with web_app.serving(web_app.context_of(model, [run], runs)) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def bert_app(demo_bert):
+    """The address of an app with a model that has layers and attention, and without a run."""
+    with web_app.serving(web_app.context_of(demo_bert)) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def opened(browser, app):
+    """One visit for all tests that do not mind what others typed before them."""
+    with web_app.browsing(browser, app, **web_app.WIDE) as visit:
+        yield visit
+
+
+@pytest.fixture(scope="module")
+def opened_bert(browser, bert_app):
+    """The same of the other app."""
+    with web_app.browsing(browser, bert_app, **web_app.WIDE) as visit:
+        yield visit
+
+
+@pytest.fixture
+def page(opened):
+    """The page of that visit; nothing may be heard from it during a test."""
+    yield from web_app.quiet(opened)
+
+
+@pytest.fixture
+def bert_page(opened_bert):
+    """The same of the other app."""
+    yield from web_app.quiet(opened_bert)
