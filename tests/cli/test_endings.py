@@ -92,11 +92,10 @@ def load_encoder(model, **options):
 stickytoken.encoders.load_encoder = load_encoder
 {MAIN}
 """
-    process = started("detect", bert_folder, "--out", tmp_path / "run", code=code)
-    _, stderr = process.communicate()
-    assert process.returncode == 130
-    assert planted.lines_of(stderr)[-1] == "interrupted: run the same command again to continue"
-    assert "Traceback" not in stderr
+    ended = planted.program(code, "detect", bert_folder, "--out", tmp_path / "run")
+    assert ended.returncode == 130
+    assert planted.lines_of(ended.stderr)[-1] == "interrupted: run the same command again to continue"
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.slow
@@ -113,10 +112,9 @@ def load_encoder(model, **options):
 stickytoken.encoders.load_encoder = load_encoder
 {MAIN}
 """
-    process = started("detect", bert_folder, "--out", tmp_path / "run", code=code)
-    _, stderr = process.communicate()
-    assert process.returncode == 130
-    assert planted.lines_of(stderr)[-1] == "interrupted: run the same command again to continue"
+    ended = planted.program(code, "detect", bert_folder, "--out", tmp_path / "run")
+    assert ended.returncode == 130
+    assert planted.lines_of(ended.stderr)[-1] == "interrupted: run the same command again to continue"
 
 
 @pytest.mark.slow

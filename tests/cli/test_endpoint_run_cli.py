@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import re
 import signal
 import subprocess
@@ -151,6 +150,7 @@ def test_the_web_app_tries_tokens_of_the_run(place, browser):
     assert KEY not in "".join(said)
 
 
+MAIN = "from stickytoken.cli.main import main; main()"
 CRASHING = """
 import sys
 from stickytoken.encoders.endpoint import _request
@@ -165,17 +165,10 @@ main()
 """
 
 
-def said_by(*command, crashing=False, **variables):
+def said_by(*command, code=MAIN, **variables):
     """What a process prints, on both streams."""
-    start = ["-c", CRASHING] if crashing else ["-m", "stickytoken"]
-    done = subprocess.run(
-        [sys.executable, *start, *map(str, command)],
-        env={**os.environ, **variables},
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    return (done.stdout + done.stderr).decode()
+    done = planted.program(code, *command, **variables)
+    return done.stdout + done.stderr
 
 
 def test_the_key_is_in_no_file_and_no_output(place, monkeypatch):
@@ -187,7 +180,7 @@ def test_the_key_is_in_no_file_and_no_output(place, monkeypatch):
 
     logged = said_by(*embedding("first.parquet"), OPENAI_LOG="debug")
     assert "HTTP Request" in logged
-    crashed = said_by(*embedding("second.parquet"), "--prompt", "never sent: ", crashing=True)
+    crashed = said_by(*embedding("second.parquet"), "--prompt", "never sent: ", code=CRASHING)
     assert "RuntimeError: a bug" in crashed
     assert "Traceback" in crashed
     report = place.folder / "report.html"

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -156,10 +157,7 @@ def command_line(arguments: list[str], output: Path) -> None:
 
     It commits a shard for every token and pauses after each, so that a signal meets it running.
     """
-    for place, name in ((1, "stdout"), (2, "stderr")):
-        descriptor = os.open(output / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.dup2(descriptor, place)
-        os.close(descriptor)
+    _write_streams(output)
     sys.argv = ["stickytoken", *arguments]
     engine = importlib.import_module("stickytoken.measurement.engines.local")
     measure_shard = engine.measure_shard
@@ -171,6 +169,36 @@ def command_line(arguments: list[str], output: Path) -> None:
     engine.measure_shard = paused
     with sharded():
         importlib.import_module("stickytoken.cli.main").main()
+
+
+def _write_streams(output: Path) -> None:
+    for place, name in ((1, "stdout"), (2, "stderr")):
+        descriptor = os.open(output / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(descriptor, place)
+        os.close(descriptor)
+
+
+def program(code: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -c CODE ARGUMENTS` in a process that need not import the libraries again.
+
+    Not for code that is about imports, and `atexit` calls nothing there.
+    """
+    given = [str(argument) for argument in arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder)
+        process = processes().Process(target=_execute, args=(code, given, os.environ | variables, output))
+        process.start()
+        process.join()
+        stdout, stderr = ((output / name).read_text("utf-8") for name in ("stdout", "stderr"))
+    return subprocess.CompletedProcess(given, process.exitcode, stdout, stderr)
+
+
+def _execute(code: str, arguments: list[str], environment: dict[str, str], output: Path) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    _write_streams(output)
+    sys.argv = ["-c", *arguments]
+    exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
 
 
 def files_of(folder: Path, pattern: str = "*") -> dict[str, tuple[int, bytes]]:

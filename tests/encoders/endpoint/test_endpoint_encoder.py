@@ -2,15 +2,14 @@
 
 import hashlib
 import os
-import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
+import planted
 import tiny
+from interrupted import started
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.endpoint._answers import Answers, answers_folder
 from stickytoken.encoders.endpoint.address import parse_address
@@ -169,28 +168,27 @@ def test_options_that_no_endpoint_has_are_refused(serve):
         served.encoder(tokenizer="x", candidates=["a"])
 
 
+def encode_many(name, tokenizer, cache, loaded):
+    """Encode texts of an endpoint; runs in a process of its own."""
+    os.environ["STICKYTOKEN_CACHE"] = str(cache)
+    found = load_encoder(name, tokenizer=str(tokenizer), max_length=60)
+    loaded.set()
+    found.encode(tiny.sentences(300))
+
+
 @pytest.mark.slow
 def test_a_killed_process_loses_no_answer(serve, bert_folder, own_cache):
     served = serve(seconds=0.05, batch_limit=8)
-    code = f"""
-import sys
-sys.path[:0] = {[path for path in sys.path if path]!r}
-import tiny
-from stickytoken.encoders import load_encoder
-found = load_encoder({served.name!r}, tokenizer={str(bert_folder)!r}, max_length=60)
-print("ready", flush=True)
-found.encode(tiny.sentences(300))
-"""
-    process = subprocess.Popen([sys.executable, "-c", code], env=os.environ.copy(), stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
+    loaded = planted.processes().Event()
+    process = started(encode_many, served.name, bert_folder, own_cache, loaded)
+    while not loaded.wait(0.1):
+        assert process.is_alive()
     answers = Answers(answers_folder(parse_address(served.name), None))
     while len(answers) < 40:
         time.sleep(0.01)
     answers.close()
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    process.kill()
+    process.join()
     time.sleep(0.2)  # requests in flight are answered to nobody
     found = served.encoder()
     kept = len(found.endpoint.answers)
