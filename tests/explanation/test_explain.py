@@ -19,11 +19,13 @@ from stickytoken.encoders import load_encoder
 from stickytoken.errors import EncodingError, InputError, RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation._material import gather
-from stickytoken.explanation._measuring import measure
+from stickytoken.explanation._measuring import HELD_BYTES, measure
 from stickytoken.explanation._observing import Surroundings
+from stickytoken.explanation._placing import Part
 from stickytoken.explanation.result import TABLES
 from stickytoken.insertion import Placement
 from stickytoken.inspection import inspector_of
+from stickytoken.measurement.progress import ignore_progress
 from stickytoken.unit_vectors import exact_unit_vectors
 
 SMALL = ExplainSettings(
@@ -145,6 +147,30 @@ def test_carriers_measured_one_at_a_time_give_the_same_numbers(explained, sticky
         np.testing.assert_allclose(single.heads[token_id], whole.heads[token_id], rtol=1e-3, atol=1e-4)
     for name, distances in whole.distances[garden].items():
         np.testing.assert_allclose(single.distances[garden][name], distances, rtol=1e-3, atol=1e-4)
+
+
+def test_a_measure_that_one_carrier_lacks_is_left_out_however_many_are_measured_at_a_time(sticky_bert):
+    inspector, carriers = inspector_of(sticky_bert), gather(sticky_bert, SMALL, None, None, CORPUS).carriers
+    anchors = exact_unit_vectors(sticky_bert.encode(tiny.sentences(8)))
+    surroundings = Surroundings(None, anchors, 0.5)
+    of_the_prompt = {Part.CARRIER: Part.PROMPT}
+    prompt_only = replace(
+        carriers[1],
+        before_labels=tuple(of_the_prompt.get(label, label) for label in carriers[1].before_labels),
+        labels=tuple(of_the_prompt.get(label, label) for label in carriers[1].labels),
+    )
+    words = [sticky_bert.tokenize([word])[0].ids[0] for word in ("garden", "window", "river", "stone")]
+
+    benign = {words[0]: words[1:]}
+
+    whole, single = (
+        measure(inspector, [carriers[0], prompt_only], benign, surroundings, ignore_progress, held_bytes)
+        for held_bytes in (HELD_BYTES, 1)
+    )
+
+    assert "carrier_cosine_drift" not in whole.values[words[0]]
+    for token_id in words:
+        assert whole.values[token_id].keys() == single.values[token_id].keys()
 
 
 @pytest.mark.parametrize("name", ["t5", "qwen3", "mpnet", "gemma2"])

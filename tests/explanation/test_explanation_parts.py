@@ -191,11 +191,11 @@ def matrix():
 
 
 def test_unused_rows_are_those_that_no_text_can_use(matrix):
-    assert matrix.unused() == [1, 6, 7]
+    assert matrix.unused == [1, 6, 7]
 
 
 def test_measures_of_rows(matrix):
-    rows, found = matrix.rows.astype(float), matrix.measures()
+    rows, found = matrix.rows.astype(float), matrix.measures
     unused = rows[[1, 6, 7]].mean(axis=0)
     for row in range(1, 8):
         assert found["embedding_norm"][row] == pytest.approx(np.linalg.norm(rows[row]))
@@ -205,7 +205,7 @@ def test_measures_of_rows(matrix):
         assert found["embedding_cosine_to_unused"][row] == pytest.approx(cosine)
     assert np.isnan(found["embedding_cosine_to_mean"][0])
     without = EmbeddingMatrix(matrix.rows[:5], {k: matrix.names[k] if k != 1 else "wing" for k in range(5)})
-    assert set(without.measures()) == {
+    assert set(without.measures) == {
         "embedding_norm",
         "embedding_distance_to_mean",
         "embedding_cosine_to_mean",
@@ -222,25 +222,29 @@ def test_neighbours_are_the_nearest_by_cosine(matrix):
 
 
 def test_the_geometry_of_the_vocabulary(matrix):
-    found = matrix.geometry()
+    found = matrix.geometry
     rows = matrix.rows[1:6].astype(float)
     assert found["mean_cosine"] == pytest.approx(cosine_similarity(rows).mean())
     assert found["entries"] == 6
     assert 0 < found["first_component_share"] <= 1
+
+
+def test_the_share_of_entries_below_a_token():
     assert share_below(np.array([3.0, 1.0, 2.0]), 2, [0, 1, 9]) == 0.5
+    assert share_below(np.array([3.0, 1.0, np.nan]), 2, [0, 1]) is None
 
 
 def test_a_large_matrix_is_measured_a_few_rows_at_a_time(monkeypatch):
     rows = generator().normal(size=(50, 6)).astype(np.float32)
     names = {k: f"<unused{k}>" if k < 9 else f"word{k}" for k in range(44)}
     whole = EmbeddingMatrix(rows, names)
-    expected = whole.measures(), whole.neighbours(20, 5), whole.geometry()
+    expected = whole.measures, whole.neighbours(20, 5), whole.geometry
     monkeypatch.setattr(_embeddings, "_ROWS", 7)
     parts = EmbeddingMatrix(rows, names)
     for name, column in expected[0].items():
-        np.testing.assert_allclose(parts.measures()[name], column, rtol=1e-12)
+        np.testing.assert_allclose(parts.measures[name], column, rtol=1e-12)
     assert dict(parts.neighbours(20, 5)) == pytest.approx(dict(expected[1]))
-    assert parts.geometry() == pytest.approx(expected[2])
+    assert parts.geometry == pytest.approx(expected[2])
 
 
 def test_a_large_matrix_is_never_copied_as_a_whole():
@@ -248,9 +252,7 @@ def test_a_large_matrix_is_never_copied_as_a_whole():
     matrix = EmbeddingMatrix(rows, {k: str(k) for k in range(len(rows))})
     tracemalloc.start()
     try:
-        matrix.measures()
-        matrix.neighbours(20, 5)
-        matrix.geometry()
+        _ = matrix.measures, matrix.neighbours(20, 5), matrix.geometry
         assert tracemalloc.get_traced_memory()[1] < rows.nbytes
     finally:
         tracemalloc.stop()

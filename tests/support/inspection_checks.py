@@ -4,14 +4,16 @@ import numpy as np
 
 import tiny
 from stickytoken.inspection import inspector_of
-from stickytoken.inspection.protocol import BatchLimits
+from stickytoken.inspection._batches import BatchLimits
 
 
 def assert_batches_and_order_change_nothing(encoder):
     contents = [text.ids for text in encoder.tokenize(tiny.sentences(9))]
     labels = [[0] * len(content) for content in contents]
     together = inspector_of(encoder).look(contents, labels, 1)
-    one_by_one = inspector_of(encoder, BatchLimits(weights=1)).look(contents[::-1], labels[::-1], 1)[::-1]
+    inspector = inspector_of(encoder)
+    inspector.limits = BatchLimits(weights=1)
+    one_by_one = inspector.look(contents[::-1], labels[::-1], 1)[::-1]
     for left, right in zip(together, one_by_one, strict=True):
         for name in ("hidden", "attention", "supplied", "vector"):
             np.testing.assert_allclose(getattr(left, name), getattr(right, name), atol=1e-5)

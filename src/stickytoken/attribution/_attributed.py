@@ -77,8 +77,7 @@ def _by_jacobians(model: IdEncoder, texts: Sequence[CutText], similarity: float)
     """Choose the points of the integrals; each text as one part is enough to know how many are needed."""
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
-    inspector = inspector_of(model)
-    integrator = JacobianIntegrator(inspector, most=1)
+    integrator = JacobianIntegrator(inspector_of(model), most=1)
     allowed = max(_MISSED_SHARE * abs(similarity), _LEAST_MISSED)
     for steps in _STEPS:
         wholes = [integrator.contributions(text.ids, [0] * len(text.ids), steps) for text in texts]
@@ -88,8 +87,7 @@ def _by_jacobians(model: IdEncoder, texts: Sequence[CutText], similarity: float)
             break
 
     def attribute(text: CutText, watch: Callable[[int, int], None]) -> Contributions:
-        watched = JacobianIntegrator(inspector, most=1, watch=watch)
-        return watched.contributions(text.ids, text.labels, steps)
+        return integrator.contributions(text.ids, text.labels, steps, watch)
 
     return attribute
 

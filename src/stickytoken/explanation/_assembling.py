@@ -27,22 +27,17 @@ from stickytoken.explanation.record import (
 )
 from stickytoken.explanation.result import Explanation, TokenExplanation
 from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.explanation.tables import (
-    frame,
-    head_rows,
-    measure_rows,
-    pair_tables,
-)
+from stickytoken.explanation.tables import frame, head_rows, measure_rows, pair_tables
 from stickytoken.hashing import digest
 from stickytoken.measurement.identity import identity_of
 from stickytoken.vocabulary.benign import BenignMatch
 from stickytoken.vocabulary.categories import Vocabulary
 
-# Increase it when the same inputs give different numbers than before.
-_IDENTITY_VERSION = 2
-
 if TYPE_CHECKING:
     from stickytoken.inspection.protocol import Inspector
+
+# Increase it when the same inputs give different numbers than before.
+_IDENTITY_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -125,18 +120,20 @@ def assemble(
         notes: what could not be measured, and why.
     """
     names = job.inspector.encoder.tokenizer.entries
-    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in ("heads", "pairs", "cells")}
+    heads: list[dict[str, Any]] = []
+    pairs: list[dict[str, Any]] = []
+    cells: list[dict[str, Any]] = []
     rows = _rows_by_token(job, measured, attributed, matrix)
     for token_id in job.matches:
         own = {"token_id": token_id, "token": names[token_id]}
         if token_id in measured.heads:
             benign = np.stack([measured.heads[k] for k in job.benign[token_id]])
-            heads = head_rows(measured.heads[token_id], benign, job.settings.confidence)
-            tables["heads"] += [own | row for row in heads]
+            found = head_rows(measured.heads[token_id], benign, job.settings.confidence)
+            heads += [own | row for row in found]
         if attributed is not None:
-            summaries, cells = pair_tables(token_id, attributed.pairs[token_id], names)
-            tables["pairs"] += summaries
-            tables["cells"] += cells
+            summaries, matrix_cells = pair_tables(token_id, attributed.pairs[token_id], names)
+            pairs += summaries
+            cells += matrix_cells
     tokens = tuple(_token(job, token_id, rows[token_id]) for token_id in job.matches)
     notes = [*notes, *_notes_on_matches(tokens)]
     measures = [
@@ -146,12 +143,12 @@ def assemble(
         model=job.inspector.encoder.name,
         tokens=tokens,
         measures=frame(measures, MEASURES_SCHEMA),
-        heads=frame(tables["heads"], HEADS_SCHEMA),
-        pairs=frame(tables["pairs"], PAIRS_SCHEMA),
-        attribution=frame(tables["cells"], ATTRIBUTION_SCHEMA),
+        heads=frame(heads, HEADS_SCHEMA),
+        pairs=frame(pairs, PAIRS_SCHEMA),
+        attribution=frame(cells, ATTRIBUTION_SCHEMA),
         benign=frame(_benign_rows(job, names, attributed), BENIGN_SCHEMA),
         neighbours=frame(_neighbour_rows(job, names, matrix), NEIGHBOURS_SCHEMA),
-        vocabulary={} if matrix is None else matrix.geometry(),
+        vocabulary={} if matrix is None else matrix.geometry,
         notes=tuple(notes),
         settings=job.settings,
         carriers=len(job.material.carriers),
@@ -190,7 +187,7 @@ def _rows_by_token(
 ) -> dict[int, list[dict[str, Any]]]:
     """Return the rows of the table of measures by token id, without the token's name."""
     confidence = job.settings.confidence
-    of_rows = {} if matrix is None else matrix.measures()
+    of_rows = {} if matrix is None else matrix.measures
     available = [token.id for token in job.vocabulary.available]
     found: dict[int, list[dict[str, Any]]] = {}
     for token_id, others in job.benign.items():

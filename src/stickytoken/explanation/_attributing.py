@@ -115,8 +115,8 @@ def attribute(
         texts: carriers and anchors.
         benign: ids of the benign tokens by explained token.
         settings: numbers of carriers, benign tokens, pairs and steps.
-        progress: called after every text, in units of parts of texts that contributions are computed of.
-        checkpoints: gets what is attributed of every text, and has that of an interrupted call.
+        progress: called after every text; it counts parts of texts.
+        checkpoints: keeps what is attributed of every text, and has what an interrupted call kept.
     """
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 

@@ -39,12 +39,9 @@ class EmbeddingMatrix:
     rows: NDArray[np.float32]
     names: Mapping[int, str]
 
-    def unused(self) -> list[int]:
-        """Return rows that no text uses: beyond the vocabulary, or with the name of a reserved entry."""
-        return self._unused
-
     @cached_property
-    def _unused(self) -> list[int]:
+    def unused(self) -> list[int]:
+        """Rows that no text uses: beyond the vocabulary, or with the name of a reserved entry."""
         return [
             row
             for row in range(len(self.rows))
@@ -52,19 +49,15 @@ class EmbeddingMatrix:
             or (_BRACKETED.fullmatch(self.names[row]) and _RESERVED.search(self.names[row]))
         ]
 
-    def measures(self) -> dict[str, Vector]:
-        """Measure every row: its length, and how close it is to the mean of all rows and of unused rows.
-
-        Returns:
-            Measures by name, shape (entries,); NaN for the cosine of a row of zeros. Those that need unused
-            rows are absent if there are none.
-        """
-        return self._measures
-
     @cached_property
-    def _measures(self) -> dict[str, Vector]:
+    def measures(self) -> dict[str, Vector]:
+        """Measures of every row by name, shape (entries,).
+
+        They are its length, and how close it is to the mean of all rows and of unused rows. The cosine of a
+        row of zeros is NaN. Measures that need unused rows are absent if there are none.
+        """
         means = {"mean": self._mean(np.arange(len(self.rows)))}
-        if unused := self.unused():
+        if unused := self.unused:
             means["unused"] = self._mean(np.array(unused))
         found: dict[str, list[Vector]] = {}
         for rows in self._parts(np.arange(len(self.rows))):
@@ -80,7 +73,7 @@ class EmbeddingMatrix:
 
     def neighbours(self, token_id: int, count: int) -> list[tuple[int, float]]:
         """Return the nearest vocabulary entries by cosine, nearest first."""
-        norms = self.measures()["embedding_norm"].astype(np.float32)
+        norms = self.measures["embedding_norm"].astype(np.float32)
         if norms[token_id] == 0:
             return []
         known = np.array([k for k in self._known if k != token_id and norms[k] > 0])
@@ -89,18 +82,15 @@ class EmbeddingMatrix:
         order = np.argsort(-cosines, kind="stable")[:count]
         return [(int(known[k]), float(cosines[k])) for k in order]
 
+    @cached_property
     def geometry(self) -> dict[str, float | int]:
-        """Summarise the geometry of the vocabulary.
+        """The geometry of the vocabulary.
 
         ``mean_cosine`` is the mean cosine over all pairs of rows, 0 if they point evenly in all directions
         (isotropy). ``first_component_share`` is the share of the variance along the widest direction.
         """
-        return self._geometry
-
-    @cached_property
-    def _geometry(self) -> dict[str, float | int]:
         known = np.array(self._known)
-        norms = self.measures()["embedding_norm"][known]
+        norms = self.measures["embedding_norm"][known]
         centre, width = self._mean(known), self.rows.shape[1]
         units, products = np.zeros(width), np.zeros((width, width))
         for rows in self._parts(known):
@@ -113,7 +103,7 @@ class EmbeddingMatrix:
         return {
             "entries": len(known),
             "dimensions": width,
-            "unused": len(self.unused()),
+            "unused": len(self.unused),
             "mean_norm": float(norms.mean()),
             "norm_spread": float(norms.std()),
             "mean_cosine": float(mean @ mean),
@@ -136,7 +126,9 @@ class EmbeddingMatrix:
             yield self.rows[places[start : start + _ROWS]].astype(dtype)
 
 
-def share_below(values: Vector, token_id: int, available: Sequence[int]) -> float:
-    """Return the share of available entries whose value is below that of a token."""
+def share_below(values: Vector, token_id: int, available: Sequence[int]) -> float | None:
+    """Return the share of available entries whose value is below that of a token; None if it has none."""
+    if np.isnan(values[token_id]):
+        return None
     others = values[[k for k in available if k < len(values)]]
     return float((others < values[token_id]).mean())

@@ -185,11 +185,15 @@ def _distances(
 
 
 def _joined(parts: Sequence[Measured]) -> Measured:
+    """Join the carriers of all parts; measures that some texts do not support are left out."""
     first = parts[0]
+    common = set.intersection(*(set(found) for part in parts for found in part.values.values()))
     return Measured(
         values={
             token_id: {
-                name: np.concatenate([part.values[token_id][name] for part in parts]) for name in found
+                name: np.concatenate([part.values[token_id][name] for part in parts])
+                for name in found
+                if name in common
             }
             for token_id, found in first.values.items()
         },

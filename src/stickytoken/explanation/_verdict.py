@@ -125,15 +125,17 @@ def verdict(
     for each in found:
         strongest.setdefault(each.area, each)
     if run is not None:
-        others = [_said(strongest[area], last_layer) for area in _ORDER[1:] if area in strongest]
-        counted = f"{len(found)} of {measures} measures"
-        return f"{who}: {_beside_run(run, rows)} {_differing(counted, against, others)}"
+        causes = [_said(strongest[area], last_layer) for area in _ORDER[1:] if area in strongest]
+        listed = f": {'; '.join(causes)}" if causes else ""
+        return (
+            f"{who}: {_beside_run(run, rows)} Beyond the interval of {against}: {len(found)} of {measures} "
+            f"measures{listed}."
+        )
     if not found and benign < ENOUGH_BENIGN:
         return _too_few(who, rows, benign)
     parts = [_said(strongest[area], last_layer) for area in _ORDER if area in strongest]
-    if "similarity" not in strongest:
-        known = [row for row in rows if row["measure"] == _LIFT and row["outside"] is not None]
-        parts[:0] = [_inconclusive(row) for row in known]
+    if "similarity" not in strongest and (lift := _compared_lift(rows)) is not None:
+        parts.insert(0, _inconclusive(lift))
     if not found:
         parts.insert(0, f"{who}: none of {measures} measures is outside the interval of {against}")
         return "; ".join(parts) + "."
@@ -153,14 +155,22 @@ def _too_few(who: str, rows: Sequence[dict[str, Any]], benign: int) -> str:
     )
 
 
-def _inconclusive(row: Mapping[str, Any]) -> str:
+def _compared_lift(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the row of the lift; None if it could not be compared with benign tokens."""
+    return next((row for row in rows if row["measure"] == _LIFT and row["outside"] is not None), None)
+
+
+def _inconclusive(lift: Mapping[str, Any]) -> str:
     """Describe a lift inside the benign interval, which is no evidence that the token has none."""
-    low, high = row["value"] - row["benign_high"], row["value"] - row["benign_low"]
     return (
-        f"over {_texts(row['carriers'])}, the {_CALLED[_LIFT]} is {row['value']:.3f} (mean of "
-        f"{row['benign_tokens']} benign tokens {row['benign_mean']:.3f}), and the interval of the "
-        f"difference, {low:+.3f} to {high:+.3f}, includes zero"
+        f"over {_texts(lift['carriers'])}, the {_CALLED[_LIFT]} is {lift['value']:.3f} (mean of "
+        f"{lift['benign_tokens']} benign tokens {lift['benign_mean']:.3f}), and {_includes_zero(lift)}"
     )
+
+
+def _includes_zero(lift: Mapping[str, Any]) -> str:
+    low, high = lift["value"] - lift["benign_high"], lift["value"] - lift["benign_low"]
+    return f"the interval of the difference, {low:+.3f} to {high:+.3f}, includes zero"
 
 
 def _beside_run(run: RunVerdict, rows: Sequence[dict[str, Any]]) -> str:
@@ -176,29 +186,20 @@ def _beside_run(run: RunVerdict, rows: Sequence[dict[str, Any]]) -> str:
     if run.kind is not None:
         numbers.append(f"most on {run.kind}")
     said += f": {', '.join(numbers)}." if numbers else "."
-    known = [row for row in rows if row["measure"] == _LIFT and row["outside"] is not None]
-    return " ".join([said, *(_own_texts(row, run) for row in known)])
+    lift = _compared_lift(rows)
+    return said if lift is None else f"{said} {_own_texts(lift, run)}"
 
 
-def _own_texts(row: Mapping[str, Any], run: RunVerdict) -> str:
-    value, texts = row["value"], _texts(row["carriers"])
-    said = f"Over {texts}, the {_CALLED[_LIFT]} is {value:.3f} (benign tokens {row['benign_mean']:.3f}"
-    said += ")" if row["deviations"] is None else f", {row['deviations']:+.1f} SD)"
-    rises = bool(row["outside"]) and value > row["benign_mean"]
+def _own_texts(lift: Mapping[str, Any], run: RunVerdict) -> str:
+    value, texts = lift["value"], _texts(lift["carriers"])
+    said = f"Over {texts}, the {_CALLED[_LIFT]} is {value:.3f} (benign tokens {lift['benign_mean']:.3f}"
+    said += ")" if lift["deviations"] is None else f", {lift['deviations']:+.1f} SD)"
+    rises = bool(lift["outside"]) and value > lift["benign_mean"]
     if rises == (run.verdict != Verdict.BENIGN):
         return f"{said}, consistent with the run."
-    if row["outside"]:
+    if lift["outside"]:
         return f"{said}: too few texts and benign tokens to question the run."
-    low, high = value - row["benign_high"], value - row["benign_low"]
-    return (
-        f"{said}; the interval of the difference, {low:+.3f} to {high:+.3f}, includes zero: too few texts "
-        "and benign tokens to say."
-    )
-
-
-def _differing(counted: str, against: str, parts: Sequence[str]) -> str:
-    listed = f": {'; '.join(parts)}" if parts else ""
-    return f"Beyond the interval of {against}: {counted}{listed}."
+    return f"{said}; {_includes_zero(lift)}: too few texts and benign tokens to say."
 
 
 def _texts(count: int) -> str:

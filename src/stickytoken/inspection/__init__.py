@@ -8,17 +8,16 @@ from stickytoken.errors import ModelError
 
 if TYPE_CHECKING:
     from stickytoken.encoders.protocol import IdEncoder
-    from stickytoken.inspection.protocol import BatchLimits, Inspector
+    from stickytoken.inspection.protocol import Inspector
 
 __all__ = ["inspector_of"]
 
 
-def inspector_of(encoder: IdEncoder, limits: BatchLimits | None = None) -> Inspector:
+def inspector_of(encoder: IdEncoder) -> Inspector:
     """Return an inspector of an encoder's model.
 
     Args:
         encoder: a SentenceTransformer or a prompted language model.
-        limits: what one batch may hold; None is the default.
 
     Raises:
         ModelError: the encoder does not show the inside of its model.
@@ -27,13 +26,11 @@ def inspector_of(encoder: IdEncoder, limits: BatchLimits | None = None) -> Inspe
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
     from stickytoken.inspection._modules import ModuleInspector
     from stickytoken.inspection._prompted import PromptInspector
-    from stickytoken.inspection.protocol import BATCH_LIMITS
 
-    limits = limits or BATCH_LIMITS
     if isinstance(encoder, SentenceTransformerEncoder):
-        return ModuleInspector(encoder, limits)
+        return ModuleInspector(encoder)
     if isinstance(encoder, CausalPromptEncoder):
-        return PromptInspector(encoder, limits)
+        return PromptInspector(encoder)
     raise ModelError(
         f"{encoder.name} is a {type(encoder).__name__}, which returns vectors and does not show the inside "
         "of its model: pass a model that sentence-transformers loads, or a language model with a prompt"

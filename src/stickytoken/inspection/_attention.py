@@ -151,7 +151,7 @@ def attention_of(backbone: Any, capture: AttentionCapture) -> Iterator[None]:
     """
     handles = [module.register_forward_hook(capture.hook) for module in capture.sources]
     try:
-        with plain_attention(backbone), _weights_put_out(backbone):
+        with plain_attention(backbone), _weights_returned(backbone):
             yield
     finally:
         for handle in handles:
@@ -181,7 +181,7 @@ def _parts(config: Any) -> list[str]:
 
 
 @contextmanager
-def _weights_put_out(backbone: Any) -> Iterator[None]:
+def _weights_returned(backbone: Any) -> Iterator[None]:
     """Turn on ``output_attentions`` if the layers of a model return weights only then.
 
     Models with recorders always return them, and would keep those of all layers if it were on. A model that

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import cached_property, partial
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.model_state import computing
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.inspection._attention import (
     AttentionCapture,
     Sources,
     attention_of,
     attention_sources,
-    plain_attention,
     switched_on,
 )
+from stickytoken.inspection._batches import BatchInspector
 from stickytoken.inspection._embedded_text import EmbeddedText
 from stickytoken.inspection.module_embedding import backbone_of, embedded_text, input_embeddings
-from stickytoken.inspection.protocol import (
-    BATCH_LIMITS,
-    BatchLimits,
-    Inside,
-    as_numbers,
-    content_label,
-    look_in_batches,
-    memory_told,
-)
+from stickytoken.inspection.protocol import Inside, as_numbers
 
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -40,12 +31,13 @@ if TYPE_CHECKING:
 _PARTS_TOLERANCE = 1e-2
 
 
-class ModuleInspector:
+class ModuleInspector(BatchInspector):
     """Look into the modules of a SentenceTransformer; see `Inspector`."""
 
-    def __init__(self, encoder: SentenceTransformerEncoder, limits: BatchLimits = BATCH_LIMITS) -> None:
-        self.encoder = encoder
-        self._limits = limits
+    encoder: SentenceTransformerEncoder
+
+    def __init__(self, encoder: SentenceTransformerEncoder) -> None:
+        super().__init__(encoder, encoder.model, backbone_of(encoder.model))
         self._model = encoder.model
 
     @property
@@ -72,35 +64,12 @@ class ModuleInspector:
         weight: NDArray[np.float32] = module.weight.detach().float().cpu().numpy()
         return weight
 
-    def look(
-        self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], parts: int
-    ) -> list[Inside]:
-        """Run texts through the model and record its inside; see `Inspector.look`."""
-        rows = [tuple(content) for content in contents]
-        for row, content in enumerate(rows):
-            self.encoder.check_input(content, partial(content_label(self.encoder, rows), row))
-        lengths = [len(content) + self.encoder.template.overhead for content in rows]
-        config = getattr(backbone_of(self._model), "config", None)
-
-        def look(batch: NDArray[np.intp]) -> list[Inside]:
-            return self._look([rows[k] for k in batch], [labels[k] for k in batch], parts)
-
-        with computing(self._model):
-            return look_in_batches(self.encoder, rows, lengths, config, self._limits, look)
-
-    @contextmanager
-    def differentiating(self) -> Iterator[None]:
-        """Prepare the model for `embedded` and its vectors; see `Inspector.differentiating`."""
-        with (
-            computing(self._model, gradients=True),
-            plain_attention(backbone_of(self._model)),
-            memory_told(self.encoder, "attribute"),
-        ):
-            yield
-
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
         """Return a text as embeddings; see `Inspector.embedded`."""
         return embedded_text(self.encoder, content)
+
+    def _length(self, content: int) -> int:
+        return content + self.encoder.template.overhead
 
     def _look(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
@@ -136,7 +105,7 @@ class ModuleInspector:
         self, contents: Sequence[tuple[int, ...]], capture: AttentionCapture
     ) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Return the final features, and those that went into the pooling."""
-        backbone, pooling = backbone_of(self._model), self._pooling
+        backbone, pooling = self._backbone, self._pooling
         seen: list[dict[str, Any]] = []
         with ExitStack() as stack:
             stack.enter_context(attention_of(backbone, capture))
@@ -194,7 +163,7 @@ class ModuleInspector:
     def _attention_sources(self) -> Sources:
         sample = [tuple(self.encoder.usable_entries()[:2])]
         return attention_sources(
-            self._model, backbone_of(self._model), lambda: self._model(self.encoder.features(sample))
+            self._model, self._backbone, lambda: self._model(self.encoder.features(sample))
         )
 
     @property

@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders.model_state import computing
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.layer_states import PromptBatch, pooled_states, prompt_states
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
-from stickytoken.inspection._attention import (
-    AttentionCapture,
-    Sources,
-    attention_of,
-    attention_sources,
-    plain_attention,
-)
+from stickytoken.inspection._attention import AttentionCapture, Sources, attention_of, attention_sources
+from stickytoken.inspection._batches import BatchInspector
 from stickytoken.inspection._embedded_text import EmbeddedText
-from stickytoken.inspection.protocol import (
-    BATCH_LIMITS,
-    BatchLimits,
-    Inside,
-    as_numbers,
-    content_label,
-    look_in_batches,
-    memory_told,
-)
+from stickytoken.inspection.protocol import Inside, as_numbers
 
 
-class PromptInspector:
+class PromptInspector(BatchInspector):
     """Look into a prompted language model; see `Inspector`.
 
     The template, including the placeholder, counts as the part that the model puts around a text. Layers
@@ -43,11 +28,12 @@ class PromptInspector:
     attributions include.
     """
 
-    def __init__(self, encoder: CausalPromptEncoder, limits: BatchLimits = BATCH_LIMITS) -> None:
-        self.encoder = encoder
-        self._limits = limits
+    encoder: CausalPromptEncoder
+
+    def __init__(self, encoder: CausalPromptEncoder) -> None:
         self._prompted = encoder.prompted
         self._decoder = encoder.prompted.decoder
+        super().__init__(encoder, self._decoder.model, self._decoder.model)
 
     @property
     def pooling(self) -> str:
@@ -66,33 +52,6 @@ class PromptInspector:
         weight: NDArray[np.float32] = self._decoder.embedding.weight.detach().float().cpu().numpy()
         return weight
 
-    def look(
-        self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], parts: int
-    ) -> list[Inside]:
-        """Run texts through the model and record its inside; see `Inspector.look`."""
-        rows = [tuple(content) for content in contents]
-        label = content_label(self.encoder, rows)
-        for row, content in enumerate(rows):
-            self.encoder.check_input(content, partial(label, row))
-        lengths = [self._prompted.length(len(content)) for content in rows]
-
-        def look(batch: NDArray[np.intp]) -> list[Inside]:
-            return self._look([rows[k] for k in batch], [labels[k] for k in batch], parts)
-
-        with computing(self._decoder.model):
-            config = self._decoder.model.config
-            return look_in_batches(self.encoder, rows, lengths, config, self._limits, look)
-
-    @contextmanager
-    def differentiating(self) -> Iterator[None]:
-        """Prepare the model for `embedded` and its vectors; see `Inspector.differentiating`."""
-        with (
-            computing(self._decoder.model, gradients=True),
-            plain_attention(self._decoder.model),
-            memory_told(self.encoder, "attribute"),
-        ):
-            yield
-
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
         """A text in all prompts as the embeddings that the model reads; see `Inspector.embedded`."""
         ids = tuple(content)
@@ -108,7 +67,7 @@ class PromptInspector:
             parts = torch.split(changed, sizes, dim=1)
             filled = [_repeated(batch, each) for batch, each in zip(batches, parts, strict=True)]
             if auxiliary is not None:
-                values = prompted.auxiliary_values(filled.pop())
+                values = auxiliary.attended(filled.pop())
                 filled = [replace(batch, subtraction=prompted.subtraction(values)) for batch in filled]
             found = [self._read(batch) for batch in filled]
             # Where a model is spread over devices, its last layer computes elsewhere.
@@ -135,10 +94,12 @@ class PromptInspector:
             model, model, lambda: model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
         )
 
+    def _length(self, content: int) -> int:
+        return self._prompted.length(content)
+
     def _look(
         self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
     ) -> list[Inside]:
-        """Look at texts of one length in every prompt."""
         seen = [
             self._look_in(prompt, contents, labels, parts) for prompt in range(len(self._prompted.prompts))
         ]
@@ -156,7 +117,7 @@ class PromptInspector:
         members = torch.nn.functional.one_hot(places, parts + 1).float()
         values = None
         if (auxiliary := prompted.auxiliary) is not None:
-            values = prompted.auxiliary_values(auxiliary.batch(auxiliary.layout(auxiliary.rows(contents))))
+            values = auxiliary.attended(auxiliary.batch(auxiliary.layout(auxiliary.rows(contents))))
         batch = prompted.batch(prompted.layout(rows), auxiliary=values)
         capture = AttentionCapture(members, self._attention_sources)
         with attention_of(decoder.model, capture):

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection._embedded_text import EmbeddedText
-from stickytoken.inspection.protocol import Inspector
+from stickytoken.inspection._quadrature import Rule, rule_along, whole_rule
+from stickytoken.inspection.protocol import Inspector, as_numbers
 from stickytoken.inspection.similarity_matrix import Contributions
 
 Watch: TypeAlias = Callable[[int, int], None]
@@ -37,8 +38,6 @@ _forward_mode: Any = torch.autograd.forward_ad
 _TOKENS = 2048
 # A reference whose norm is below this share of the text's has no direction.
 _NO_DIRECTION = 1e-3
-# Samples along the path per point of the integral; each costs one plain pass.
-_LOOKS = 1
 # An integral whose error exceeds this gets twice the points, repeatedly if needed.
 _MISSED = 0.01
 # Up to this many parts are integrated one by one to measure the error; more are integrated as their sum.
@@ -89,28 +88,23 @@ class JacobianIntegrator:
     Args:
         inspector: inspector of the model.
         most: largest factor by which points may be added to an inexact integral; 1 adds none.
-        watch: called with the derivatives computed for a text, and their number.
     """
 
-    def __init__(
-        self,
-        inspector: Inspector,
-        *,
-        most: int = 4,
-        watch: Watch | None = None,
-    ) -> None:
-        self.encoder = inspector.encoder
-        self._most = most
-        self._watch = watch
+    def __init__(self, inspector: Inspector, *, most: int = 4) -> None:
         self._inspector = inspector
+        self._most = most
+        self._name = inspector.encoder.name
 
-    def contributions(self, content: Sequence[int], labels: Sequence[int], steps: int) -> Contributions:
+    def contributions(
+        self, content: Sequence[int], labels: Sequence[int], steps: int, watch: Watch | None = None
+    ) -> Contributions:
         """Split the vector of a text into contributions of parts of its content.
 
         Args:
             content: content ids.
             labels: part of each id, from 0; each id may be a part of its own.
             steps: points of the integral, multiplied by up to ``most`` if its error is above 0.01.
+            watch: called with the number of derivatives computed, and of all; not for up to three parts.
 
         Raises:
             EncodingError: The text has no usable vector.
@@ -124,21 +118,25 @@ class JacobianIntegrator:
             length = float(vector.norm())
             if not np.isfinite(length) or length == 0:
                 raise EncodingError(
-                    f"{self.encoder.name}: the text to explain has no usable vector (zero or not finite)"
+                    f"{self._name}: the text to explain has no usable vector (zero or not finite)"
                 )
             directed = float(without.norm()) > _NO_DIRECTION * length
             way = _Way(text, reference, None if directed else length)
             ends = (vector / length, without / without.norm() if directed else torch.zeros_like(without))
-            parts = self._complete(way, _directions(text, reference, labels), steps, ends[0] - ends[1])
+            parts = self._complete(way, _directions(text, reference, labels), steps, ends[0] - ends[1], watch)
         if not bool(parts.isfinite().all()):
             raise ModelError(
-                f"{self.encoder.name}: vectors between the reference and the text are not finite: use float32"
+                f"{self._name}: vectors between the reference and the text are not finite: use float32"
             )
-        found = [np.asarray(each.cpu().numpy(), dtype=np.float64) for each in (*ends, parts)]
-        return Contributions(found[0], found[1], found[2])
+        return Contributions(*(as_numbers(each) for each in (*ends, parts)))
 
     def _complete(
-        self, way: _Way, directions: torch.Tensor, steps: int, expected: torch.Tensor
+        self,
+        way: _Way,
+        directions: torch.Tensor,
+        steps: int,
+        expected: torch.Tensor,
+        watch: Watch | None,
     ) -> torch.Tensor:
         """Integrate along the directions, adding points until the sum is exact, shape (parts, d).
 
@@ -147,19 +145,20 @@ class JacobianIntegrator:
             directions: one per part, shape (parts, T, D).
             steps: initial number of points.
             expected: what the integrals should sum to, shape (d,).
+            watch: called after every batch of the last integration, if there are many parts.
         """
         if not len(directions):
-            raise EncodingError(f"{self.encoder.name}: the text to explain has no tokens")
+            raise EncodingError(f"{self._name}: the text to explain has no tokens")
         tried = directions if len(directions) <= _FEW else directions.sum(dim=0, keepdim=True)
         points, rule = steps, whole_rule(steps)
         found = self._integrate(way, tried, rule, len(expected))
         while float((found.sum(dim=0) - expected).norm()) > _MISSED and points < self._most * steps:
             points *= 2
-            rule = rule_along(self._travelled(way, _LOOKS * points), points)
+            rule = rule_along(self._travelled(way, points), points)
             found = self._integrate(way, tried, rule, len(expected))
         if tried is directions:
             return found
-        return self._integrate(way, directions, rule, len(expected), self._watch)
+        return self._integrate(way, directions, rule, len(expected), watch)
 
     def _integrate(
         self, way: _Way, directions: torch.Tensor, rule: Rule, width: int, watch: Watch | None = None
@@ -186,9 +185,9 @@ class JacobianIntegrator:
                 watch(begin + len(node), len(points))
         return total
 
-    def _travelled(self, way: _Way, looks: int) -> NDArray[np.float64]:
-        """Return the path length of the divided vectors at equally spaced places, shape (looks + 1,)."""
-        places = np.linspace(0, 1, looks + 1)
+    def _travelled(self, way: _Way, points: int) -> NDArray[np.float64]:
+        """Return the path length of the divided vectors at equally spaced places, shape (points + 1,)."""
+        places = np.linspace(0, 1, points + 1)
         seen = torch.cat(
             [way.vectors(places[begin : begin + way.batch]) for begin in range(0, len(places), way.batch)]
         )
@@ -206,7 +205,7 @@ class JacobianIntegrator:
         except NotImplementedError as error:
             reason = " ".join(str(error).split())[:200]
             raise ModelError(
-                f"{self.encoder.name}: one of its operations has no forward-mode derivative ({reason})"
+                f"{self._name}: one of its operations has no forward-mode derivative ({reason})"
             ) from error
         vector: torch.Tensor = found.primal.double()
         if found.tangent is None:
@@ -227,51 +226,3 @@ def _directions(text: EmbeddedText, reference: torch.Tensor, labels: Sequence[in
     members = torch.nn.functional.one_hot(torch.tensor(labels, device=reference.device)).to(reference)
     # Tokens around the text get the last id's part, but their difference is zero.
     return members[text.content].T[:, :, None] * (text.rows - reference)
-
-
-Vector = NDArray[np.float64]
-
-Rule = tuple[Vector, Vector]
-
-_PANEL_POINTS = 4
-# Weight of travelled distance in the size of a panel; the rest is its width.
-_TRAVELLED = 0.8
-
-
-def whole_rule(points: int) -> Rule:
-    """Return Gauss-Legendre points from 0 to 1, and their weights.
-
-    Returns:
-        As for `rule_along`.
-    """
-    nodes, shares = np.polynomial.legendre.leggauss(points)
-    return (nodes + 1) / 2, shares / 2
-
-
-def rule_along(travelled: Vector, points: int) -> Rule:
-    """Return Gauss-Legendre points in panels that are short where the path turns.
-
-    All panels are equal in a weighted sum of width and travelled distance. Few points make one panel.
-
-    Args:
-        travelled: cumulative distance at equally spaced places from 0 to 1, shape (n,), starting at 0 and
-            never decreasing.
-        points: number of points.
-
-    Returns:
-        Places in (0, 1) in order, and weights that sum to 1, both of shape (points,).
-    """
-    panels = max(1, points // _PANEL_POINTS)
-    places = np.linspace(0, 1, len(travelled))
-    whole = float(travelled[-1])
-    # Products with a length so short would lose all their digits.
-    still = whole < np.finfo(float).tiny
-    held = places if still else (1 - _TRAVELLED) * places + _TRAVELLED * travelled / whole
-    edges = np.interp(np.linspace(0, 1, panels + 1), held, places)
-    sizes = np.full(panels, points // panels) + (np.arange(panels) < points % panels)
-    found, weights = [], []
-    for low, high, size in zip(edges[:-1], edges[1:], sizes, strict=True):
-        nodes, shares = whole_rule(int(size))
-        found.append(low + (high - low) * nodes)
-        weights.append((high - low) * shares)
-    return np.concatenate(found), np.concatenate(weights)

@@ -55,19 +55,19 @@ def embedded_text(encoder: SentenceTransformerEncoder, content: Sequence[int]) -
 
 
 def _vectors(
-    encoder: SentenceTransformerEncoder, embeddings: Any, features: dict[str, Any], put_out: torch.Tensor
+    encoder: SentenceTransformerEncoder, embeddings: Any, features: dict[str, Any], embedded: torch.Tensor
 ) -> torch.Tensor:
     """Compute vectors before any final normalisation, with the given output of the embeddings."""
     model = encoder.model
     before: list[torch.Tensor] = []
     called: list[Any] = []
 
-    def put_in(module: Any, inputs: Any, output: Any) -> torch.Tensor:
+    def replace(module: Any, inputs: Any, output: Any) -> torch.Tensor:
         del inputs, output
         called.append(module)
-        return put_out
+        return embedded
 
-    handles = [module.register_forward_hook(put_in) for module in sharing_weights(model, embeddings)]
+    handles = [module.register_forward_hook(replace) for module in sharing_weights(model, embeddings)]
     if (last := _last_normalize(model)) is not None:
         handles.append(
             last.register_forward_pre_hook(lambda _, inputs: before.append(inputs[0]["sentence_embedding"]))

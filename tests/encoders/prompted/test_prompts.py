@@ -111,7 +111,7 @@ def test_layers_that_make_no_span_are_refused(start, stop, reason):
 
 def test_an_echo_with_token_prepending_is_refused():
     with pytest.raises(InputError, match="echo"):
-        Reading(PROMPTS["echo"], TokenPrepending(), -1)
+        Reading(PROMPTS["echo"], TokenPrepending(1, 7), -1)
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,12 @@ def require_agreement(
 
     Args:
         exact: vectors of the calibration inputs, shape (n, d).
-        found: the same in the lower precision.
-        precision: which.
-        name: how messages call the model.
+        found: vectors of the same inputs in the lower precision.
+        precision: the lower precision.
+        name: name of the model in messages.
 
     Raises:
-        InputError: there are no inputs to compare, or the mean cosine is below 0.95.
+        InputError: There are no inputs to compare, or the mean cosine is below 0.95.
     """
     if not len(exact):
         raise InputError(

@@ -64,14 +64,14 @@ def measured(
 def earlier(
     what: str, network: torch.nn.Module, ways: Collection[str], threads: int
 ) -> dict[str, float] | None:
-    """Return what `measured` found on this machine before; None if that is nothing."""
+    """Return what `measured` found on this machine before; None if it has not measured these ways."""
     known = recalled(f"{what}-{_key(network, threads)}") or {}
     found = {name: known[name] for name in ways if isinstance(known.get(name), float)}
     return found if len(found) == len(ways) else None
 
 
 def shortest(ways: tuple[Callable[[], object], ...]) -> list[float]:
-    """Return the shortest time of each way in seconds, by turns within about half a second.
+    """Call the ways in turn for about half a second, and return the shortest time of each in seconds.
 
     Other work on the machine makes single times longer, never shorter.
     """

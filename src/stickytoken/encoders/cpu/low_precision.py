@@ -6,7 +6,6 @@ calibration, not from the batch.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,13 +13,13 @@ import torch
 
 from stickytoken.encoders.cpu._linear_places import LinearPlace
 from stickytoken.encoders.cpu.packed_linear import (
-    SWITCH,
     PackedForward,
     PackedLayer,
     ReplacedForwards,
     untrusted,
+    warn_unpacked,
 )
-from stickytoken.errors import InputError, StickyTokenWarning
+from stickytoken.errors import InputError
 
 # Inputs beyond the calibrated range by this share are still told apart.
 _HEADROOM = 1.1
@@ -58,12 +57,7 @@ class BFloat16Linears(ReplacedForwards):
             reason = untrusted(places, forwards, _BFLOAT16_TOLERANCE)
             if reason is None:
                 return forwards
-            warnings.warn(
-                f"packed layers are off, and bfloat16 on this CPU is slower: {reason}. Another version of "
-                f"torch may help; {SWITCH}=0 turns this warning off",
-                StickyTokenWarning,
-                stacklevel=2,
-            )
+            warn_unpacked("bfloat16", reason)
         return {place.module: _BFloat16Linear(place) for place in places}
 
 

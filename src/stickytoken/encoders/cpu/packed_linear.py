@@ -186,14 +186,19 @@ class PackedLinears(ReplacedForwards):
             return {}
         forwards = {place.module: PackedLinear(place) for place in places}
         if reason := untrusted(places, forwards, _TOLERANCE):
-            warnings.warn(
-                f"packed layers are off, and encoding on this CPU is slower: {reason}. Another version of "
-                f"torch may help; {SWITCH}=0 turns this warning off",
-                StickyTokenWarning,
-                stacklevel=2,
-            )
+            warn_unpacked("encoding", reason)
             return {}
         return forwards
+
+
+def warn_unpacked(slower: str, reason: str) -> None:
+    """Warn that layers are not packed, which makes something slower."""
+    warnings.warn(
+        f"packed layers are off, and {slower} on this CPU is slower: {reason}. Another version of torch may "
+        f"help; {SWITCH}=0 turns this warning off",
+        StickyTokenWarning,
+        stacklevel=3,
+    )
 
 
 def untrusted(

@@ -18,7 +18,6 @@ from stickytoken.encoders.prompted._fixed_beginning import FixedBeginnings
 from stickytoken.encoders.prompted._prompt_ids import Ids, PromptIds
 from stickytoken.encoders.prompted.layer_states import (
     PromptBatch,
-    attended_values,
     pooled_states,
     states_after,
 )
@@ -262,4 +261,4 @@ class AuxiliaryRunner(PromptRunner):
         return self._by_batches(rows, beginnings, [number])[:, 0]
 
     def _read(self, batch: PromptBatch, numbers: Sequence[int], cache: Any) -> torch.Tensor:
-        return attended_values(self._prompted.decoder, batch, numbers[0] - 1, cache)[:, None]
+        return self._prompted.attended(batch, cache)[:, None]

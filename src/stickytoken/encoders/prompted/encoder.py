@@ -245,8 +245,7 @@ class CausalPromptEncoder(ModelEncoder):
         They include nothing of the template except quotation marks that share a token with the sentence.
         """
         self._follow()
-        found: list[TokenizedText] = self._prompted.tokenize(texts)
-        return found
+        return self._prompted.tokenize(texts)
 
     def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the content ids of each text, cleaned, as they are in the prompt."""

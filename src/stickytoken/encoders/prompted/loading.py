@@ -76,7 +76,11 @@ def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> C
 
     saved = _saved_options(source)
     if saved is not None:
-        options = _over(options, saved, source.name)
+        if options.given or options.prompt is not None:
+            raise InputError(
+                f"{source.name!r} was saved with its prompt and layers: leave out the prompt options"
+            )
+        options = saved
     if options.prompt is None:
         raise InputError(f"{source.name!r} is a language model and needs a prompt: {', '.join(PROMPTS)}")
     prompt = find_prompt(options.prompt)
@@ -133,7 +137,7 @@ def encoder_of_module(
     name: str,
     options: Prompting,
     token_budget: int | None,
-    packed_layers: bool | None = None,
+    packed_layers: bool | None,
 ) -> CausalPromptEncoder | None:
     """Return an encoder of a SentenceTransformer whose first module is a `CausalPrompt`; None for others.
 
@@ -154,8 +158,7 @@ def encoder_of_module(
             f"{name} truncates its vectors to {model.truncate_dim}, and a model with a prompt is read whole: "
             "set its truncate_dim to None"
         )
-    if kinds not in (["CausalPrompt"], ["CausalPrompt", _NORMALIZE]):
-        raise InputError(f"{name} has {', '.join(kinds)}: only Normalize is supported after a prompt")
+    _require_kinds(kinds, name)
     if options.given or options.prompt is not None or options.prompt_name is not None:
         raise InputError(f"{name} is already loaded with its prompt and layers: leave out the prompt options")
     return CausalPromptEncoder(
@@ -187,6 +190,11 @@ def _kinds(source: ModelSource) -> list[str]:
     return [kind.rpartition(".")[2] for kind in _module_types(Path(source.location))]
 
 
+def _require_kinds(kinds: list[str], name: str) -> None:
+    if kinds not in (["CausalPrompt"], ["CausalPrompt", _NORMALIZE]):
+        raise InputError(f"{name} has {', '.join(kinds)}: only Normalize is supported after a prompt")
+
+
 def _saved_options(source: ModelSource) -> Prompting | None:
     from stickytoken.encoders.prompted.module import CausalPrompt
 
@@ -194,18 +202,8 @@ def _saved_options(source: ModelSource) -> Prompting | None:
     path = folder / CausalPrompt.config_file_name
     if source.origin is Origin.HUB or not (folder / "modules.json").is_file() or not path.is_file():
         return None
-    if _kinds(source) not in (["CausalPrompt"], ["CausalPrompt", _NORMALIZE]):
-        raise InputError(
-            f"{source.name!r} has {', '.join(_kinds(source))}: only Normalize is supported after a prompt"
-        )
+    _require_kinds(_kinds(source), repr(source.name))
     try:
         return Prompting(**json.loads(path.read_text("utf-8")))
     except (ValueError, TypeError) as error:
         raise ModelError(f"{path} is damaged: {error}") from error
-
-
-def _over(options: Prompting, saved: Prompting, name: str) -> Prompting:
-    """Return the saved options; refuse others, since a saved model keeps its prompt."""
-    if options.given or options.prompt is not None:
-        raise InputError(f"{name!r} was saved with its prompt and layers: leave out the prompt options")
-    return saved

@@ -20,6 +20,7 @@ from stickytoken.encoders.prompted.layer_states import PromptBatch, attended_val
 from stickytoken.encoders.prompted.prompts import SENTENCE, Prompt
 from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 from stickytoken.errors import InputError
+from stickytoken.insertion import TokenizedText
 
 _PLACEHOLDER_SEED = 0
 # Rows of the embedding sampled for the norm of the placeholder's vector.
@@ -118,11 +119,11 @@ class PromptedModel:
         self.decoder = model if isinstance(model, Decoder) else find_decoder(model, name)
         self.reading = reading
         self.number = self.decoder.layer_number(reading.layer)
-        tokenizers = PromptTokenizers(tokenizer, name) if tokenizers is None else tokenizers
         prepending = reading.prepending
         if prepending is not None:
             prepending.require_layers(len(self.decoder.layers), name)
         if own is None:
+            tokenizers = tokenizers or PromptTokenizers(tokenizer, name)
             own = tokenizers.plain if prepending is None else tokenizers.prepending
         self.padding_id = own.padding_id
         self.placeholder_id = own.placeholder_id
@@ -155,8 +156,8 @@ class PromptedModel:
         """The templates as token ids."""
         return self._texts.prompts
 
-    def tokenize(self, texts: Sequence[str]) -> list[Any]:
-        """Clean texts for the prompt and return their content ids, a list of `TokenizedText`."""
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Clean texts for the prompt and return their content ids."""
         sentences = [join_words(text) for text in texts]
         if self.reading.prompt.quoted:
             sentences = [clean_sentence(sentence) for sentence in sentences]
@@ -212,15 +213,12 @@ class PromptedModel:
         """Return further inputs computed from ids; a placeholder without a row gets those of token 0."""
         return self.decoder.beside(ids.masked_fill(ids >= self.decoder.rows, 0))
 
-    def layout(
-        self, rows: Sequence[PromptRow], *, skipping: bool = False, right: bool = False
-    ) -> PromptLayout:
-        """Fill prompts and return them as padded index tensors on the CPU.
+    def layout(self, rows: Sequence[PromptRow], *, skipping: bool = False) -> PromptLayout:
+        """Fill prompts and return them as index tensors on the CPU, padded on the left.
 
         Args:
             rows: sentences and their prompts.
             skipping: leave out the fixed beginnings, whose keys and values are cached.
-            right: pad on the right instead of the left.
         """
         filled, past = [], []
         for row in rows:
@@ -233,9 +231,9 @@ class PromptedModel:
         mask = torch.zeros_like(ids)
         slots = torch.zeros((3, len(rows)), dtype=torch.long)
         for place, (row, tokens) in enumerate(zip(rows, filled, strict=True)):
-            offset = 0 if right else width - len(tokens)
-            ids[place, offset : offset + len(tokens)] = torch.tensor(tokens, dtype=torch.long)
-            mask[place, offset : offset + len(tokens)] = 1
+            offset = width - len(tokens)
+            ids[place, offset:] = torch.tensor(tokens, dtype=torch.long)
+            mask[place, offset:] = 1
             prompt, moved = self.prompts[row.prompt], offset - past[place]
             first, last = prompt.pooled(len(row.content))
             found = 0 if prompt.place is None else prompt.place % prompt.length(len(row.content))
@@ -272,16 +270,9 @@ class PromptedModel:
             subtraction=None if auxiliary is None else self.subtraction(auxiliary),
         )
 
-    def auxiliary_values(self, batch: PromptBatch) -> torch.Tensor:
-        """Return what `batch` subtracts, from a batch of the auxiliary prompts of the same sentences.
-
-        Args:
-            batch: made by `auxiliary`.
-        """
-        contrast = self.reading.contrast
-        if contrast is None:
-            raise InputError("this reading has no contrast")
-        return attended_values(self.decoder, batch, contrast.layer)
+    def attended(self, batch: PromptBatch, cache: Any = None) -> torch.Tensor:
+        """Return what the last tokens have attended to in the last layer that runs; see `attended_values`."""
+        return attended_values(self.decoder, batch, self.number - 1, cache)
 
     def subtraction(self, auxiliary: torch.Tensor) -> Subtraction | None:
         """Return how values of the auxiliary prompts are subtracted; None without contrast."""

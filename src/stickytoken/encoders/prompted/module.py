@@ -11,6 +11,7 @@ from sentence_transformers.base.modules import InputModule
 from sentence_transformers.sentence_transformer.modules import Normalize
 
 from stickytoken.encoders._lengths import context_length
+from stickytoken.encoders.prompted._decoder import find_decoder
 from stickytoken.encoders.prompted._presets import contrast_layer_for, layer_for, preset_for
 from stickytoken.encoders.prompted._prompt_ids import Ids
 from stickytoken.encoders.prompted.attention_output import layers_with_projection
@@ -132,7 +133,7 @@ class CausalPrompt(InputModule):
         values = None
         if prompted.auxiliary is not None:
             other = prompted.auxiliary.batch(_layout(features, _AUXILIARY))
-            values = prompted.auxiliary_values(other).repeat_interleave(len(prompted.prompts), dim=0)
+            values = prompted.auxiliary.attended(other).repeat_interleave(len(prompted.prompts), dim=0)
         batch = prompted.batch(_layout(features), auxiliary=values)
         states = pooled_states(prompted.decoder, batch, [prompted.number], prompted.reading.prepending)
         means = states[:, 0].reshape(-1, len(prompted.prompts), states.shape[-1]).mean(1)
@@ -230,8 +231,6 @@ def reading_for(model: Any, name: str, prompt: Prompt, options: Prompting) -> tu
         InputError: start or exit is given without token prepending, a setting of contrast without contrast,
             or a value is impossible.
     """
-    from stickytoken.encoders.prompted._decoder import find_decoder
-
     start, end, prepending = options.start, options.exit, None
     if not options.token_prepending and (start is not None or end is not None):
         raise InputError(

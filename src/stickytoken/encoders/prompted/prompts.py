@@ -107,8 +107,8 @@ _END = f'{PLACEHOLDER} "{SENTENCE}" means in one word:"'
 _CLASSIFY = (
     "In this task, you're presented with a text excerpt. Your task is to categorize the excerpt into a broad "
     "category such as 'Education', 'Technology', 'Health', 'Business', 'Environment', 'Politics', or "
-    "'Culture'. "
-    "These categories help in organizing content for better accessibility and targeting. For this task,"
+    "'Culture'. These categories help in organizing content for better accessibility and targeting. For this "
+    "task,"
 )
 _OPINION = (
     "In this task, you're given a statement and you need to determine whether it's presenting an 'Opinion' "
@@ -125,10 +125,9 @@ _EMOTION = (
     "expressed, such as joy, sadness, anger, fear, or love. For this task,"
 )
 _SAME_MEANING = (
-    "In this task, you're presented with two sentences. Your task is to assess whether the sentences "
-    "convey the "
-    "same meaning. Use 'identical', 'similar', 'different', or 'unrelated' to describe the relationship. To "
-    "enhance the performance of this task,"
+    "In this task, you're presented with two sentences. Your task is to assess whether the sentences convey "
+    "the same meaning. Use 'identical', 'similar', 'different', or 'unrelated' to describe the relationship. "
+    "To enhance the performance of this task,"
 )
 _SYNONYM = (
     "In this task, you're given a sentence and a phrase. Your task is to determine if the phrase can be a "

@@ -30,8 +30,8 @@ class TokenPrepending:
         InputError: The start is below 0, or the exit is not after it.
     """
 
-    start: int = 1
-    exit: int = 7
+    start: int
+    exit: int
 
     def __post_init__(self) -> None:
         if self.start < 0:
