@@ -12,7 +12,13 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Bytes are compared between processes: none of them chooses its kernels by a clock.
 os.environ["STICKYTOKEN_PACKED_LAYERS"] = "1"
 
+import hypothesis
+
 import report_pages
+
+# Whether a test passes does not depend on how busy the machine is.
+hypothesis.settings.register_profile("stickytoken", deadline=None)
+hypothesis.settings.load_profile("stickytoken")
 
 
 def pytest_configure(config: pytest.Config) -> None:

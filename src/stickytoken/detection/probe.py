@@ -63,12 +63,7 @@ def probe(
 
 def _token(vocabulary: Vocabulary, token_id: int, insertion: Insertion) -> Token:
     """A token by its id."""
-    try:
-        place = vocabulary.ids.index(token_id)
-    except ValueError:
-        raise InputError(
-            f"the vocabulary has no token id {token_id}: it has {vocabulary.ids[0]} to {vocabulary.ids[-1]}"
-        ) from None
+    place = vocabulary.place(token_id)
     category = vocabulary.categories[place]
     if insertion is not Insertion.IDS and not category.available:
         raise InputError(

@@ -160,7 +160,7 @@ def assemble(
 
 def _token(job: Job, token_id: int, rows: list[dict[str, Any]]) -> TokenExplanation:
     """Sum up what was found about one token."""
-    place = job.vocabulary.ids.index(token_id)
+    place = job.vocabulary.place(token_id)
     name, match, differing = job.vocabulary.tokens[place], job.matches[token_id], findings(rows)
     return TokenExplanation(
         token_id=token_id,

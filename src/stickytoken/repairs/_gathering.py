@@ -38,11 +38,8 @@ def named_tokens(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -
             raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to repair")
         return ids
     found = list(dict.fromkeys(token_ids(vocabulary, tokens)))
-    known = set(vocabulary.ids)
     for token_id in found:
-        if token_id not in known:
-            first, last = vocabulary.ids[0], vocabulary.ids[-1]
-            raise InputError(f"the vocabulary has no token id {token_id}: it has {first} to {last}")
+        vocabulary.place(token_id)  # refuses other ids
     return found
 
 

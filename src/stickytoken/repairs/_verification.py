@@ -97,7 +97,7 @@ class Verification:
         neighbours = [
             NeighbourRecord(
                 token_id=each.token.id,
-                token=again.vocabulary.tokens[again.vocabulary.ids.index(each.token.id)],
+                token=again.vocabulary.tokens[again.vocabulary.place(each.token.id)],
                 near=each.near,
                 in_run=each.verdict,
                 before=before[each.token.id],

@@ -54,7 +54,7 @@ def match_benign(
     Raises:
         InputError: there are fewer than three.
     """
-    place = vocabulary.ids.index(token_id)
+    place = vocabulary.place(token_id)
     drawn = _drawn(vocabulary, place, excluded, count, seed)[:count]
     if len(drawn) < LEAST_BENIGN:
         raise InputError(
@@ -92,7 +92,7 @@ def match_apart(
     drawn: dict[int, list[int]] = {}
     found: list[Token] = []
     for token_id in list(token_ids) * each:
-        place = vocabulary.ids.index(token_id)
+        place = vocabulary.place(token_id)
         if token_id not in drawn:
             drawn[token_id] = _drawn(vocabulary, place, unusable, each, seed)
         free = [k for k in drawn[token_id] if vocabulary.ids[k] not in taken]

@@ -7,6 +7,7 @@ the Sticky Token Detector). Pure: a tokenizer is anything that satisfies `RoundT
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 import polars as pl
 
+from stickytoken.errors import InputError
 from stickytoken.insertion import Joining, Token
 
 _ANCHORS = ("«", "»", "¿", "#", ":", "a", "b")
@@ -104,6 +106,19 @@ class Vocabulary:
         """Return the entry at a place, as it is inserted."""
         joining = self.joinings[place] if self.joinings else Joining.GLUED
         return Token(self.ids[place], self.decoded[place], joining)
+
+    def place(self, token_id: int) -> int:
+        """Return the place of an entry.
+
+        Raises:
+            InputError: The vocabulary has no such entry.
+        """
+        place = bisect_left(self.ids, token_id)
+        if self.ids[place : place + 1] != (token_id,):
+            raise InputError(
+                f"the vocabulary has no token id {token_id}: it has {self.ids[0]} to {self.ids[-1]}"
+            )
+        return place
 
     def counts(self) -> dict[str, int]:
         """Return the number of entries in each category, including empty ones."""

@@ -48,6 +48,11 @@ from stickytoken.unit_vectors import unit_vectors
 _MEASURED = 256
 # They may be flagged if their lift is not further than this many errors below what matters.
 _ERRORS = 2.0
+# Documents and queries to draw; together they are many pairs.
+_DRAWN = 100
+# A document moves up if it passes this share of the corpus.
+_PASSED = 0.1
+_SPLIT = 4  # key of the generator
 
 
 def require_judging(run: ProfileRun) -> None:
@@ -209,13 +214,6 @@ def _table(
         )
         .with_columns(pl.col(pl.Float64).fill_nan(None))
     )
-
-
-# Documents and queries to draw; together they are many pairs.
-_DRAWN = 100
-# A document moves up if it passes this share of the corpus.
-_PASSED = 0.1
-_SPLIT = 4  # key of the generator
 
 
 def moves_up(effects: Pull, texts: NDArray[np.float32], seed: int) -> Vector:

@@ -20,11 +20,12 @@ from stickytoken.methods.profile.record import ProfilePlanRecord
 from stickytoken.methods.profile.settings import ProfileSettings
 
 _EVERYDAY = "everyday"
-_WORDS = "vocabulary entries"
 _OWN = "corpus"
 # From a large corpus, draw this many times as many texts as are needed.
 _POOL = 20
 _ANCHORS, _VOCABULARY = 3, 1  # keys of the generators, which make the draws independent
+# A much smaller cluster would say little about its group.
+_LEAST_MEMBERS = 4
 
 
 class TextGroup(NamedTuple):
@@ -41,6 +42,10 @@ class TextGroup(NamedTuple):
     texts: list[str]
     weight: float
     kind: bool
+
+
+WORDS = TextGroup("vocabulary entries", [], 0.0, False)
+"""The group of the vocabulary entries."""
 
 
 class Sources(NamedTuple):
@@ -132,7 +137,8 @@ def choose_anchors(encoder: Encoder, settings: ProfileSettings, found: Sources, 
     left_out = 0
     for groups in found:
         pool = _drawn(settings, [(text, group.name) for group in groups for text in group.texts], taken)
-        kept = [each for each, ids in zip(pool, _ids(encoder, pool), strict=True) if encoder.fits(ids)]
+        tokenized = encoder.content_ids([text for text, _ in pool])
+        kept = [each for each, ids in zip(pool, tokenized, strict=True) if encoder.fits(ids)]
         left_out += len(pool) - len(kept)
         names = [name for _, name in kept]
         anchors = {kept[k] for k in balanced(names, settings.anchors, [settings.seed, _ANCHORS])}
@@ -149,10 +155,6 @@ def _drawn(settings: ProfileSettings, texts: list[tuple[str, str]], taken: set[s
     generator = np.random.default_rng([settings.seed, _ANCHORS])
     order = generator.permutation(len(texts))[: _POOL * settings.anchors]
     return [texts[k] for k in order if texts[k][0] not in taken]
-
-
-def _ids(encoder: Encoder, texts: Sequence[tuple[str, str]]) -> list[list[int]]:
-    return encoder.content_ids([text for text, _ in texts])
 
 
 def clustered(encoder: Encoder, settings: ProfileSettings, group: TextGroup, view: View) -> list[TextGroup]:
@@ -221,14 +223,6 @@ def anchor_panels(
     vectors = encoder.encode(texts)
     places, of_groups = np.array(groups, dtype=np.intp), np.array(weights[: max(groups) + 1])
     return [AnchorPanel(view.units(vectors), places, of_groups) for view in views]
-
-
-WORDS = TextGroup(_WORDS, [], 0.0, False)
-"""The group of the vocabulary entries."""
-
-
-# A much smaller cluster would say little about its group.
-_LEAST_MEMBERS = 4
 
 
 def cluster(vectors: NDArray[np.float32], groups: int, seed: int) -> NDArray[np.intp]:

@@ -235,7 +235,7 @@ def estimate(
         late_reference: those of them that are in the last.
         confidence: coverage of the intervals.
         call_noise: standard deviation of a cosine from one call of the model to the next: no error is
-        smaller.
+            smaller.
 
     Raises:
         InputError: copies change nothing, or change it alike for all tokens.

@@ -68,9 +68,7 @@ class ProfilePlanRecord(PlanRecord):
 
     def seen_in(self, view: View) -> ProfilePlanRecord:
         """Return the plan with the numbers of another view."""
-        found = next(
-            each for each in self.views if (each.dimension, each.layer) == (view.dimension, view.layer)
-        )
+        found = next(each for each in self.views if view.is_at(each.dimension, each.layer))
         spreads = zip(self.groups, found.spreads, strict=True)
         numbers = found.model_dump(exclude={"dimension", "layer", "spreads"})
         groups = [group.model_copy(update={"spread": spread}) for group, spread in spreads]
