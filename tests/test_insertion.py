@@ -86,7 +86,6 @@ def test_an_empty_carrier_takes_copies():
     assert insert_as_text(token, "", Placement.RANDOM, 2, path=(0, 1)) == ["x", "x x"]
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
 @given(token_texts, carrier_texts, st.integers(1, 6))
 def test_text_prefix_and_suffix_are_concatenation(text, carrier, counts):
     token = Token(MARK_ID, text)
@@ -99,7 +98,7 @@ def test_text_prefix_and_suffix_are_concatenation(text, carrier, counts):
         assert suffixed[step] == carrier + copies
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(max_examples=150)
 @given(st.data(), token_texts, carrier_texts)
 def test_random_text_keeps_the_words_of_the_carrier_in_order(data, text, carrier):
     words = carrier.split()
@@ -110,7 +109,7 @@ def test_random_text_keeps_the_words_of_the_carrier_in_order(data, text, carrier
         assert len(probe.split()) == len(words) + step + 1
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(max_examples=150)
 @given(st.data(), token_texts, carrier_texts)
 def test_each_step_of_random_text_adds_one_copy_to_the_step_before(data, text, carrier):
     path = data.draw(paths(len(carrier.split())))
@@ -158,7 +157,7 @@ def test_the_ids_of_a_tokenized_text_are_its_head_and_its_words():
     assert TokenizedText(head=(), words=()).ids == ()
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(max_examples=150)
 @given(st.data(), carriers, st.sampled_from(list(Placement)))
 def test_ids_insertion_puts_in_exactly_n_copies_and_leaves_the_rest(data, carrier, placement):
     path = data.draw(paths(len(carrier.words)))
@@ -170,7 +169,6 @@ def test_ids_insertion_puts_in_exactly_n_copies_and_leaves_the_rest(data, carrie
         assert probe[: len(carrier.head)] == carrier.head
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.data(), carriers)
 def test_each_step_of_random_ids_adds_one_copy_at_a_word_boundary(data, carrier):
     path = data.draw(paths(len(carrier.words)))
@@ -182,7 +180,6 @@ def test_each_step_of_random_ids_adds_one_copy_at_a_word_boundary(data, carrier)
         assert probe == carrier.head + tuple(token_id for word in words for token_id in word)
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.data(), st.lists(st.integers(0, 50), min_size=1, max_size=8))
 def test_text_and_ids_follow_a_path_in_the_same_way(data, numbers):
     """A word an id, so both insertions must give the same order."""

@@ -73,7 +73,7 @@ def test_a_text_is_as_if_nothing_had_been_put_in(text, cleaned):
 
 
 @given(texts)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_cleaned_text_is_clean_and_removals_are_parts_of_the_original(text):
     once = CLEANER.clean(text)
     assert {span.kind for span in find_spans(once.text, RULES)} <= {SpanKind.INTERLEAVED}
@@ -97,7 +97,7 @@ def test_ten_thousand_nested_and_overlapping_texts_reach_a_fixed_point():
 
 
 @given(texts)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_every_mixture_of_actions_ends(text):
     mixed = Cleaner(RULES, {"special": "escape", "flagged": "replace", "run": "report"}, replacement="~")
     once = mixed.clean(text)

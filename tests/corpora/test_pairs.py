@@ -39,7 +39,7 @@ def spaced(low, high, count):
 
 
 @pytest.mark.slow
-@settings(deadline=None, derandomize=True, max_examples=400)
+@settings(max_examples=400)
 @given(st.lists(values, min_size=1, max_size=30, unique=True), st.data())
 def test_nearest_free_equals_a_search_through_all_free_values(numbers, data):
     ascending = sorted(numbers)
@@ -49,7 +49,7 @@ def test_nearest_free_equals_a_search_through_all_free_values(numbers, data):
     assert len(set(found)) == len(targets)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(values.map(round), min_size=1, max_size=30), st.data())
 def test_nearest_free_takes_equal_values_one_after_the_other(numbers, data):
     ascending = sorted(numbers)
@@ -59,7 +59,6 @@ def test_nearest_free_takes_equal_values_one_after_the_other(numbers, data):
     assert [ascending[k] for k in found] == [ascending[k] for k in slow_nearest_free(ascending, targets)]
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
 @given(
     st.lists(st.floats(-1, 1, allow_subnormal=False), min_size=1, max_size=30),
     st.lists(st.floats(-2, 2), max_size=30),
@@ -220,7 +219,7 @@ def slow_select(pairs, u, count):
     return chosen
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=40, unique=True),
     st.integers(1, 30),

@@ -179,7 +179,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
-REPRODUCIBLE = settings(derandomize=True, database=None, deadline=None, max_examples=200)
+REPRODUCIBLE = settings(max_examples=200)
 
 
 def reordered(value):

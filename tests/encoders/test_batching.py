@@ -17,7 +17,7 @@ from stickytoken.errors import EncodingError
 
 lengths = st.lists(st.integers(0, 40), max_size=60)
 budgets = st.integers(1, 200)
-reproducible = settings(deadline=None, derandomize=True, max_examples=200)
+reproducible = settings(max_examples=200)
 
 
 @reproducible

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import bootstrap, permutation_test, rankdata
 
@@ -97,7 +97,6 @@ matched_sets = st.integers(1, 4).flatmap(
 )
 
 
-@settings(deadline=None)
 @given(matched_sets, st.integers(0, 9))
 def test_the_test_counts_every_choice_of_one_member_per_set(sets, key):
     costs = np.array(sets) / 10

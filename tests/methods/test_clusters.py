@@ -31,7 +31,7 @@ def in_order_of_appearance(labels):
     return seen == list(range(len(seen)))
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 1000))
 def test_groups_are_numbered_from_zero_in_order_of_appearance(count, groups, seed):
     found = cluster(draw(seed, count), groups, seed)

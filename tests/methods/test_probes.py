@@ -32,7 +32,7 @@ def largest_gaps(token, words, counts):
 # Keyed paths.
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32), st.integers(0, 9), tokens, carriers, st.integers(1, 8))
 def test_keyed_gaps_stay_inside_the_sentence_of_their_step(seed, key, token, words, counts):
     paths = KeyedPaths(seed, key, words, counts).of(token)
@@ -123,7 +123,7 @@ def test_the_published_stream_starts_with_known_gaps():
     assert walked.paths[5] == ((1, 0, 11),)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(max_examples=60)
 @given(st.sets(st.sampled_from(range(len(VOCABULARY))), min_size=1))
 def test_walked_paths_do_not_depend_on_which_tokens_are_wanted(places):
     wanted = [VOCABULARY[place] for place in places]

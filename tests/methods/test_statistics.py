@@ -59,7 +59,7 @@ def test_centring_equals_a_loop_over_probes(known):
             assert found[row, probe] == pytest.approx(lifts[row, probe] - common, rel=1e-12)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(max_examples=60)
 @given(seeds, st.lists(st.floats(-100, 100), min_size=5, max_size=5), st.booleans())
 def test_what_a_probe_does_to_every_token_changes_nothing(seed, constants, known):
     lifts = table(seed)
@@ -94,7 +94,7 @@ def test_the_interaction_of_a_table_worked_out_by_hand():
     assert interaction_variance(centre_probes(lifts, np.full(2, True))) == pytest.approx(4.0)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(max_examples=60)
 @given(seeds, st.integers(2, 9), st.integers(2, 6))
 def test_the_interaction_equals_a_two_way_analysis_of_variance(seed, tokens, probes):
     lifts = table(seed, tokens, probes)
@@ -160,7 +160,7 @@ def test_an_error_that_all_means_share_widens_every_interval_by_its_variance():
 # shrunk
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(max_examples=60)
 @given(seeds, st.floats(0.01, 3), st.floats(0.01, 3), st.floats(0.5, 0.99))
 def test_shrinking_equals_the_textbook_formula(seed, variance, spread, confidence):
     values = np.random.default_rng(seed).normal(size=6)
@@ -197,7 +197,7 @@ def test_nine_of_ten_shrunk_intervals_hold_the_truth_and_selection_does_not_bias
 # present_mean
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(max_examples=60)
 @given(seeds, st.floats(0, 1))
 def test_a_mean_over_what_is_present_equals_a_loop_and_warns_of_nothing(seed, missing):
     generator = np.random.default_rng(seed)
@@ -223,7 +223,7 @@ def slow_q_values(p_values):
     ]
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(max_examples=150)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(0, 50))
 def test_q_values_equal_a_loop_over_ranks(p_values, left_out):
     # Of equal p-values the last rank counts, which the minimum finds by itself. Those left out are all 1.

@@ -25,7 +25,7 @@ def spelled(branch):
 # The tree
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(max_examples=300)
 @given(inputs)
 def test_every_input_stands_at_its_end_and_every_common_beginning_once(given_inputs):
     roots = grow(given_inputs)
@@ -41,7 +41,6 @@ def test_every_input_stands_at_its_end_and_every_common_beginning_once(given_inp
     assert new_tokens(roots) == len(prefixes)
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
 @given(inputs, st.randoms(use_true_random=False))
 def test_the_order_of_inputs_changes_no_branch(given_inputs, shuffler):
     def shape(roots):

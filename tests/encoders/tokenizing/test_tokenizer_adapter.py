@@ -37,9 +37,7 @@ TEXTS = [*tiny.sentences(10), *architectures.HOSTILE_TEXTS, "river " * 200]
 PROMPTS = ["", "the song: ", "query:", "  ", "mend", "🙂 "]
 known_texts = st.lists(st.sampled_from([*tiny.WORDS, "walks.", "42", "stone,bird"]), min_size=1, max_size=12)
 blanks = st.text(" \t\n", min_size=1, max_size=3)
-reproducible = settings(
-    deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
-)
+reproducible = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 names = pytest.mark.parametrize("name", list(BUILDERS))
 fast_names = pytest.mark.parametrize("name", FAST)
 

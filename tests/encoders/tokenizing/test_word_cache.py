@@ -23,9 +23,7 @@ pytestmark = pytest.mark.slow
 BUILDERS = {**pipelines.CACHED, "MiniLM": lambda: load_tokenizer("all-MiniLM-L6-v2")._backend}
 PUBLISHED = ["t5", "roberta-base"]
 TEXTS = [*tiny.sentences(20), *architectures.HOSTILE_TEXTS]
-reproducible = settings(
-    deadline=None, derandomize=True, max_examples=50, suppress_health_check=list(HealthCheck)
-)
+reproducible = settings(max_examples=50, suppress_health_check=list(HealthCheck))
 batches = st.lists(pipelines.hostile_texts, max_size=4)
 carriers = st.lists(
     st.one_of(st.sampled_from(tiny.sentences(20)), pipelines.hostile_texts), min_size=1, max_size=3

@@ -67,7 +67,7 @@ def test_the_fit_is_the_ridge_regression_that_leave_one_out_chooses():
     assert found.error == pytest.approx(np.sqrt(errors.min()), abs=1e-8)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(shift=st.floats(-5, 5), factor=st.floats(0.1, 10))
 def test_units_of_the_measured_lifts_carry_over(shift, factor):
     predicted, features, rows, _, lifts = drawn(5, bend=0.3, noise=0.2)

@@ -90,7 +90,7 @@ def test_carriers_are_chosen_to_complete_each_other():
     assert len({place // 2 for place in found}) == 2
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(max_examples=40)
 @given(seeds, st.permutations(range(7)), st.integers(1, 7))
 def test_another_order_of_the_carriers_is_the_same_choice(seed, order, count):
     lifts = lifts_of(seed, np.linspace(0.5, 3, 7))
@@ -99,7 +99,7 @@ def test_another_order_of_the_carriers_is_the_same_choice(seed, order, count):
     assert len(set(found)) == count
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(max_examples=40)
 @given(seeds, st.floats(0.01, 100), st.integers(1, 4))
 def test_neither_the_unit_nor_the_level_of_a_carrier_or_group_nor_the_order_of_tokens_matters(
     seed, unit, count

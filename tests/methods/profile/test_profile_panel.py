@@ -185,7 +185,7 @@ def test_chosen_carriers_respond_as_they_do_among_all():
     assert np.array_equal(whole.chosen(places).vectors, carriers[places])
 
 
-@settings(deadline=None, derandomize=True, max_examples=30)
+@settings(max_examples=30)
 @given(st.permutations(range(10)), st.permutations(range(5)))
 def test_the_order_of_anchors_and_of_carriers_changes_nothing(anchors, carriers):
     anchors, carriers = np.array(anchors), np.array(carriers)
@@ -201,7 +201,7 @@ def test_the_order_of_anchors_and_of_carriers_changes_nothing(anchors, carriers)
 topics = st.lists(st.sampled_from("abcd"), max_size=25)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(max_examples=200)
 @given(topics, st.integers(0, 30), st.integers(0, 5))
 def test_no_group_gets_two_more_than_another_while_that_one_lasts(groups, count, seed):
     drawn = balanced(groups, count, seed)
@@ -213,7 +213,7 @@ def test_no_group_gets_two_more_than_another_while_that_one_lasts(groups, count,
         assert max(taken.values(), default=0) <= min(lasting, default=len(groups)) + 1
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(max_examples=50)
 @given(topics, st.integers(0, 30), st.integers(0, 5))
 def test_a_smaller_draw_is_the_beginning_of_a_larger_one(groups, count, seed):
     assert balanced(groups, count, seed) == balanced(groups, len(groups), seed)[:count]

@@ -52,7 +52,6 @@ def test_the_first_cells_of_the_default_settings():
     ]
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
 @given(distinct_copies, st.integers(0, 60))
 def test_any_three_neighbours_hold_all_placements_and_a_full_turn_every_combination_once(copies, start):
     turn = 3 * len(copies)
@@ -64,7 +63,6 @@ def test_any_three_neighbours_hold_all_placements_and_a_full_turn_every_combinat
     assert set(found[start:]) == everything
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
 @given(distinct_copies)
 def test_neighbours_differ_in_placement_and_in_the_number_of_copies_where_there_are_two(copies):
     for left, right in itertools.pairwise(cells(ProfileSettings(copies=copies), 6 * len(copies))):
@@ -81,7 +79,7 @@ def test_fewer_probes_are_the_first_ones():
 # screening_carriers, carriers_needed
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(max_examples=150)
 @given(budgets, st.integers(4, 200))
 def test_screening_leaves_a_text_per_token_for_the_other_rounds(budget, confirming):
     plan = ProfileSettings(budget=budget, confirming_texts=confirming)
@@ -113,7 +111,7 @@ def test_the_budget_holds_on_average_unless_the_least_selection_alone_exceeds_it
         assert spent > budget * vocabulary - plan.confirming_texts
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(max_examples=300)
 @given(st.integers(1, 300_000), budgets, st.integers(4, 200), st.integers(2, 500))
 def test_some_tokens_go_on_and_never_more_than_there_are(vocabulary, budget, confirming, reference):
     plan = ProfileSettings(budget=budget, confirming_texts=confirming, reference=reference)
@@ -161,7 +159,7 @@ def in_turn(tokens, count):
     return sorted(chosen)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(max_examples=200)
 @given(columns, st.integers(0, 12), st.randoms(use_true_random=False))
 def test_the_columns_choose_in_turn_in_whatever_order_the_tokens_come(tokens, count, shuffler):
     expected = in_turn(tokens, count)
@@ -173,7 +171,6 @@ def test_the_columns_choose_in_turn_in_whatever_order_the_tokens_come(tokens, co
     assert found.dtype == np.int64
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.lists(st.integers(-3, 3), max_size=20), st.integers(0, 25))
 def test_one_column_chooses_the_highest_and_of_equals_the_smaller_id(values, count):
     ids = 3 * np.arange(len(values), dtype=np.int64)[::-1]

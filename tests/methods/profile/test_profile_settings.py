@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stickytoken.errors import InputError
@@ -38,7 +38,6 @@ def test_every_spelling_of_a_whole_number_becomes_an_int(value):
     assert (found, type(found)) == (3, int)
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.integers(), st.integers())
 def test_a_whole_number_is_taken_exactly_from_the_least_on(value, least):
     if value >= least:

@@ -76,7 +76,7 @@ def vectors_of(probes):
 # copies_as_text, copies_as_ids
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(max_examples=150)
 @given(st.data(), token_texts, st.sampled_from(TEXTS), st.sampled_from(Placement), st.integers(1, 6))
 def test_the_text_with_n_copies_is_the_last_of_those_with_up_to_n(data, text, carrier, placement, copies):
     token = Token(7, text)
@@ -87,7 +87,7 @@ def test_the_text_with_n_copies_is_the_last_of_those_with_up_to_n(data, text, ca
     assert found.count(MARK) == copies * text.count(MARK)
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(max_examples=150)
 @given(st.data(), tokenized_texts, st.sampled_from(Placement), st.integers(1, 6))
 def test_the_ids_with_n_copies_are_the_last_of_those_with_up_to_n(data, carrier, placement, copies):
     token = Token(7777, MARK)
@@ -137,7 +137,6 @@ def _cell(cell):
     return cell.placement, cell.copies
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.lists(tokenized_texts, min_size=1, max_size=4), st.integers(1, 8), st.integers(100, 10**6))
 def test_random_ids_keep_the_carrier_and_stand_at_its_word_boundaries(carriers, copies, token_id):
     cells = (Cell(RANDOM, copies),) * len(carriers)
@@ -156,7 +155,6 @@ def test_random_ids_keep_the_carrier_and_stand_at_its_word_boundaries(carriers, 
             passed += own != token_id
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.sampled_from(TEXTS), st.integers(1, 8), token_texts, st.integers(0, 10**6))
 def test_random_texts_keep_the_words_of_the_carrier_in_order(text, copies, token_text, token_id):
     stage = ProfileStage("x", (text,), (4,), (Cell(RANDOM, copies),), panel_of([text]), 5)

@@ -115,7 +115,7 @@ def test_with_few_unselected_tokens_the_interval_decides(null_tokens, empirical)
     assert found.found.tolist() == ([False] * 4 + [True] if empirical else above_half)
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 10**6), st.floats(0.1, 2), st.floats(0.01, 0.3))
 def test_more_caution_never_finds_more(seed, smallest, fdr):
     generator = np.random.default_rng(seed)
@@ -127,7 +127,7 @@ def test_more_caution_never_finds_more(seed, smallest, fdr):
     assert not (stricter & ~found).any()
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 10**6), st.floats(0.01, 100), st.floats(-50, 50))
 def test_unit_and_origin_of_lifts_change_no_verdict(seed, unit, origin):
     generator = np.random.default_rng(seed)
@@ -189,7 +189,7 @@ def test_without_a_kind_universality_is_unknown():
     assert np.isnan(universality(np.empty((3, 0)), np.empty(0), 0.5)).all()
 
 
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 10**6), st.permutations(range(6)), st.floats(0.01, 100))
 def test_neither_the_order_of_kinds_nor_the_unit_of_lifts_changes_universality(seed, order, unit):
     generator = np.random.default_rng(seed)

@@ -48,7 +48,7 @@ def slow_score(series, alone, constants):
 
 
 @pytest.mark.slow
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(distance_values, min_size=2, max_size=10), distance_values, constants)
 def test_the_score_equals_a_loop_over_the_steps(series, alone, constants):
     found = sticky_score(np.array(series), np.array(alone), constants)
@@ -102,7 +102,7 @@ def test_one_distance_alone_has_no_step():
 # falls_on_average
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.integers(-8, 8), min_size=2, max_size=9))
 def test_it_falls_when_the_mean_with_copies_lies_below_the_distance_without(values):
     series = np.array(values, dtype=float)
@@ -142,7 +142,7 @@ def slow_quantile(values, share):
     return ascending[below] + (position - below) * (ascending[above] - ascending[below])
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=50), st.floats(0, 3))
 def test_the_outlier_threshold_equals_percentiles_of_numpy_and_the_iqr_of_scipy(rates, outlier_range):
     found = outlier_threshold(rates, outlier_range)
@@ -164,7 +164,7 @@ def test_the_outlier_threshold_does_not_depend_on_the_order():
     assert outlier_threshold(rates.tolist(), 0.7) == outlier_threshold(sorted(rates), 0.7)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(st.floats(0, 100), min_size=1, max_size=120),
     st.floats(0.001, 1),
