@@ -1,10 +1,11 @@
-"""Checks of what users pass: numbers, paths, lists of values."""
+"""Checks of what users pass: numbers, choices, paths, lists of values."""
 
 from __future__ import annotations
 
 import os
 import reprlib
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -102,6 +103,33 @@ def set_whole_numbers(settings: object, least: Mapping[str, int]) -> None:
     """
     for name, bound in least.items():
         object.__setattr__(settings, name, whole_number(name, getattr(settings, name), bound))
+
+
+def set_choices(settings: object, kinds: Mapping[str, type[StrEnum]]) -> None:
+    """Normalise choices of frozen settings, so that a member and its text are stored the same way.
+
+    Args:
+        settings: Settings under construction.
+        kinds: The choices of each field, by name.
+
+    Raises:
+        InputError: A field is none of its choices.
+    """
+    for name, kind in kinds.items():
+        value = getattr(settings, name)
+        if value not in tuple(kind):
+            raise InputError(f"{name} is {shown(value)}: it must be {' or '.join(kind)}")
+        object.__setattr__(settings, name, kind(value))
+
+
+def require_switch(name: str, value: object) -> None:
+    """Check that an argument is True or False.
+
+    Raises:
+        InputError: It is something else.
+    """
+    if not isinstance(value, bool):
+        raise InputError(f"{name} is {shown(value)}: it must be True or False")
 
 
 def file_path(name: str, value: object) -> Path:

@@ -318,11 +318,17 @@ def test_bad_input_is_refused(encoder, tokens, options, saying):
         {"pairs": 1.5},
         {"seed": "3"},
         {"confidence": "0.9"},
+        {"placement": "sideways"},
+        {"attribution": "no"},
     ],
 )
 def test_settings_out_of_range_are_refused(change):
     with pytest.raises(InputError, match=f"{next(iter(change))} is"):
         ExplainSettings(**change)
+
+
+def test_a_placement_may_be_named():
+    assert ExplainSettings(placement="prefix").placement is Placement.PREFIX
 
 
 def test_vectors_that_are_not_finite_are_an_error(tmp_path):

@@ -273,11 +273,22 @@ def test_a_run_of_another_model_is_refused(encoder, tasks, planted_run):
         ({"copies": 2.5}, "copies is 2.5"),
         ({"benign": "2"}, "benign is '?2"),
         ({"confidence": None}, "confidence is None"),
+        ({"placement": "sideways"}, "placement is 'sideways': it must be prefix or suffix or random"),
+        ({"insertion": None}, "insertion is None"),
+        ({"side": "left"}, "side is 'left'"),
     ],
 )
 def test_settings_out_of_range_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         ImpactSettings(**changes)
+
+
+def test_choices_may_be_named():
+    found = ImpactSettings(placement="prefix", insertion="words", side="both")
+    assert found == ImpactSettings(placement=Placement.PREFIX, insertion=Insertion.WORDS, side=Side.BOTH)
+    assert found.placement is Placement.PREFIX
+    assert found.insertion is Insertion.WORDS
+    assert found.side is Side.BOTH
 
 
 def test_markdown_holds_hostile_names(whole):

@@ -22,7 +22,6 @@ from stickytoken.explanation.record import (
 )
 from stickytoken.explanation.settings import ExplainSettings
 from stickytoken.hashing import digest
-from stickytoken.insertion import Placement
 from stickytoken.measurement.environment import package_versions
 
 TABLES = tuple(TABLE_SCHEMAS)
@@ -163,14 +162,13 @@ class Explanation:
     def of(cls, contents: Sequence[ExplanationContent]) -> Explanation:
         """Join the explanations of several tokens that share model, settings and texts."""
         first = contents[0].record
-        settings = first.settings | {"placement": Placement(first.settings["placement"])}
         return cls(
             model=first.model,
             tokens=tuple(_token(content.token) for content in contents),
             **{name: pl.concat([content.tables[name] for content in contents]) for name in TABLES},
             vocabulary=first.vocabulary,
             notes=tuple(dict.fromkeys(note for content in contents for note in content.record.notes)),
-            settings=ExplainSettings(**settings),
+            settings=ExplainSettings(**first.settings),
             carriers=first.carriers,
             source=first.source,
             pooling=first.pooling,

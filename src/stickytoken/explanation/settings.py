@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stickytoken.insertion import Placement
-from stickytoken.validation import proportion, set_whole_numbers
+from stickytoken.validation import proportion, require_switch, set_choices, set_whole_numbers
 from stickytoken.vocabulary.benign import LEAST_BENIGN
 
 
@@ -60,4 +60,6 @@ class ExplainSettings:
             "seed": 0,
         }
         set_whole_numbers(self, least)
+        set_choices(self, {"placement": Placement})
+        require_switch("attribution", self.attribution)
         object.__setattr__(self, "confidence", proportion("confidence", self.confidence))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stickytoken.insertion import Insertion, Placement, Side
-from stickytoken.validation import proportion, set_whole_numbers
+from stickytoken.validation import proportion, set_choices, set_whole_numbers
 
 
 @dataclass(frozen=True)
@@ -42,4 +42,5 @@ class ImpactSettings:
     def __post_init__(self) -> None:
         least = {"copies": 1, "sticky": 1, "benign": 1, "seeds": 1, "resamples": 100, "seed": 0}
         set_whole_numbers(self, least)
+        set_choices(self, {"placement": Placement, "insertion": Insertion, "side": Side})
         object.__setattr__(self, "confidence", proportion("confidence", self.confidence))

@@ -14,6 +14,8 @@ from stickytoken.validation import (
     distinct_numbers,
     proportion,
     real_number,
+    require_switch,
+    set_choices,
     set_whole_numbers,
     whole_number,
 )
@@ -103,14 +105,9 @@ class ProfileSettings:
             raise InputError(
                 f"smallest_effect is {self.smallest_effect}: it must be a finite number of at least 0"
             )
-        if self.insertion not in tuple(Insertion):
-            raise InputError(f"insertion is {self.insertion!r}: it must be {' or '.join(Insertion)}")
-        adaptive: Any = self.adaptive
-        if not isinstance(adaptive, bool):
-            raise InputError(f"adaptive is {self.adaptive!r}: it must be True or False")
-        object.__setattr__(self, "screen_precision", _screen_precision(self.screen_precision, adaptive))
-        # Normalise spellings: the settings are part of a run's identity.
-        object.__setattr__(self, "insertion", Insertion(self.insertion))
+        set_choices(self, {"insertion": Insertion})
+        require_switch("adaptive", self.adaptive)
+        object.__setattr__(self, "screen_precision", _screen_precision(self.screen_precision, self.adaptive))
 
 
 def _screen_precision(given: Any, adaptive: bool) -> Precision | None:

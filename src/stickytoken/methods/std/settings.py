@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Placement
-from stickytoken.validation import real_number, set_whole_numbers
+from stickytoken.validation import real_number, set_choices, set_whole_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,4 @@ class StdSettings:
             raise InputError(f"candidate_share is {self.candidate_share}: it must be above 0 and at most 1")
         if not 0 <= self.outlier_range < math.inf:
             raise InputError(f"outlier_range is {self.outlier_range}: it must be a number from 0")
-        if self.insertion not in tuple(Insertion):
-            raise InputError(f"insertion is {self.insertion!r}: it must be {' or '.join(Insertion)}")
-        # Normalise spellings: the settings are part of a run's identity.
-        object.__setattr__(self, "insertion", Insertion(self.insertion))
+        set_choices(self, {"insertion": Insertion})
