@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from stickytoken.attribution._parts import CutText
 from stickytoken.attribution.methods import AttributionMethod
 from stickytoken.encoders.protocol import IdEncoder
 from stickytoken.inspection import inspector_of
-from stickytoken.inspection.similarity_matrix import Contributions, similarity_matrix
+from stickytoken.inspection.similarity_matrix import Contributions, Watch, similarity_matrix
 from stickytoken.measurement.progress import Progress, ProgressCallback
 
 # Points of the integrals: the fewest with sums that are the unit vectors up to a norm, and with a
@@ -23,7 +24,7 @@ _MISSED, _MISSED_SHARE, _LEAST_MISSED = 0.01, 0.01, 0.0001
 # So many points suffice for the parts if the similarity is right.
 _ENOUGH_STEPS = 16
 
-_Attribute = Callable[[CutText, Callable[[int, int], None]], Contributions]
+_Attribute: TypeAlias = Callable[[CutText, Watch], Contributions]
 
 
 def attributed(
@@ -65,7 +66,7 @@ def _by_relevance(model: IdEncoder) -> _Attribute:
 
     inspector = inspector_of(model)
 
-    def attribute(text: CutText, watch: Callable[[int, int], None]) -> Contributions:
+    def attribute(text: CutText, watch: Watch) -> Contributions:
         found = relevance(inspector, text.ids, text.labels)
         watch(1, 1)
         return found
@@ -86,7 +87,7 @@ def _by_jacobians(model: IdEncoder, texts: Sequence[CutText], similarity: float)
         if missed <= allowed and close:
             break
 
-    def attribute(text: CutText, watch: Callable[[int, int], None]) -> Contributions:
+    def attribute(text: CutText, watch: Watch) -> Contributions:
         return integrator.contributions(text.ids, text.labels, steps, watch)
 
     return attribute

@@ -10,7 +10,7 @@ exactly, whatever the orders.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from math import comb
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from stickytoken.attribution._parts import CutText
 from stickytoken.encoders.protocol import IdEncoder
-from stickytoken.inspection.similarity_matrix import Contributions
+from stickytoken.inspection.similarity_matrix import Contributions, Watch
 from stickytoken.unit_vectors import exact_unit_vectors
 
 # Up to this many parts, all sets of parts are encoded, and the values are exact.
@@ -31,7 +31,6 @@ _BATCH = 256
 _SEED = 0
 
 Parts = frozenset[int]
-Watch = Callable[[int, int], None]
 
 
 def shapley_contributions(model: IdEncoder, text: CutText, watch: Watch) -> Contributions:

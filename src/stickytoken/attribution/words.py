@@ -55,12 +55,9 @@ def _sticky(found: Why, pairs: list[TokenPair]) -> str | None:
         "a part of the other text."
     )
     if found.without_sticky is not None:
-        line += f" Without {_copies(inside)}, the cosine is {found.without_sticky:.3f}."
+        tokens = "that token" if inside.total() == 1 else f"these {inside.total()} tokens"
+        line += f" Without {tokens}, the cosine is {found.without_sticky:.3f}."
     return f"{line} See: stickytoken repair {quote(found.run)} --out FOLDER"
-
-
-def _copies(inside: Counter[str]) -> str:
-    return "that token" if inside.total() == 1 else f"these {inside.total()} tokens"
 
 
 def _recurring(found: Why, pairs: list[TokenPair]) -> str | None:

@@ -18,6 +18,7 @@ from stickytoken.inspection._attention import AttentionCapture, Sources, attenti
 from stickytoken.inspection._batches import BatchInspector
 from stickytoken.inspection._embedded_text import EmbeddedText
 from stickytoken.inspection.protocol import Inside, as_numbers
+from stickytoken.unit_vectors import unit_vectors
 
 
 class PromptInspector(BatchInspector):
@@ -143,7 +144,7 @@ class PromptInspector(BatchInspector):
         """Join one text in several prompts: all of its positions, and the mean of the vectors."""
         vector = np.stack([each.vector for each in prompts]).mean(axis=0)
         if self.encoder.normalizes:
-            vector = vector / max(float(np.linalg.norm(vector)), np.finfo(np.float32).tiny)
+            vector = unit_vectors(vector)
         states = [each.hidden for each in prompts if each.hidden is not None]
         pooled = np.stack([each.pooled for each in prompts if each.pooled is not None])
         supplied = np.stack([each.supplied for each in prompts if each.supplied is not None])
@@ -153,7 +154,7 @@ class PromptInspector(BatchInspector):
             attention=_mean_attention(prompts),
             pooled=pooled.mean(axis=0),
             supplied=supplied.mean(axis=0),
-            vector=vector.astype(np.float32),
+            vector=vector,
         )
 
 

@@ -17,9 +17,9 @@ of a text, and the other cells would mainly cancel it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,9 +29,7 @@ from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection._embedded_text import EmbeddedText
 from stickytoken.inspection._quadrature import Rule, rule_along, whole_rule
 from stickytoken.inspection.protocol import Inspector, as_numbers
-from stickytoken.inspection.similarity_matrix import Contributions
-
-Watch: TypeAlias = Callable[[int, int], None]
+from stickytoken.inspection.similarity_matrix import Contributions, Watch
 
 # torch does not annotate its functions.
 _forward_mode: Any = torch.autograd.forward_ad

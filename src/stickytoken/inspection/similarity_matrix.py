@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+Watch: TypeAlias = Callable[[int, int], None]
+"""Called with how much is computed, and of how much."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ LAYOUTS = (
     "clustering: text, label",
     "retrieval: a folder with corpus.jsonl, queries.jsonl and qrels/test.tsv, as in BEIR",
 )
+PACKAGED_TASK = "kinds of text"
 _LEAST_PAIRS = 3
 _SPLITS = ("train", "test", "dev", "validation")
 
@@ -173,9 +174,6 @@ _BUILDERS: tuple[tuple[tuple[str, ...], Callable[[pl.DataFrame, Path], Task]], .
 )
 
 
-PACKAGED_TASK = "kinds of text"
-
-
 def kinds_task() -> ClassificationTask:
     """Return a classification of the bundled texts of ten kinds; every second text trains the classifier."""
     corpus = text_kinds()
@@ -184,11 +182,5 @@ def kinds_task() -> ClassificationTask:
     for text, kind in zip(corpus.texts, corpus.topics or (), strict=True):
         place = seen[kind] = seen.get(kind, -1) + 1
         splits[place % 2].append((text, kind))
-    train, test = splits
-    return ClassificationTask(
-        PACKAGED_TASK,
-        tuple(text for text, _ in train),
-        tuple(kind for _, kind in train),
-        tuple(text for text, _ in test),
-        tuple(kind for _, kind in test),
-    )
+    (train, train_kinds), (test, test_kinds) = (zip(*split, strict=True) for split in splits)
+    return ClassificationTask(PACKAGED_TASK, train, train_kinds, test, test_kinds)

@@ -15,6 +15,11 @@ def available_devices() -> list[str]:
     return ["cpu", *(f"{accelerator.type}:{index}" for index in range(torch.accelerator.device_count()))]
 
 
+def best_device() -> str:
+    """Return the first accelerator of this machine, or else ``cpu``."""
+    return available_devices()[:2][-1]
+
+
 def require_device(device: str) -> None:
     """Refuse a device that is unknown to torch, missing, or ``meta``.
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.encoders.loading.devices import require_cuda
+from stickytoken.encoders.loading.devices import best_device, require_cuda
 from stickytoken.encoders.loading.errors import explained, reported_missing, require_all_weights
 from stickytoken.encoders.loading.resolution import ModelSource, Origin, has_weights
 from stickytoken.encoders.loading.spec import EncoderSpec
@@ -129,7 +129,7 @@ def _load_parts(source: ModelSource, spec: EncoderSpec) -> tuple[Any, Any]:
         torch.manual_seed(0)
         model = AutoModel.from_pretrained(source.location, dtype=dtype, **place)
     require_all_weights(missing, source.name)
-    return model.to(spec.device if spec.device is not None else _best_device()).eval(), tokenizer
+    return model.to(spec.device or best_device()).eval(), tokenizer
 
 
 def encoder_of_module(
@@ -171,12 +171,6 @@ def encoder_of_module(
         normalize=_NORMALIZE in kinds,
         packed_layers=packed_layers,
     )
-
-
-def _best_device() -> str:
-    from stickytoken.encoders.loading.devices import available_devices
-
-    return available_devices()[:2][-1]
 
 
 def _module_types(folder: Path) -> list[str]:
