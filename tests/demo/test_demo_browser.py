@@ -56,6 +56,22 @@ def assert_nothing_is_cut_off(page):
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
 
 
+def test_pictures_fit_a_printed_page(browser, app):
+    widths = (
+        "[...document.querySelectorAll('.js-plotly-plot .main-svg')]"
+        ".map(drawn => Math.round(drawn.getBoundingClientRect().width)).filter(Boolean)"
+    )
+    with browsing(browser, app, **WIDE) as (page, heard):
+        settled(page, "Explore")
+        before = page.evaluate(widths)
+        assert max(before) > 800
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.wait_for_function(f"() => Math.max(...{widths}) <= 640")
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        page.wait_for_function(f"() => Math.max(...{widths}) > 800")
+        assert heard == []
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
 def test_nothing_is_wider_than_the_screen_and_axe_finds_nothing_grave(browser, app, width, scheme):
     with browsing(browser, app, viewport={"width": width, "height": 844}, color_scheme=scheme) as visit:
