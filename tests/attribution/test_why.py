@@ -254,7 +254,7 @@ def test_bad_arguments_are_refused_in_a_line(bert_folder, arguments, saying):
 
 
 def test_a_model_behind_an_endpoint_is_refused_before_any_request():
-    planted.refused("why", "openai:some-model", FIRST, SECOND, saying="is behind an endpoint")
+    planted.refused("why", "openai:some-model", FIRST, SECOND, saying="needs the model itself")
 
 
 @pytest.mark.slow

@@ -203,7 +203,7 @@ def test_what_needs_the_model_itself_refuses_an_endpoint(place, tmp_path, monkey
     given = {
         "why": [f"{place.url}#mini", "the river", "a boat", "--run", place.run],
     }.get(name, [place.run, *others])
-    planted.refused(name, *given, saying="is behind an endpoint")
+    planted.refused(name, *given, saying="needs the model itself")
     assert not list(tmp_path.iterdir())
 
 
