@@ -9,9 +9,7 @@ import scipy  # its parts are loaded when they are used
 from numpy.typing import NDArray
 
 from stickytoken.errors import InputError
-
-Vector = NDArray[np.float64]
-
+from stickytoken.methods.panel import Vector
 
 # Prior of the scale between two rounds: its standard deviation around 1, and its smallest value.
 _SCALE_SPREAD, _LEAST_SCALE = 0.25, 0.1

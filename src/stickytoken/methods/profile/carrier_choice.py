@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from stickytoken.methods.panel import Vector
 from stickytoken.methods.statistics import present_mean
-
-Vector = NDArray[np.float64]
 
 # Where the choices of real models lie on average, from the shortest texts (0) to the longest (1). They
 # vary: in seven runs, the texts of the chosen carriers had 0.74 to 1.10 times the tokens of an average one.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from stickytoken.encoders.views import View
 from stickytoken.errors import InputError
 from stickytoken.methods._null import Null
+from stickytoken.methods.panel import Vector
 from stickytoken.methods.profile.rounds import Round, view_columns
 from stickytoken.methods.pull import Pull
 from stickytoken.methods.statistics import (
@@ -28,7 +29,6 @@ from stickytoken.methods.statistics import (
 # Noise below this share of the mean square is rounding.
 _ROUNDING = 1e-20
 
-Vector = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
 
