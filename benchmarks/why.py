@@ -226,16 +226,15 @@ def compared(measured: list[dict[str, Any]], methods: Sequence[str]) -> list[Che
     name = f"{len(measured)} pairs, {len(copies)} of them with copies"
     checks = []
     for method in methods:
-        allowed = 0.01 if method == AttributionMethod.BILRP else 0.02
         error, won, part = largest_error(measured, method), beaten(measured, method), share(copies, method)
         seconds = float(np.median([each[method]["cpu_seconds"] for each in measured]))
         each_share = [each[method]["attributed"] / each["rise"] for each in copies]
         checks += [
             Check(
                 f"{method}: sum of all contributions, {name}",
-                f"within {allowed:.0%} of the cosine",
+                "within 2% of the cosine",
                 f"largest error {error:.2%}",
-                error <= allowed,
+                error <= 0.02,
                 {},
             ),
             Check(

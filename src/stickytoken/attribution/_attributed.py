@@ -56,22 +56,7 @@ def _method(
 ) -> _Attribute:
     if method is AttributionMethod.DELETION:
         return partial(shapley_contributions, model)
-    if method is AttributionMethod.BILRP:
-        return _by_relevance(model)
     return _by_jacobians(model, texts, similarity)
-
-
-def _by_relevance(model: IdEncoder) -> _Attribute:
-    from stickytoken.inspection.relevance import relevance
-
-    inspector = inspector_of(model)
-
-    def attribute(text: CutText, watch: Watch) -> Contributions:
-        found = relevance(inspector, text.ids, text.labels)
-        watch(1, 1)
-        return found
-
-    return attribute
 
 
 def _by_jacobians(model: IdEncoder, texts: Sequence[CutText], similarity: float) -> _Attribute:

@@ -12,5 +12,3 @@ class AttributionMethod(StrEnum):
     """Shapley values: parts are deleted in random orders, and the text encoded again; needs no gradients."""
     JACOBIANS = "jacobians"
     """Integrated Jacobians, from a text of padding to the text."""
-    BILRP = "bilrp"
-    """Layer-wise relevance propagation of second order, for encoders like BERT."""

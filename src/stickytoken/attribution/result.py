@@ -74,12 +74,11 @@ class Why:
 
     Up to the completeness error, `matrix`, `first_reference`, `second_reference` and `reference` sum to the
     similarity. What the reference is depends on the method. Deletion has none, and the reference terms are
-    0. With Jacobians it is the text with padding in place of its content, and with BiLRP what special
-    tokens, positions and biases add.
+    0. With Jacobians it is the text with padding in place of its content.
 
     Attributes:
         model: name of the model.
-        method: how the similarity was divided: ``deletion``, ``jacobians`` or ``bilrp``.
+        method: how the similarity was divided: ``deletion`` or ``jacobians``.
         similarity: cosine of the two texts, computed by the model itself.
         u: mean cosine of two vocabulary entries, from the run or estimated.
         first: the first text, n parts.

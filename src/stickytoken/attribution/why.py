@@ -50,8 +50,8 @@ def why(
             prompted language model.
         first: one text.
         second: the other text.
-        method: how the similarity is divided among pairs: ``deletion`` (Shapley values), ``jacobians``
-            (integrated Jacobians) or ``bilrp`` (layer-wise relevance propagation of second order).
+        method: how the similarity is divided among pairs: ``deletion`` (Shapley values) or ``jacobians``
+            (integrated Jacobians).
         run: a finished run of this model, or its folder, whose sticky tokens are marked.
         words: attribute to words in place of tokens.
         progress: called after every batch; a stage for each text.

@@ -23,7 +23,6 @@ _PAIRS = 10
 METHODS = [
     ("deletions (Shapley values)", AttributionMethod.DELETION.value),
     ("integrated Jacobians", AttributionMethod.JACOBIANS.value),
-    ("relevance (BiLRP)", AttributionMethod.BILRP.value),
 ]
 
 
