@@ -210,7 +210,7 @@ def paid(proxy: FaultProxy, estimates: dict[str, int], counted: int, kept: int, 
             f"{sum(proxy.harmed.values()):,} harmed requests and a kill",
             "no text answered twice but in flight and for checks",
             f"{twice} of {len(proxy.delivered):,} ({kept:,} kept at the kill)",
-            twice <= 2 * 256 + 32 * 6,
+            twice <= 4 * 256 + 32 * 6,
             {
                 "harmed": dict(proxy.harmed),
                 "requests": proxy.requests,

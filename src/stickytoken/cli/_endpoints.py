@@ -91,8 +91,6 @@ def prepared(encoder: EndpointEncoder) -> Encoder:
         f"noise {found.noise:.1e}",
     ]
     inform(f"endpoint: {', '.join(fact for fact in facts if fact)}")
-    if (earlier := encoder.endpoint.moved_from) is not None:
-        inform(f"same model as {earlier}: its {len(encoder.endpoint.answers):,} answers are used")
     return encoder
 
 

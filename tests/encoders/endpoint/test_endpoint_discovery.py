@@ -5,7 +5,6 @@ import pytest
 
 import tiny
 from stickytoken.encoders import load_encoder
-from stickytoken.encoders.endpoint._speed import Sample, fitted_speed
 from stickytoken.errors import EncodingError, InputError, ModelError
 
 
@@ -121,13 +120,11 @@ def test_refusals_during_the_questions_are_waited_for(serve):
     assert served.encoder().capabilities.batch == 64
 
 
-def test_speed_is_fitted_without_negative_parts():
-    exact = [Sample(1, tokens, 0.1 + 0.002 * tokens) for tokens in (10, 100, 1000)]
-    found = fitted_speed(exact)
-    assert (found.request, found.token) == pytest.approx((0.1, 0.002))
-    assert found.seconds(10, 1000) == pytest.approx(3.0)
-    falling = fitted_speed([Sample(1, 10, 1.0), Sample(1, 1000, 0.5)])
-    assert falling.token == 0.0
+def test_the_estimated_time_is_at_least_that_of_the_server(serve):
+    found = serve(seconds=0.02, seconds_per_text=0.001).encoder().endpoint
+    assert found.capabilities.request_seconds >= 0.021
+    assert found.capabilities.token_seconds > 0
+    assert found.seconds(10, 0) >= 0.21
 
 
 def test_zero_vectors_are_refused_by_the_text(serve):

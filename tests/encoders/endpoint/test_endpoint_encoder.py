@@ -49,34 +49,12 @@ def test_what_was_answered_is_never_sent_again(serve):
     assert len(first.endpoint.answers) == len(TEXTS)
 
 
-def test_a_server_at_another_port_is_recognised_and_its_answers_are_not_paid_for_again(serve):
-    first = serve().encoder()
-    vectors = first.encode(TEXTS)
-    moved = serve()
-    for found in (moved.encoder(), moved.encoder()):
-        assert found.endpoint.moved_from == first.name
-        np.testing.assert_array_equal(found.encode(TEXTS), vectors)
-        assert found.identity == first.identity
-    assert not set(TEXTS) & set(moved.server.texts)
-    moved.encoder().encode(["sent at the second port"])
-    third = serve().encoder()
-    third.encode([*TEXTS, "sent at the second port"])
-    assert third.endpoint.moved_from == first.name
-
-
-@pytest.mark.parametrize("other", [{"wrong": True}, {"name": "maxi"}, {"noise": 0.01}])
-def test_another_model_at_another_port_has_answers_of_its_own(serve, other):
-    serve().encoder().encode(TEXTS)
-    found = serve(**other).encoder()
-    assert found.endpoint.moved_from is None
-    assert len(found.endpoint.answers) == 0
-
-
-def test_damaged_answers_of_another_address_are_no_obstacle(serve, own_cache):
-    damaged = own_cache / "endpoints" / "mini-000000000000" / "answers.sqlite"
-    damaged.parent.mkdir(parents=True)
-    damaged.write_bytes(b"no database" * 1000)
-    assert serve().encoder().endpoint.moved_from is None
+def test_the_same_model_at_another_port_is_asked_again_and_has_the_same_identity(serve):
+    first, second = serve(), serve()
+    vectors = first.encoder().encode(TEXTS)
+    np.testing.assert_array_equal(second.encoder().encode(TEXTS), vectors)
+    assert second.encoder().identity == first.encoder().identity
+    assert sorted(set(TEXTS) & set(second.server.texts)) == sorted(TEXTS)
 
 
 def test_a_prompt_goes_before_every_text_and_into_the_identity(serve, encoder):
@@ -119,11 +97,11 @@ def test_more_texts_than_the_server_takes_are_cut_and_halved(serve):
     assert max(map(len, served.server.answered)) <= 10
 
 
-def test_requests_run_beside_each_other_and_find_the_pace_of_the_server(serve):
+def test_four_requests_run_beside_each_other(serve):
     served = serve(seconds=0.02, batch_limit=1)
     found = served.encoder()
-    found.encode(TEXTS[:150])
-    assert served.server.most_at_once >= 4
+    found.encode(TEXTS[:50])
+    assert served.server.most_at_once == 4
 
 
 def test_another_model_under_the_name_ends_the_run_with_a_reason(serve):
@@ -195,7 +173,7 @@ def test_a_killed_process_loses_no_answer(serve, bert_folder, own_cache):
     vectors = found.encode(TEXTS)
     asked = [text for text in served.server.texts if text in set(TEXTS)]
     assert kept >= 40
-    assert len(asked) - len(set(asked)) <= 32 * 8
+    assert len(asked) - len(set(asked)) <= 4 * 8
     assert len(asked) <= 300 + len(asked) - kept
     whole = hashlib.sha256(vectors.tobytes()).hexdigest()
     fresh = serve(seconds=0.0, batch_limit=8).encoder()

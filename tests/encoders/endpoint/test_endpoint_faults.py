@@ -11,7 +11,6 @@ import tiny
 from embedding_server import BROKEN_DATA, Behaviour, EmbeddingServer
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.endpoint._answers import Answers
-from stickytoken.encoders.endpoint._rate import Concurrency
 from stickytoken.errors import ModelError
 
 TEXTS = tiny.sentences(120)
@@ -126,34 +125,6 @@ def test_several_threads_may_encode_at_once(serve, encoder):
         thread.join()
     for k, vectors in results.items():
         np.testing.assert_array_equal(vectors, encoder.encode(TEXTS[10 * k : 10 * k + 30]))
-
-
-def simulated(speed, answers=600):
-    """The limit after some answers of a server that gives `speed(limit)` answers per second."""
-    rate, now = Concurrency(), 0.0
-    for _ in range(answers):
-        now += 1 / speed(rate.limit)
-        rate.answered(1, now)
-    return rate.limit
-
-
-def test_the_requests_in_flight_follow_what_the_server_gives():
-    assert simulated(lambda limit: 10 * min(limit, 16)) >= 16
-    assert simulated(lambda limit: 10.0) <= 4
-    assert simulated(lambda limit: 10 * min(limit, 8)) in (8, 16)
-
-
-def test_a_burst_of_refusals_halves_the_requests_once():
-    rate = Concurrency()
-    rate.limit = 16
-    for moment in (1.0, 1.1, 1.2):
-        rate.refused(moment)
-    assert rate.limit == 8
-    rate.refused(3.0)
-    assert rate.limit == 4
-    for moment in range(10, 40):
-        rate.refused(float(moment))
-    assert rate.limit == 1
 
 
 def test_the_first_answer_to_a_text_stays(tmp_path):

@@ -75,14 +75,6 @@ class Answers:
             row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
-    def facts(self, prefix: str) -> list[str]:
-        """Return the stored facts whose names begin alike."""
-        if not self.exists:
-            return []
-        with self._used() as connection:
-            query = "SELECT value FROM facts WHERE substr(name, 1, ?) = ? ORDER BY name"
-            return [str(row[0]) for row in connection.execute(query, (len(prefix), prefix))]
-
     def note(self, name: str, value: str) -> None:
         """Store a fact about the server."""
         with self._used(create=True) as connection, connection:

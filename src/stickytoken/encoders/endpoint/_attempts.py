@@ -1,11 +1,14 @@
-"""When to send a request again that got no usable answer, and when to give up."""
+"""Send a request until it is answered: when to send it again, and when to give up."""
 
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stickytoken.encoders.endpoint._request import TemporaryError
+from stickytoken.encoders.endpoint._request import Encoding, Reply, Requester, TemporaryError
+from stickytoken.encoders.endpoint.cost import Spending
 
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
@@ -20,6 +23,7 @@ class Attempts:
         patience: seconds for which it may fail.
         most: largest number of failures, refusals of a busy server apart; None is any.
         most_unreached: largest number of failures to get any answer; None is any.
+        final: failures after which it is not sent again.
         failed: number of failures.
         failing_since: when it first failed, on the monotonic clock.
     """
@@ -27,6 +31,7 @@ class Attempts:
     patience: float
     most: int | None = None
     most_unreached: int | None = None
+    final: tuple[type[TemporaryError], ...] = ()
     failed: int = 0
     failing_since: float | None = None
     _counted: int = 0
@@ -46,7 +51,7 @@ class Attempts:
             self.failing_since = now
         pause = self._pause(error.wait)
         late = now + pause - self.failing_since > self.patience
-        return None if late or self._is_over else pause
+        return None if late or self._is_over or isinstance(error, self.final) else pause
 
     def given_up(self, last: TemporaryError) -> str:
         """Say why there is no further attempt."""
@@ -68,3 +73,51 @@ class Attempts:
         if asked is not None:
             return asked + jitter.uniform(0.0, 0.1 * min(asked, most) + 0.01)
         return jitter.uniform(most / 2, most)
+
+
+class NoAnswerError(Exception):
+    """A request without a usable answer that is not sent again.
+
+    Attributes:
+        last: its last failure.
+    """
+
+    def __init__(self, reason: str, last: TemporaryError) -> None:
+        super().__init__(reason)
+        self.last = last
+
+
+def until_answered(
+    requester: Requester,
+    texts: Sequence[str],
+    encoding: Encoding,
+    attempts: Attempts,
+    spending: Spending,
+    reserved: float,
+    rest: Callable[[TemporaryError, float], None] = lambda error, pause: time.sleep(pause),
+) -> Reply:
+    """Send texts in one request until it is answered; its cost is counted as long as it is not.
+
+    Args:
+        requester: sends it.
+        texts: the texts.
+        encoding: form of the vectors.
+        attempts: those that failed.
+        spending: told about every attempt.
+        reserved: tokens that each may cost.
+        rest: called with a failure, and the seconds to wait before the next attempt.
+    """
+    while True:
+        spending.reserve(reserved)
+        try:
+            return requester.send(texts, encoding)
+        except TemporaryError as error:
+            spending.failed(reserved, error.paid)
+            last = error
+        except Exception:
+            spending.failed(reserved, paid=False)
+            raise
+        pause = attempts.pause_after(last, time.monotonic())
+        if pause is None:
+            raise NoAnswerError(attempts.given_up(last), last)
+        rest(last, pause)

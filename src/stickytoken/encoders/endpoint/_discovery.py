@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from stickytoken.encoders._sentinels import SENTINELS
 from stickytoken.encoders.endpoint._advice import given_up, not_an_api, refused, unreachable
-from stickytoken.encoders.endpoint._attempts import Attempts
+from stickytoken.encoders.endpoint._attempts import Attempts, NoAnswerError, until_answered
 from stickytoken.encoders.endpoint._capabilities import Capabilities, Empty, packed
 from stickytoken.encoders.endpoint._lengths import Lengths, LengthSearch
 from stickytoken.encoders.endpoint._request import (
@@ -19,10 +18,8 @@ from stickytoken.encoders.endpoint._request import (
     RefusedError,
     Reply,
     Requester,
-    TemporaryError,
     WebPageError,
 )
-from stickytoken.encoders.endpoint._speed import Sample, fitted_speed
 from stickytoken.encoders.endpoint._usage import Usage, usage_of
 from stickytoken.encoders.endpoint.cost import Spending
 from stickytoken.errors import ModelError
@@ -56,14 +53,14 @@ class Conversation:
         requester: sends one.
         count: counts the tokens of texts.
         spending: counts what is sent.
-        samples: size and time of every answered request.
+        timed: tokens and seconds of every answered request.
         one_by_one: whether the server takes only one text in a request.
     """
 
     requester: Requester
     count: Callable[[Sequence[str]], list[int]]
     spending: Spending = field(default_factory=Spending)
-    samples: list[Sample] = field(default_factory=list)
+    timed: list[tuple[int, float]] = field(default_factory=list)
     one_by_one: bool = False
 
     @property
@@ -87,25 +84,13 @@ class Conversation:
         """Send one request, a few times if need be."""
         own = sum(self.count(texts))
         reserved = own + _ROOM * len(texts)
-        failures = Attempts(_PATIENCE, attempts, _UNREACHABLE_ATTEMPTS)
-        reply: Reply | None = None
-        while reply is None:
-            self.spending.reserve(reserved)
-            try:
-                reply = self.requester.send(texts, encoding)
-            except (WebPageError, RefusedError, ModelError) as error:
-                self.spending.failed(reserved, paid=False)
-                if isinstance(error, WebPageError):
-                    raise not_an_api(self.requester.address) from None
-                raise
-            except TemporaryError as error:
-                self.spending.failed(reserved, error.paid)
-                pause = failures.pause_after(error, time.monotonic())
-                if pause is None:
-                    raise self._no_answer(failures, error) from None
-                time.sleep(pause)
+        failures = Attempts(_PATIENCE, attempts, _UNREACHABLE_ATTEMPTS, (WebPageError,))
+        try:
+            reply = until_answered(self.requester, texts, encoding, failures, self.spending, reserved)
+        except NoAnswerError as error:
+            raise self._no_answer(error) from None
         self.spending.answered(reserved, own if reply.tokens is None else reply.tokens)
-        self.samples.append(Sample(len(texts), own, reply.seconds))
+        self.timed.append((own, reply.seconds))
         return reply
 
     def answers(self, texts: Sequence[str], encoding: Encoding, together: bool = False) -> Reply | None:
@@ -124,11 +109,14 @@ class Conversation:
             self.ask(SENTINELS[:1], encoding)  # if it answers this, it hung up on the texts
             return None
 
-    def _no_answer(self, failures: Attempts, last: TemporaryError) -> ModelError:
+    def _no_answer(self, error: NoAnswerError) -> ModelError:
+        last = error.last
+        if isinstance(last, WebPageError):
+            return not_an_api(self.requester.address)
         if last.unreachable:
             return _UnreachableError(str(unreachable(self.name, last)))
         kind = ModelError if last.busy else _FaultyServerError
-        return kind(str(given_up(self.name, failures.given_up(last))))
+        return kind(str(given_up(self.name, str(error))))
 
 
 class _UnreachableError(ModelError):
@@ -167,7 +155,9 @@ def discover(
     lengths = Lengths.given(max_length) if max_length is not None else search.found()
     usage = _usage(conversation, encoding, lengths.max_length, tokenizer_known)
     empty = _empty(conversation, encoding)
-    speed = fitted_speed(conversation.samples)
+    # The quickest request shows what each costs whatever is in it; the largest, what its tokens add.
+    quickest = min(seconds for _, seconds in conversation.timed)
+    most_tokens, longest = max(conversation.timed)
     return Capabilities(
         dimension=first.vectors.shape[1],
         encoding=encoding,
@@ -182,8 +172,8 @@ def discover(
         counts_tokens=usage.counts_tokens,
         overhead=usage.overhead,
         tokens_per_unit=usage.tokens_per_unit,
-        request_seconds=speed.request,
-        token_seconds=speed.token,
+        request_seconds=quickest,
+        token_seconds=(longest - quickest) / max(1, most_tokens),
         requests=conversation.spending.requests,
         tokens=conversation.spending.tokens,
         sentinels=packed(first.vectors),

@@ -1,200 +1,192 @@
-"""Send requests in parallel until all are answered: retries, waiting, and giving up."""
+"""Send requests, several at a time, until all are answered."""
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stickytoken.encoders.endpoint._advice import KEPT, given_up, refused
-from stickytoken.encoders.endpoint._attempts import Attempts
-from stickytoken.encoders.endpoint._rate import Concurrency
-from stickytoken.encoders.endpoint._recipient import Recipient
+from stickytoken.encoders.endpoint._attempts import Attempts, NoAnswerError, until_answered
 from stickytoken.encoders.endpoint._request import (
     Encoding,
     Failure,
     RefusedError,
-    Reply,
     Requester,
     TemporaryError,
 )
+from stickytoken.encoders.endpoint.cost import Spending
 
+# Requests in flight: enough to hide most of the waiting, and few enough for small servers.
+AT_ONCE = 4
 # After an interrupt or an error, answers that are on their way are paid for: wait for them a little.
 _GRACE = 5.0
 _POLL = 0.2
 
-Outcome = Reply | Exception
-
-
-@dataclass(order=True)
-class _Batch:
-    """A request and what has happened to it.
-
-    Attributes:
-        due: when it may be sent, on the monotonic clock.
-        number: keeps the order among those that are due.
-        texts: its texts.
-        attempts: those that failed.
-        reserved: tokens that it may cost.
-    """
-
-    due: float
-    number: int
-    texts: Sequence[str] = field(compare=False)
-    attempts: Attempts = field(compare=False)
-    reserved: float = field(default=0.0, compare=False)
+Keep = Callable[[Mapping[str, NDArray[np.float32]]], None]
 
 
 class Sender:
-    """Sends requests and hands over every answer as it comes.
+    """Sends requests, and hands over every answer as it comes.
 
     Args:
         requester: sends one request.
+        spending: counts what it costs.
         patience: seconds for which a request may fail before everything ends.
+        expected: estimates the tokens that the server will count for texts.
+        counts_tokens: whether the server reports tokens.
         waits: called with the reason and the seconds of a long pause.
     """
 
     def __init__(
         self,
         requester: Requester,
+        spending: Spending,
         patience: float,
-        waits: Callable[[str, float], None] | None = None,
+        expected: Callable[[Sequence[str]], float],
+        counts_tokens: bool,
+        waits: Callable[[str, float], None],
     ) -> None:
-        self._requester = requester
-        self._name = requester.address.name
-        self._patience = patience
-        self._waits = waits or (lambda reason, seconds: None)
-        self._rate = Concurrency()
-        self._numbers = itertools.count()
+        self.requester = requester
+        self.spending = spending
+        self.patience = patience
+        self.counts_tokens = counts_tokens
+        self.waits = waits
+        self.held_until = 0.0  # on the monotonic clock: a server that is too busy for one request is for all
+        self._expected = expected
+        self._lock = threading.Lock()
 
-    def send_all(self, batches: Sequence[Sequence[str]], encoding: Encoding, recipient: Recipient) -> None:
-        """Send all requests.
+    def expected(self, texts: Sequence[str]) -> float:
+        """Estimate the tokens of texts, in one thread at a time."""
+        with self._lock:
+            return self._expected(texts)
+
+    def send_all(
+        self,
+        batches: Sequence[Sequence[str]],
+        encoding: Encoding,
+        keep: Keep,
+        without_vector: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """Send all requests; the functions are called in threads of their own.
 
         Args:
             batches: texts of each request.
             encoding: form of the vectors.
-            recipient: allows each request, and takes what becomes of it.
+            keep: called with the vectors of every answer.
+            without_vector: called with a text that the server does not take, and the reason; without it, such
+                a text ends everything.
         """
-        work = _Work(self._requester, encoding, recipient)
-        ready = deque(_Batch(0.0, next(self._numbers), texts, Attempts(self._patience)) for texts in batches)
-        later: list[_Batch] = []
-        try:
-            while ready or later or work.running:
-                now = time.monotonic()
-                while later and later[0].due <= now:
-                    ready.appendleft(heapq.heappop(later))
-                while ready and len(work.running) < self._rate.limit:
-                    ready[0].reserved = recipient.allow(ready[0].texts)
-                    work.start(ready.popleft())
-                wait = min(_POLL, max(0.0, later[0].due - now)) if later else _POLL
-                for batch, outcome in work.finished(wait):
-                    self._handle(batch, outcome, ready, later, recipient)
-        finally:
-            work.settle()
-
-    def _handle(
-        self,
-        batch: _Batch,
-        outcome: Outcome,
-        ready: deque[_Batch],
-        later: list[_Batch],
-        recipient: Recipient,
-    ) -> None:
-        if isinstance(outcome, Reply):
-            self._rate.answered(len(batch.texts), time.monotonic())
-            return
-        if isinstance(outcome, RefusedError):
-            self._take_apart(batch, outcome, ready, recipient)
-            return
-        if not isinstance(outcome, TemporaryError):
-            raise outcome
-        now = time.monotonic()
-        if outcome.too_many or outcome.failure is Failure.LATE:
-            self._rate.refused(now)
-        pause = batch.attempts.pause_after(outcome, now)
-        if pause is None:
-            raise given_up(self._name, batch.attempts.given_up(outcome), kept=KEPT)
-        if pause >= 1:
-            self._waits(str(outcome), pause)
-        if outcome.failure is Failure.LATE and len(batch.texts) > 1:  # fewer texts are answered sooner
-            ready.extendleft(self._halves(batch))
-            return
-        if outcome.too_many:  # what else waits would be refused as well
-            for other in (*ready, *later):
-                other.due = max(other.due, now + pause)
-            later.extend(ready)
-            ready.clear()
-        batch.due = now + pause
-        later.append(batch)
-        heapq.heapify(later)
-
-    def _take_apart(
-        self, batch: _Batch, refusing: RefusedError, ready: deque[_Batch], recipient: Recipient
-    ) -> None:
-        """Send a refused request in halves, until it is a single text that the server does not take."""
-        if len(batch.texts) > 1:
-            ready.extendleft(self._halves(batch))
-        elif not recipient.refused(batch.texts[0], str(refusing)):
-            raise refused(self._name, refusing)
-
-    def _halves(self, batch: _Batch) -> list[_Batch]:
-        middle = len(batch.texts) // 2
-        return [
-            _Batch(0.0, next(self._numbers), texts, replace(batch.attempts))
-            for texts in (batch.texts[middle:], batch.texts[:middle])
+        work = _Work(self, batches, encoding, keep, without_vector)
+        threads = [
+            threading.Thread(target=work.run, name="endpoint", daemon=True)
+            for _ in range(min(AT_ONCE, len(batches)))
         ]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive() and not work.over.is_set():
+                    thread.join(_POLL)
+        finally:
+            work.over.set()
+            end = time.monotonic() + _GRACE
+            for thread in threads:
+                thread.join(max(0.0, end - time.monotonic()))
+        if work.failures:
+            raise work.failures[0]
 
 
 class _Work:
-    """The requests in flight, each in a thread that no exit waits for."""
+    """The requests of one call, for several threads."""
 
-    def __init__(self, requester: Requester, encoding: Encoding, recipient: Recipient) -> None:
-        self._requester = requester
+    def __init__(
+        self,
+        sender: Sender,
+        batches: Sequence[Sequence[str]],
+        encoding: Encoding,
+        keep: Keep,
+        without_vector: Callable[[str, str], None] | None,
+    ) -> None:
+        self._sender = sender
+        self._batches = deque(batches)
         self._encoding = encoding
-        self._recipient = recipient
-        self._outcomes: queue.SimpleQueue[tuple[_Batch, Outcome]] = queue.SimpleQueue()
-        self.running: dict[int, _Batch] = {}
+        self._keep = keep
+        self._without_vector = without_vector
+        self.over = threading.Event()
+        self.failures: list[Exception] = []
 
-    def start(self, batch: _Batch) -> None:
-        self.running[batch.number] = batch
-        threading.Thread(target=self._send, args=(batch,), name="endpoint", daemon=True).start()
-
-    def finished(self, wait: float) -> list[tuple[_Batch, Outcome]]:
-        """Return finished requests, having handed over their answers; wait for one at most so long."""
-        found: list[tuple[_Batch, Outcome]] = []
-        if not self.running:
-            time.sleep(wait)
-            return found
+    def run(self) -> None:
+        """Send one request after the other; the first failure ends the work of all threads."""
         try:
-            found.append(self._outcomes.get(timeout=wait))
-            while True:
-                found.append(self._outcomes.get_nowait())
-        except queue.Empty:
-            pass
-        for batch, outcome in found:
-            self.running.pop(batch.number)
-            if isinstance(outcome, Reply):
-                self._recipient.received(batch.texts, outcome, batch.reserved)
-            else:
-                self._recipient.failed(batch.reserved, isinstance(outcome, TemporaryError) and outcome.paid)
-        return found
+            while (texts := self._next()) is not None and not self.over.is_set():
+                self._send(texts, Attempts(self._sender.patience))
+        except _OverError:
+            return
+        except Exception as error:  # noqa: BLE001 - raised in the thread that waits
+            self.failures.append(error)
+            self.over.set()
 
-    def settle(self) -> None:
-        """Hand over the answers of requests that are still in flight, if they come soon."""
-        end = time.monotonic() + _GRACE
-        while self.running and (left := end - time.monotonic()) > 0:
-            self.finished(min(left, _POLL))
-
-    def _send(self, batch: _Batch) -> None:
-        outcome: Any
+    def _next(self) -> Sequence[str] | None:
         try:
-            outcome = self._requester.send(batch.texts, self._encoding)
-        except Exception as error:  # noqa: BLE001 - handed to the thread that waits, which raises it
-            outcome = error
-        self._outcomes.put((batch, outcome))
+            return self._batches.popleft()
+        except IndexError:
+            return None
+
+    def _send(self, texts: Sequence[str], attempts: Attempts) -> None:
+        self._pause(0.0)
+        sender = self._sender
+        reserved = sender.expected(texts)
+
+        def rest(error: TemporaryError, pause: float) -> None:
+            if pause >= 1:
+                sender.waits(str(error), pause)
+            if error.failure is Failure.LATE and len(texts) > 1:
+                raise _TooSlowError
+            if error.too_many:
+                sender.held_until = max(sender.held_until, time.monotonic() + pause)
+            self._pause(pause)
+
+        reason = ""
+        try:
+            reply = until_answered(
+                sender.requester, texts, self._encoding, attempts, sender.spending, reserved, rest
+            )
+        except NoAnswerError as error:
+            raise given_up(sender.requester.address.name, str(error), kept=KEPT) from None
+        except (RefusedError, _TooSlowError) as error:
+            reason = str(error)
+        else:
+            counted = reply.tokens if sender.counts_tokens else None
+            sender.spending.answered(reserved, round(reserved) if counted is None else counted)
+            self._keep(dict(zip(texts, reply.vectors, strict=True)))
+            return
+        if len(texts) > 1:  # fewer texts are answered sooner, and in the end the one that is refused is alone
+            middle = len(texts) // 2
+            for half in (texts[:middle], texts[middle:]):
+                self._send(half, replace(attempts))
+        elif self._without_vector is None:
+            raise refused(sender.requester.address.name, reason)
+        else:
+            self._without_vector(texts[0], reason)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait so long, and until the server wants requests again."""
+        until = time.monotonic() + seconds
+        while (left := max(until, self._sender.held_until) - time.monotonic()) > 0:
+            self.over.wait(left)
+            if self.over.is_set():
+                raise _OverError
+
+
+class _TooSlowError(Exception):
+    """A request of several texts that was not answered in time."""
+
+
+class _OverError(Exception):
+    """Nothing more is to be sent."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 
 from stickytoken.errors import RunError
 
@@ -13,7 +14,7 @@ class CostLimitError(RunError):
 
 @dataclass
 class Spending:
-    """What requests of this process cost.
+    """What requests of this process cost, in whatever threads.
 
     A request is reserved before it is sent, each time. Then it is answered, or it has failed.
 
@@ -32,6 +33,7 @@ class Spending:
     tokens: int = 0
     pending: float = 0.0
     excess: float = 1.0
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     @property
     def cost(self) -> float | None:
@@ -44,15 +46,15 @@ class Spending:
         Raises:
             CostLimitError: it might exceed the limit.
         """
-        if self.limit is not None:
+        with self._lock:
             cost = price(self.tokens + (self.pending + tokens) * self.excess, self.price_per_million)
-            if cost is not None and cost > self.limit:
+            if self.limit is not None and cost is not None and cost > self.limit:
                 raise CostLimitError(
                     f"stopped at the maximum cost of {self.limit:g}: {self.requests:,} requests with "
                     f"{self.tokens:,} tokens cost {self.cost or 0.0:.4g}; their answers are kept, and "
                     "the same command continues from there"
                 )
-        self.pending += tokens
+            self.pending += tokens
 
     def answered(self, reserved: float, tokens: int) -> None:
         """Count an answered request.
@@ -61,10 +63,11 @@ class Spending:
             reserved: what `reserve` was told.
             tokens: what it was.
         """
-        self.requests += 1
-        self.pending -= reserved
-        self.tokens += tokens
-        self.excess = max(self.excess, tokens / max(1.0, reserved))
+        with self._lock:
+            self.requests += 1
+            self.pending -= reserved
+            self.tokens += tokens
+            self.excess = max(self.excess, tokens / max(1.0, reserved))
 
     def failed(self, reserved: float, paid: bool) -> None:
         """Count a request without a usable answer.
@@ -73,9 +76,10 @@ class Spending:
             reserved: what `reserve` was told.
             paid: whether the server may have computed an answer.
         """
-        self.pending -= reserved
-        if paid:
-            self.tokens += round(reserved)
+        with self._lock:
+            self.pending -= reserved
+            if paid:
+                self.tokens += round(reserved)
 
 
 def price(tokens: float, price_per_million: float | None) -> float | None:

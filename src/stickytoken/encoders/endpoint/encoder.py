@@ -15,12 +15,9 @@ from stickytoken.encoders.checks import require_usable, shown
 from stickytoken.encoders.endpoint._answers import Answers, answers_folder
 from stickytoken.encoders.endpoint._capabilities import Capabilities
 from stickytoken.encoders.endpoint._discovery import Conversation, discover
-from stickytoken.encoders.endpoint._moved import ADDRESS, CAPABILITIES, answers_of, recognised
-from stickytoken.encoders.endpoint._recipient import Keep, Recipient
 from stickytoken.encoders.endpoint._request import Requester
 from stickytoken.encoders.endpoint._secret import key_of
 from stickytoken.encoders.endpoint._sender import Sender
-from stickytoken.encoders.endpoint._speed import Speed
 from stickytoken.encoders.endpoint.address import Address
 from stickytoken.encoders.endpoint.cost import Spending
 from stickytoken.encoders.endpoint.options import EndpointOptions
@@ -66,7 +63,7 @@ class EndpointModel:
         self.tokenizer = tokenizer
         self.prompt = prompt
         self.options = options
-        self._server = Answers(answers_folder(address, options.dimensions))
+        self.answers = Answers(answers_folder(address, options.dimensions))
         self.spending = Spending(options.price_per_million, options.max_cost)
         self._sender: Sender | None = None
         self._requester: Requester | None = None
@@ -74,15 +71,9 @@ class EndpointModel:
         self.before_sending: Callable[[], None] | None = None  # called once, before the first request
         self.refused: dict[str, str] = {}  # texts that the server does not take, and why
         self.waits: Callable[[str, float], None] | None = None
-        self._noted = f"{CAPABILITIES} {vocabulary_hash(tokenizer)} {max_length}"
+        self._noted = f"capabilities {vocabulary_hash(tokenizer)} {max_length}"
         self.capabilities = self._known() or self._discovered(max_length)
-        self.answers = answers_of(self._server)
         self.max_length = self.capabilities.max_length if max_length is None else max_length
-
-    @property
-    def moved_from(self) -> str | None:
-        """The address at which the same model was asked first; None if that is this one."""
-        return None if self.answers is self._server else self.answers.fact(ADDRESS)
 
     @property
     def fingerprint(self) -> str:
@@ -122,10 +113,9 @@ class EndpointModel:
         checks = (self._unchecked + requests) // _CHECKED_EVERY if requests else 0
         return checks * self.counted_by_server(SENTINELS)
 
-    @property
-    def speed(self) -> Speed:
-        """How long requests took."""
-        return Speed(self.capabilities.request_seconds, self.capabilities.token_seconds)
+    def seconds(self, requests: int, tokens: float) -> float:
+        """Estimate the time of requests, one after the other."""
+        return requests * self.capabilities.request_seconds + tokens * self.capabilities.token_seconds
 
     def _sent(self, batches: Sequence[Sequence[str]]) -> dict[str, NDArray[np.float32]]:
         found: dict[str, NDArray[np.float32]] = {}
@@ -139,23 +129,26 @@ class EndpointModel:
             self.refused[text] = reason
             keep({text: np.zeros(self.capabilities.dimension, np.float32)})
 
-        sender, recipient = self._connected(), self._recipient(keep, without_vector)
+        sender = self._connected()
         while batches:
             if self._unchecked >= _CHECKED_EVERY:
                 self.require_same_model()
             part, batches = batches[:_CHECKED_EVERY], batches[_CHECKED_EVERY:]
-            sender.send_all(part, self.capabilities.encoding, recipient)
+            sender.send_all(part, self.capabilities.encoding, keep, without_vector)
             self._unchecked += len(part)
         return found
-
-    def _recipient(self, keep: Keep, without_vector: Callable[[str, str], None] | None = None) -> Recipient:
-        known = self.capabilities
-        return Recipient(self.spending, self.counted_by_server, known.counts_tokens, keep, without_vector)
 
     def _connected(self) -> Sender:
         if self._sender is None:
             self._requester = self._requester or self._new_requester()
-            self._sender = Sender(self._requester, self.options.patience, self._tell)
+            self._sender = Sender(
+                self._requester,
+                self.spending,
+                self.options.patience,
+                self.counted_by_server,
+                self.capabilities.counts_tokens,
+                self._tell,
+            )
         return self._sender
 
     def _tell(self, reason: str, seconds: float) -> None:
@@ -168,7 +161,7 @@ class EndpointModel:
         )
 
     def _known(self) -> Capabilities | None:
-        noted = self._server.fact(self._noted)
+        noted = self.answers.fact(self._noted)
         try:
             return None if noted is None else Capabilities.model_validate_json(noted)
         except ValidationError:  # of another version
@@ -179,8 +172,7 @@ class EndpointModel:
         conversation = Conversation(self._requester, self.count, self.spending)
         candidates = isinstance(self.tokenizer, CandidateVocabulary)
         found = discover(conversation, max_length, self.options.dimensions, not candidates)
-        found = recognised(self._server, self.name, f"{self.address.model} {self.options.dimensions}", found)
-        self._server.note(self._noted, found.model_dump_json())
+        self.answers.note(self._noted, found.model_dump_json())
         self._unchecked = 0
         return found
 
@@ -193,13 +185,13 @@ class EndpointModel:
         found: dict[str, NDArray[np.float32]] = {}
         size = self.capabilities.batch
         batches = [SENTINELS[start : start + size] for start in range(0, len(SENTINELS), size)]
-        self._connected().send_all(batches, self.capabilities.encoding, self._recipient(found.update))
+        self._connected().send_all(batches, self.capabilities.encoding, found.update)
         least = self.capabilities.drift([found[text] for text in SENTINELS])
         if least is not None:
             raise ModelError(
                 f"{self.name} has changed: the vectors of fixed texts now have a cosine of "
                 f"{least:.4f} to their earlier ones. Finished measurements are kept; for the new model, move "
-                f"{self._server.folder} away and choose another run folder"
+                f"{self.answers.folder} away and choose another run folder"
             )
         self._unchecked = 0
 

@@ -84,7 +84,7 @@ class Rehearsal(StandIn[EndpointEncoder]):
             tokens=round(tokens),
             answered=self._answered,
             cost=price(tokens, endpoint.options.price_per_million),
-            seconds=endpoint.speed.seconds(self._requests, round(tokens)),
+            seconds=endpoint.seconds(self._requests, round(tokens)),
         )
 
     def _note(self, texts: Sequence[str], known: Collection[str]) -> None:
