@@ -182,20 +182,6 @@ def test_a_model_that_was_changed_in_place_is_another_model(bert_folder, tmp_pat
         again(encoder, tmp_path / "out", ["river"])
 
 
-def test_an_explanation_without_identity_is_replaced(encoder, tmp_path):
-    found = again(encoder, tmp_path / "out", ["river"])
-    folder = tmp_path / "out" / str(found.tokens[0].token_id)
-    expected = planted.files_of(folder)
-    document = json.loads((folder / "explanation.json").read_text("utf-8"))
-    del document["identity"], document["identity_parts"]
-    (folder / "identity.json").unlink()
-    (folder / "explanation.json").write_text(json.dumps(document | {"schema_version": 1}))
-    again(encoder, tmp_path / "out", ["river"])
-    assert {name: content for name, (_, content) in planted.files_of(folder).items()} == {
-        name: content for name, (_, content) in expected.items()
-    }
-
-
 def test_a_damaged_explanation_is_computed_again_once_it_is_moved_away(encoder, tmp_path):
     found = again(encoder, tmp_path / "out", ["river"])
     folder = tmp_path / "out" / str(found.tokens[0].token_id)

@@ -1,8 +1,6 @@
 """Shards: a committed shard is read back in full or not at all."""
 
-import hashlib
 import io
-import json
 import random
 from collections import Counter
 
@@ -54,24 +52,8 @@ def test_a_shard_is_a_plain_parquet_file(shard):
     assert pl.read_parquet(path).to_dicts() == shard_rows()
 
 
-def rewrite_as_before(shard, rows):
-    """Write the shard as versions without a seal did: with a digest of its values."""
+def test_a_shard_without_a_seal_is_none(shard):
     (path,) = (shard.path / "shards").iterdir()
-    frame = pl.DataFrame(rows)
-    digest = hashlib.sha256(json.dumps(frame.to_dict(as_series=False)).encode()).hexdigest()
-    frame.write_parquet(path, metadata={"seconds": "1.250", "sequences": "10", "sha256": digest})
-    return path
-
-
-def test_a_shard_of_an_earlier_version_is_read(shard):
-    rewrite_as_before(shard, shard_rows())
-    assert shard.read_shard("score", 0, range(50)).to_dicts() == shard_rows()
-    assert shard.total_cost({"score": 1}) == ShardCost(1.25, 10)
-    assert shard.committed() == {"score": 50}
-
-
-def test_a_shard_without_any_digest_is_none(shard):
-    path = rewrite_as_before(shard, shard_rows())
     pl.DataFrame(shard_rows()).write_parquet(path)
     assert shard.read_shard("score", 0, range(50)) is None
     assert shard.committed() == {}

@@ -14,13 +14,9 @@ from stickytoken.detection.schema import SCHEMA_VERSION
 from stickytoken.errors import RunError
 from stickytoken.hashing import digest
 from stickytoken.methods.profile._results import TOKEN_COLUMNS as PROFILE_COLUMNS
-from stickytoken.methods.std._results import TOKEN_COLUMNS
 from stickytoken.methods.std.record import StdPlanRecord, StdResultRecord
-from stickytoken.reports.content import read_content
 
-GOLDEN = Path(__file__).parents[1] / "data" / "run_schema_1"
-GOLDEN_2 = Path(__file__).parents[1] / "data" / "run_schema_2"
-GOLDEN_3 = Path(__file__).parents[1] / "data" / "run_schema_3"
+GOLDEN = Path(__file__).parents[1] / "data" / "run_schema_3"
 
 
 @pytest.fixture
@@ -175,7 +171,11 @@ def test_the_folder_of_another_run_is_refused_with_what_differs_and_left_as_it_i
         (b"[]", "is not a valid record"),
         (b"null", "is not a valid record"),
         (b"{}", "is not a valid record .schema_version: missing, where a whole number from 1 is needed"),
-        (b'{"schema_version": 1}', "is not a valid record .identity: Field required"),
+        (b'{"schema_version": 3}', "is not a valid record .identity: Field required"),
+        (
+            b'{"schema_version": 2}',
+            "was written by an earlier version of stickytoken: run the detection again, in another folder",
+        ),
         (
             b'{"schema_version": 4, "news": true}',
             "schema version 4, but this stickytoken reads versions up to 3: upgrade",
@@ -190,6 +190,7 @@ def test_the_folder_of_another_run_is_refused_with_what_differs_and_left_as_it_i
         "null",
         "an empty object",
         "a version alone",
+        "older",
         "newer",
     ],
 )
@@ -289,8 +290,8 @@ def test_the_sticky_tokens_come_by_validation_rate_then_id(run_copy):
     assert open_run(run_copy).sticky["token_id"].to_list() == [ids[1], ids[2], ids[4], ids[0]]
 
 
-def test_a_run_of_schema_version_1_still_reads(tmp_path):
-    """A run computed with an old version must open in every later version.
+def test_a_run_of_schema_version_3_still_reads(tmp_path):
+    """A run of this version must open in every later version.
 
     When the schema changes: raise SCHEMA_VERSION, write a function that turns a record of
     the old version into the new one and call it in `RunFolder.read_run`, keep this folder
@@ -298,52 +299,6 @@ def test_a_run_of_schema_version_1_still_reads(tmp_path):
     it. An optional field with a default needs none of this.
     """
     folder = Path(shutil.copytree(GOLDEN, tmp_path / "run"))
-    row = {"token_id": 34, "token": "!", "decoded": "!", "validation_rate": 1.0, "verdict": "sticky"}
-    pl.DataFrame([dict.fromkeys(TOKEN_COLUMNS) | row]).write_parquet(folder / "tokens.parquet")
-    run = open_run(folder)
-    assert run.record.identity == "4e0fa4122411b6503cad01ef2e3d5c646d4b9e7d0f1713c1a172fe276693d4d3"
-    assert run.record.model.name == "planted"
-    assert run.record.model.available == run.record.tokens == 95
-    assert run.record.corpus.sentences == 60
-    assert run.record.settings["scoring_weights"] == {"prefix": 0.35, "suffix": 0.35, "random": 0.3}
-    assert run.record.versions["stickytoken"] == "0.1.0"
-    assert run.record.started == "2026-01-01T00:00:00+00:00"
-    assert run.result.sticky == 14
-    assert run.result.rate_threshold == 0.7303030303030302
-    assert run.plan.mean_similarity == 0.28566649194788235
-    assert [len(run.plan.scoring), len(run.plan.validation)] == [2, 3]
-    assert run.plan.scoring[0].sentence2 == "breaks finds opens doctor quiet."
-    assert run.sticky["token"].to_list() == ["!"]
-
-
-def test_a_run_of_schema_version_2_still_reads_if_its_method_has_not_changed(run_copy, finished_run):
-    planted.edit_record(run_copy, schema_version=2)
-    run = open_run(run_copy)
-    assert run.record.schema_version == 2
-    assert run.tokens.equals(finished_run.tokens)
-    assert run.plan == finished_run.plan
-
-
-def test_a_run_that_its_method_no_longer_reads_is_refused_in_one_line(encoder, tmp_path):
-    """Version 2 of the method profile had other rounds, other anchors and other columns."""
-    folder = Path(shutil.copytree(GOLDEN_2, tmp_path / "run"))
-    before = planted.files_of(folder)
-    uses = (
-        lambda: open_run(folder),
-        lambda: read_content(folder),
-        lambda: detect(encoder, sentences=planted.small_corpus(), out=folder),
-    )
-    for use in uses:
-        with pytest.raises(RunError, match=r"was written by an earlier version of stickytoken") as error:
-            use()
-        assert str(error.value).endswith("run the detection again, in another folder")
-        assert "\n" not in str(error.value)
-    assert planted.files_of(folder) == before
-
-
-def test_a_run_of_schema_version_3_still_reads(tmp_path):
-    """The version of the rounds pilot, screen and confirm; see the test of version 1."""
-    folder = Path(shutil.copytree(GOLDEN_3, tmp_path / "run"))
     row = {"token_id": 34, "token": "!", "decoded": "!", "lift": 0.5, "verdict": "sticky"}
     pl.DataFrame([dict.fromkeys(PROFILE_COLUMNS) | row]).write_parquet(folder / "tokens.parquet")
     run = open_run(folder)
@@ -364,10 +319,9 @@ def test_a_run_of_schema_version_3_still_reads(tmp_path):
             found(kind)
 
 
-@pytest.mark.parametrize("folder", [GOLDEN, GOLDEN_2, GOLDEN_3], ids=lambda folder: folder.name)
-def test_the_hash_of_a_stored_identity_has_not_changed(folder):
+def test_the_hash_of_a_stored_identity_has_not_changed():
     """Otherwise no run of an earlier version could be continued: change IDENTITY_VERSION only on purpose."""
-    record = json.loads((folder / "run.json").read_text("utf-8"))
+    record = json.loads((GOLDEN / "run.json").read_text("utf-8"))
     assert digest(record["identity_parts"]) == record["identity"]
 
 

@@ -171,7 +171,11 @@ def test_a_model_without_attention_is_said_to_have_none(tmp_path):
     [
         ("heads.parquet", b"PAR1", "is damaged"),
         ("explanation.json", b"{", "is damaged"),
-        ("explanation.json", b'{"schema_version": 1}', "does not say which model it explains: run explain"),
+        (
+            "explanation.json",
+            b'{"schema_version": 1}',
+            "has schema version 1, but this stickytoken reads version 2",
+        ),
         ("explanation.json", b"[]", "has schema version null"),
         ("explanation.json", b'{"schema_version": 2}', "is not a valid record"),
     ],

@@ -25,7 +25,7 @@ from stickytoken.measurement.store import (
     validated,
 )
 from stickytoken.methods.job import MethodSettings
-from stickytoken.methods.registry import entries, method_named
+from stickytoken.methods.registry import method_named
 from stickytoken.methods.stored_settings import StoredSettings
 from stickytoken.precision import Precision
 
@@ -39,8 +39,7 @@ class RunFolder(ResultFolder):
         """Read run.json.
 
         Raises:
-            RunError: it is missing, damaged, without a schema version, of a newer one, or of an older one
-                that its method does not read.
+            RunError: it is missing, damaged, without a schema version, or of another one.
         """
         if not self.holds_run():
             raise RunError(f"{self.path} is not a run folder: it has no {RUN_FILE}")
@@ -48,7 +47,6 @@ class RunFolder(ResultFolder):
         raw = read_json(path)
         if isinstance(raw, Mapping):
             _require_readable(raw.get("schema_version"), path)
-            _require_known_layout(raw, path)
         return validated(RunRecord, raw, path)
 
     def settings_of(self, record: RunRecord) -> StoredSettings:
@@ -93,15 +91,10 @@ def _require_readable(version: Any, path: Path) -> None:
             f"needed): {repair_advice(path)}"
         )
     require_version(version, SCHEMA_VERSION, path)
-
-
-def _require_known_layout(raw: Mapping[str, Any], path: Path) -> None:
-    oldest = {entry.name: entry.oldest_schema for entry in entries()}
-    method = raw.get("method")
-    if isinstance(method, str) and raw["schema_version"] < oldest.get(method, 1):
+    if version < SCHEMA_VERSION:
         raise RunError(
-            f"{path.parent} was written by an earlier version of stickytoken, whose method {method} worked "
-            "differently: run the detection again, in another folder"
+            f"{path.parent} was written by an earlier version of stickytoken: run the detection again, in "
+            "another folder"
         )
 
 

@@ -43,7 +43,7 @@ def require_same_model(run: Run, encoder: Encoder) -> None:
 
 
 def recorded_loading(run: RunRecord) -> LoadingRecord:
-    """Return how the run's model was loaded; old runs know only their prompt and precision."""
+    """Return how the run's model was loaded; of a model object, its prompt and precision are known."""
     if run.model.loading is not None:
         return run.model.loading
     known = run.identity_parts.get("encoder", {})

@@ -19,8 +19,7 @@ from stickytoken.measurement.records import MeasurementRecord, Record
 from stickytoken.methods.records import ResultRecord
 from stickytoken.methods.registry import entries, method_named
 
-# 2 added the method profile, 3 replaced its plan and its columns. Files that a run may lack (evidence, map,
-# report) need no new version.
+# Files that a run may lack (evidence, map, report) need no new version.
 SCHEMA_VERSION = 3
 
 
@@ -49,7 +48,7 @@ class LoadingRecord(Record):
     contrast_strength: float | None = None
     contrast_rule: str | None = None
     layer_choice: str | None = Field(
-        default=None, description="where the layer comes from; null without a prompt, and in earlier runs"
+        default=None, description="where the layer comes from; null without a prompt"
     )
 
     endpoint: EndpointRecord | None = Field(default=None, description="of a model behind an endpoint")

@@ -34,7 +34,6 @@ from stickytoken.measurement.store import (
 )
 
 # Schema version of explanations that do not record which model they belong to.
-_WITHOUT_IDENTITY = 1
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,7 @@ def stored_explanation(
     """Return the explanation that a folder holds, or compute and commit it.
 
     Args:
-        folder: folder of the token; new, empty, or with the same explanation. An explanation that an earlier
-            version wrote without an identity is replaced.
+        folder: folder of the token; new, empty, or with the same explanation.
         parts: identity of the explanation.
         compute: called if the folder does not hold the whole explanation, with what an interrupted call has
             committed of it.
@@ -108,11 +106,8 @@ def write_tables(files: ResultFolder, content: ExplanationContent) -> None:
         files.write_table(f"{name}.parquet", table)
 
 
-def _continued(folder: ResultFolder) -> ExplanationRecord | None:
-    path = folder.path / EXPLANATION_FILE
-    raw = read_json(path)
-    earlier = isinstance(raw, dict) and raw.get("schema_version") == _WITHOUT_IDENTITY
-    return None if earlier else _record(path)
+def _continued(folder: ResultFolder) -> ExplanationRecord:
+    return _record(folder.path / EXPLANATION_FILE)
 
 
 def _is_finished(record: MeasurementRecord, folder: ResultFolder) -> bool:
@@ -156,11 +151,6 @@ def read_explanation(folder: Path) -> StoredExplanation:
 def _record(path: Path) -> ExplanationRecord:
     raw = read_json(path)
     version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if version == _WITHOUT_IDENTITY:
-        raise RunError(
-            f"{path} was written by an earlier version of stickytoken and does not say which model it "
-            "explains: run explain again"
-        )
     if version != EXPLANATION_SCHEMA_VERSION:
         raise RunError(
             f"{path} has schema version {json.dumps(version)[:40]}, but this stickytoken reads version "

@@ -278,16 +278,8 @@ def _read_shard(path: Path) -> pl.DataFrame | None:
         content = path.read_bytes()
         start = content.rfind(_SEAL)
         end = start + len(_SEAL) + hashlib.sha256().digest_size
-        if start >= 0:
-            seal = _SEAL + hashlib.sha256(content[:start] + content[end:]).digest()
-            return pl.read_parquet(content) if content[start:end] == seal else None
-        # Earlier versions wrote no seal, but a digest of the values.
-        frame = pl.read_parquet(content)
-        values = json.dumps(frame.to_dict(as_series=False)).encode()
-        whole = (
-            pl.read_parquet_metadata(io.BytesIO(content)).get("sha256") == hashlib.sha256(values).hexdigest()
-        )
-        return frame if whole else None
+        seal = _SEAL + hashlib.sha256(content[:start] + content[end:]).digest()
+        return pl.read_parquet(content) if start >= 0 and content[start:end] == seal else None
     except (*_DAMAGE, OSError):
         return None
 

@@ -56,7 +56,6 @@ class MethodEntry:
         options: its options on the command line, in the order of the help.
         takes_pairs: whether it can be given sentence pairs in place of sentences.
         load: imports the method; called when it is first needed.
-        oldest_schema: schema version of the oldest run folders that it reads.
     """
 
     name: str
@@ -64,7 +63,6 @@ class MethodEntry:
     options: tuple[Option, ...]
     takes_pairs: bool
     load: Callable[[], AnyMethod]
-    oldest_schema: int = 1
 
 
 def insertion_option(default: Insertion) -> Option:

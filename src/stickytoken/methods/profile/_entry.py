@@ -58,6 +58,4 @@ ENTRY = MethodEntry(
     ),
     takes_pairs=False,
     load=_load,
-    # Version 2 had other rounds and other anchors.
-    oldest_schema=3,
 )
