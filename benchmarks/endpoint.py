@@ -30,8 +30,7 @@ from typing import Any
 from checks import Check, show, write
 from stickytoken import EndpointOptions, detect, load_encoder, open_run
 from stickytoken.detection import Run
-from stickytoken.encoders.endpoint.cost import CostEstimate
-from stickytoken.encoders.endpoint.rehearsal import estimate_cost
+from stickytoken.encoders.endpoint.cost import CostEstimate, estimate_cost
 from stickytoken.measurement.progress import Progress
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.vocabulary.categories import categorize

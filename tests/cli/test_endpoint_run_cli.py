@@ -153,12 +153,12 @@ def test_the_web_app_tries_tokens_of_the_run(place, browser):
 MAIN = "from stickytoken.cli.main import main; main()"
 CRASHING = """
 import sys
-from stickytoken.encoders.endpoint import _request
+from stickytoken.encoders.endpoint import _client
 
 def read_answer(content, texts):
     raise RuntimeError("a bug")
 
-_request.read_answer = read_answer
+_client.read_answer = read_answer
 sys.argv[0] = "stickytoken"
 from stickytoken.__main__ import main
 main()

@@ -182,7 +182,7 @@ class _Forecast:
                 inform(f"estimate for the rest: {_described(estimate)}")
 
     def _estimate(self) -> CostEstimate | None:
-        from stickytoken.encoders.endpoint.rehearsal import estimate_cost
+        from stickytoken.encoders.endpoint.cost import estimate_cost
 
         with TemporaryDirectory(prefix="stickytoken-") as folder:
             place = Path(folder) / "rehearsal"

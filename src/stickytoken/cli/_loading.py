@@ -34,7 +34,7 @@ def load(
         prompting: options of prompts.
         tokenizer_needed: whether a model behind an endpoint is refused without its tokenizer.
     """
-    from stickytoken.encoders.endpoint.address import names_endpoint
+    from stickytoken.encoders.endpoint.options import names_endpoint
 
     model = loading.name_of(model)
     silence_transformers()

@@ -79,7 +79,7 @@ def require_found(
         model: the model of the run, if it has moved.
     """
     from stickytoken.detection.run_model import recorded_loading
-    from stickytoken.encoders.endpoint.address import names_endpoint
+    from stickytoken.encoders.endpoint.options import names_endpoint
     from stickytoken.encoders.loading.load import require_model
 
     name = loading.name_of(source if run is None else model or run.model.name)

@@ -21,7 +21,7 @@ from typing import Any
 
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.detection.schema import RunRecord
-from stickytoken.encoders.endpoint.address import names_endpoint
+from stickytoken.encoders.endpoint.options import names_endpoint
 from stickytoken.encoders.loading.resolution import Origin, resolve_model
 from stickytoken.errors import RunError
 from stickytoken.hashing import digest

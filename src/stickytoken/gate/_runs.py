@@ -12,9 +12,8 @@ from stickytoken.detection.run import Run, open_run
 from stickytoken.detection.run_folder import RunFolder
 from stickytoken.detection.run_model import load_recorded_endpoint, model_difference, recorded_loading
 from stickytoken.detection.schema import RunRecord
-from stickytoken.encoders.endpoint.address import names_endpoint
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
-from stickytoken.encoders.endpoint.options import EndpointOptions
+from stickytoken.encoders.endpoint.options import EndpointOptions, names_endpoint
 from stickytoken.encoders.loading.load import AnyModel, load_encoder
 from stickytoken.encoders.protocol import Encoder
 from stickytoken.errors import InputError, RunError

@@ -7,7 +7,7 @@ import pytest
 
 from embedding_server import Behaviour, EmbeddingServer
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.encoders.endpoint import _attempts
+from stickytoken.encoders.endpoint import _answers
 from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 from stickytoken.encoders.endpoint.options import EndpointOptions
 
@@ -50,8 +50,8 @@ def own_cache(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("STICKYTOKEN_CACHE", str(folder))
     monkeypatch.delenv("STICKYTOKEN_API_KEY", raising=False)
-    monkeypatch.setattr(_attempts, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(_attempts, "_LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(_answers, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(_answers, "_LONGEST_PAUSE", 0.05)
     return folder
 
 

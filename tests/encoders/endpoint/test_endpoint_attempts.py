@@ -2,9 +2,9 @@
 
 import pytest
 
-from stickytoken.encoders.endpoint import _attempts
-from stickytoken.encoders.endpoint._attempts import Attempts
-from stickytoken.encoders.endpoint._request import Failure, TemporaryError
+from stickytoken.encoders.endpoint import _answers
+from stickytoken.encoders.endpoint._answers import Attempts
+from stickytoken.encoders.endpoint._client import Failure, TemporaryError
 
 BUSY = TemporaryError("HTTP 429", Failure.REFUSED, 429)
 BROKEN = TemporaryError("HTTP 500", Failure.REFUSED, 500)
@@ -21,8 +21,8 @@ def failures(attempts, *errors):
 
 
 def test_pauses_double_at_random_up_to_the_longest(monkeypatch):
-    monkeypatch.setattr(_attempts, "_FIRST_PAUSE", 1.0)
-    monkeypatch.setattr(_attempts, "_LONGEST_PAUSE", 10.0)
+    monkeypatch.setattr(_answers, "_FIRST_PAUSE", 1.0)
+    monkeypatch.setattr(_answers, "_LONGEST_PAUSE", 10.0)
     pauses = failures(Attempts(1000.0), *[BROKEN] * 6)
     for pause, most in zip(pauses, [2, 4, 8, 10, 10, 10], strict=True):
         assert most / 2 <= pause <= most
@@ -41,8 +41,8 @@ def test_failures_are_counted_but_not_refusals_of_a_busy_server(error, tried):
 
 
 def test_patience_ends_and_says_why(monkeypatch):
-    monkeypatch.setattr(_attempts, "_LONGEST_PAUSE", 10.0)
-    monkeypatch.setattr(_attempts, "_FIRST_PAUSE", 0.5)
+    monkeypatch.setattr(_answers, "_LONGEST_PAUSE", 10.0)
+    monkeypatch.setattr(_answers, "_FIRST_PAUSE", 0.5)
     waits = TemporaryError("HTTP 429", Failure.REFUSED, 429, 3600.0)
     long, short = Attempts(600.0), Attempts(2.0)
     assert failures(long, waits) == [None]

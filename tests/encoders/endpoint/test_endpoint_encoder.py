@@ -12,7 +12,7 @@ import tiny
 from interrupted import started
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.endpoint._answers import Answers, answers_folder
-from stickytoken.encoders.endpoint.address import parse_address
+from stickytoken.encoders.endpoint.options import parse_address
 from stickytoken.encoders.protocol import Encoder, is_encoder, reads_ids
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError
 

@@ -11,7 +11,7 @@ import profiled
 import tiny
 from embedding_server import Behaviour, EmbeddingServer
 from stickytoken.encoders import load_encoder, load_tokenizer
-from stickytoken.encoders.endpoint.rehearsal import Rehearsal, estimate_cost
+from stickytoken.encoders.endpoint.cost import Rehearsal, estimate_cost
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
 
 CHANGES = {"insertion": "words"}

@@ -10,7 +10,7 @@ import tiny
 from embedding_server import ODD_BODIES
 from fault_proxy import DAMAGED, HARMLESS, UNANSWERED, FaultProxy
 from stickytoken.encoders import load_encoder
-from stickytoken.encoders.endpoint import _capabilities
+from stickytoken.encoders.endpoint import _server
 from stickytoken.encoders.endpoint.cost import CostLimitError
 from stickytoken.encoders.endpoint.options import EndpointOptions
 from stickytoken.errors import EncodingError, ModelError
@@ -106,10 +106,10 @@ def test_a_request_that_takes_too_long_is_sent_in_halves(serve, encoder):
 
 def test_a_slow_server_gets_requests_that_it_answers_in_time(serve):
     known = serve().encoder().capabilities.model_copy(update={"token_seconds": 0.0})
-    assert known.most_tokens == _capabilities._MOST_TOKENS
+    assert known.most_tokens == _server._MOST_TOKENS
     slow = known.model_copy(update={"token_seconds": 0.005})
     assert slow.most_tokens == 1000
-    assert known.model_copy(update={"token_seconds": 3.0}).most_tokens == _capabilities._LEAST_TOKENS
+    assert known.model_copy(update={"token_seconds": 3.0}).most_tokens == _server._LEAST_TOKENS
 
 
 def shuffled(seed):

@@ -10,8 +10,7 @@ import pytest
 
 import tiny
 from embedding_server import RefusalError
-from stickytoken.encoders.endpoint._secret import Secret, key_of
-from stickytoken.encoders.endpoint.address import parse_address
+from stickytoken.encoders.endpoint.options import Secret, key_of, parse_address
 from stickytoken.errors import EncodingError, InputError, MissingExtraError, ModelError
 
 KEY = "sk-planted-0123456789-abcdefghij"

@@ -42,7 +42,7 @@ def detect(
     from stickytoken.detection import detect as run_detection
     from stickytoken.detection.model_files import look_at_model, record_model
     from stickytoken.detection.run_folder import require_usable
-    from stickytoken.encoders.endpoint.address import names_endpoint
+    from stickytoken.encoders.endpoint.options import names_endpoint
     from stickytoken.methods.registry import choose_method
 
     engine = computing.choice

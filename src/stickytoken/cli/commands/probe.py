@@ -36,7 +36,7 @@ def probe(
     Example: stickytoken probe all-MiniLM-L6-v2 trajectory river the
     """
     from stickytoken.detection import probe as run_probe
-    from stickytoken.encoders.endpoint.address import names_endpoint
+    from stickytoken.encoders.endpoint.options import names_endpoint
     from stickytoken.methods.registry import choose_method
 
     settings = method.settings(corpus.pairs, names_endpoint(model))

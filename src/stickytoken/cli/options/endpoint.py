@@ -136,7 +136,7 @@ class AddressOptions(EndpointLoadingOptions):
             typer.BadParameter: neither names one.
             InputError: both name a model, the options are incomplete, or the URL is none.
         """
-        from stickytoken.encoders.endpoint.address import names_endpoint
+        from stickytoken.encoders.endpoint.options import names_endpoint
 
         if self.endpoint is None and self.endpoint_model is None:
             if not model:

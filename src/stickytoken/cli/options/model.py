@@ -88,7 +88,7 @@ class LoadingOptions:
         Raises:
             InputError: it names a model behind an endpoint.
         """
-        from stickytoken.encoders.endpoint.address import names_endpoint
+        from stickytoken.encoders.endpoint.options import names_endpoint
 
         if names_endpoint(model):
             raise InputError(

@@ -1,9 +1,11 @@
-"""A model behind an OpenAI-compatible endpoint as an encoder of texts."""
+"""A model behind an OpenAI-compatible endpoint as an encoder of texts, loaded by its name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +14,17 @@ from pydantic import ValidationError
 from stickytoken.encoders._sentinels import SENTINELS
 from stickytoken.encoders._text_encoder import TextEncoder, vocabulary_hash
 from stickytoken.encoders.checks import require_usable, shown
-from stickytoken.encoders.endpoint._answers import Answers, answers_folder
-from stickytoken.encoders.endpoint._capabilities import Capabilities
-from stickytoken.encoders.endpoint._discovery import Conversation, discover
-from stickytoken.encoders.endpoint._request import Requester
-from stickytoken.encoders.endpoint._secret import key_of
-from stickytoken.encoders.endpoint._sender import Sender
-from stickytoken.encoders.endpoint.address import Address
+from stickytoken.encoders.endpoint._answers import Answers, Sender, answers_folder
+from stickytoken.encoders.endpoint._client import Requester
+from stickytoken.encoders.endpoint._server import Capabilities, Conversation, discover
 from stickytoken.encoders.endpoint.cost import Spending
-from stickytoken.encoders.endpoint.options import EndpointOptions
-from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
+from stickytoken.encoders.endpoint.options import Address, EndpointOptions, key_of, parse_address
+from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabulary_of
 from stickytoken.encoders.loading.spec import EncoderSpec
+from stickytoken.encoders.prompting import Prompting
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
-from stickytoken.errors import EncodingError, ModelError
+from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 from stickytoken.vocabulary.categories import RoundTripTokenizer
 
@@ -294,3 +293,74 @@ def unanswered(batches: Sequence[Sequence[str]], known: Collection[str]) -> list
     """Leave out the texts that were answered before, and requests without any other."""
     left = ([text for text in batch if text not in known] for batch in batches)
     return [batch for batch in left if batch]
+
+
+def load_endpoint(
+    name: str,
+    tokenizer: Any,
+    *,
+    candidates: str | Path | Sequence[str] | None = None,
+    prompt: str | None = None,
+    max_length: int | None = None,
+    options: EndpointOptions | None = None,
+) -> EndpointEncoder:
+    """Load a model behind an endpoint, and find out what its server does.
+
+    Args:
+        name: ``openai:MODEL`` or ``URL#MODEL``.
+        tokenizer: its tokenizer, as an object or as `load_vocabulary` takes it.
+        candidates: in place of a tokenizer, strings to examine, or a file with one per line.
+        prompt: text put before every input.
+        max_length: longest input in tokens; None finds it out.
+        options: how to use the endpoint.
+
+    Raises:
+        InputError: there is neither a tokenizer nor candidates, or an option cannot be used.
+        ModelError: the server cannot be reached or used, or the tokenizer is not that of the model.
+        MissingExtraError: the SDK is not installed.
+    """
+    options = options or EndpointOptions()
+    address = parse_address(name, options.key_variable)
+    vocabulary = vocabulary_of(tokenizer, candidates)
+    if vocabulary is None:
+        raise InputError(
+            f"{name} is behind an endpoint, which hides its vocabulary: pass its tokenizer (a folder, a hub "
+            "name, tiktoken:NAME), or a list of candidates if it is unpublished"
+        )
+    model = EndpointModel(address, vocabulary, prompt or "", options, max_length)
+    sources = {"tokenizer": tokenizer, "candidates": candidates}
+    return EndpointEncoder(model, _spec(name, sources, prompt, max_length, options))
+
+
+def _spec(
+    name: str,
+    sources: dict[str, Any],
+    prompt: str | None,
+    max_length: int | None,
+    options: EndpointOptions,
+) -> EncoderSpec | None:
+    """Say how to load the encoder again; None if its vocabulary is an object that only its maker has."""
+    paths = {key: _absolute(value) for key, value in sources.items() if value is not None}
+    if not all(isinstance(value, str) for value in paths.values()):
+        return None
+    return EncoderSpec(
+        model=name,
+        device=None,
+        prompting=Prompting(prompt),
+        dtype="float32",
+        revision=None,
+        trust_remote_code=False,
+        max_length=max_length,
+        token_budget=None,
+        vocabulary=paths.get("tokenizer"),
+        candidates=paths.get("candidates"),
+        endpoint=options,
+    )
+
+
+def _absolute(value: Any) -> str | None:
+    """Make a path independent of the working folder; a name stays as it is."""
+    if not isinstance(value, (str, Path)):
+        return None
+    path = Path(value).expanduser()
+    return str(path.resolve()) if path.exists() else str(value)

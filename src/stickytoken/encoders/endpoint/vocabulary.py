@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from stickytoken.corpora import load_sentences
-from stickytoken.encoders.endpoint.address import names_endpoint
+from stickytoken.encoders.endpoint.options import names_endpoint
 from stickytoken.encoders.loading.tokenizers import load_tokenizer
 from stickytoken.encoders.tokenizing.tokenizer import adapted
 from stickytoken.errors import InputError, ModelError, require_package

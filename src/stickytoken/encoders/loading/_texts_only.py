@@ -47,7 +47,7 @@ def of_endpoint(
         given: options of loading that were passed.
         options: of the endpoint.
     """
-    from stickytoken.encoders.endpoint.load import load_endpoint
+    from stickytoken.encoders.endpoint.encoder import load_endpoint
 
     prompt, max_length = given.pop("prompt", None), given.pop("max_length", None)
     if given:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast, overload
 
 from stickytoken.encoders._lengths import require_length
 from stickytoken.encoders._text_encoder import TextFunction, TextModel
-from stickytoken.encoders.endpoint.address import names_endpoint
-from stickytoken.encoders.endpoint.options import EndpointOptions
+from stickytoken.encoders.endpoint.options import EndpointOptions, names_endpoint
 from stickytoken.encoders.loading._texts_only import Vocabularies, of_endpoint, of_object
 from stickytoken.encoders.loading._weights_dtype import require_running, set_precision
 from stickytoken.encoders.loading.devices import require_cuda, require_device

@@ -1,7 +1,9 @@
-"""Send one request once: return the reply, or why there is none and whether to retry."""
+"""Send one request once: the reply, or why there is none and what to do about it."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import email.utils
 import json
 import time
@@ -12,15 +14,17 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 
-from stickytoken.encoders.endpoint import _advice
-from stickytoken.encoders.endpoint._body import UnusableAnswerError, read_answer
-from stickytoken.encoders.endpoint._secret import Secret
-from stickytoken.encoders.endpoint.address import Address
+from stickytoken.encoders.endpoint.options import Address, Secret, key_missing
 from stickytoken.errors import ModelError, require_package
 
 Encoding = Literal["base64", "float"]
 
+KEPT = "its answers are kept, and the same command continues from there"
+_WRONG_KEY = frozenset({401, 403})
+_NOT_FOUND = frozenset({404, 405})
+_PAYMENT_REQUIRED = 402
 _CONNECT_SECONDS = 10.0
 _SHOWN_REASON = 200
 # Worth asking again: time-out, conflict, too many requests, and whatever goes wrong within a server.
@@ -159,7 +163,7 @@ class Requester:
             raise WebPageError
         try:
             vectors, tokens = read_answer(content, len(texts))
-        except UnusableAnswerError as error:
+        except _UnusableError as error:
             raise TemporaryError(self._shown(_refused_in(content) or str(error)), Failure.UNUSABLE) from None
         return Reply(vectors, tokens, seconds)
 
@@ -181,10 +185,10 @@ class Requester:
     ) -> TemporaryError | RefusedError | ModelError:
         said = self._shown(_message(body))
         reason = f"HTTP {status}, {said}" if said else f"HTTP {status}"
-        meant = _advice.PAYMENT_REQUIRED if _NO_CREDIT in body else status
+        meant = _PAYMENT_REQUIRED if _NO_CREDIT in body else status
         if meant in _TEMPORARY or meant >= _SERVER_FAULT:
             return TemporaryError(reason, Failure.REFUSED, status, _wait(headers))
-        final = _advice.of_status(self.address, meant, reason, has_key=bool(self._key))
+        final = _final(self.address, meant, reason, has_key=bool(self._key))
         return final or RefusedError(reason)
 
     def _shown(self, text: str) -> str:
@@ -233,3 +237,107 @@ def _wait(headers: Mapping[str, str]) -> float | None:
         if np.isfinite(seconds):
             return max(0.0, seconds)
     return None
+
+
+class _UnusableError(Exception):
+    """An answer that does not match the request."""
+
+
+class _Item(BaseModel):
+    index: int | None = None
+    embedding: str | list[float | None]
+    """base64 of float32, or numbers; servers write NaN as null."""
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int | None = None
+    total_tokens: int | None = None
+
+
+class _Answer(BaseModel):
+    data: list[_Item]
+    usage: _Usage | None = None
+
+
+def read_answer(content: bytes, texts: int) -> tuple[NDArray[np.float32], int | None]:
+    """Return the vectors in the order of the texts, shape (n, d), and the tokens that the server counted."""
+    try:
+        answer = _Answer.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the body"
+        raise _UnusableError(f"{where}: {first['msg']}") from None
+    if len(answer.data) != texts:
+        raise _UnusableError(f"{len(answer.data)} vectors for {texts} texts")
+    rows = [_vector(item.embedding) for item in _in_order(answer.data)]
+    lengths = sorted({len(row) for row in rows})
+    if lengths[0] == 0:
+        raise _UnusableError("an empty vector")
+    if len(lengths) > 1:
+        raise _UnusableError(f"vectors of {lengths[0]} and of {lengths[-1]} components")
+    vectors = np.stack(rows)
+    if not np.isfinite(vectors).all():
+        raise _UnusableError("a vector that is not finite")
+    counted = None if answer.usage is None else answer.usage.prompt_tokens or answer.usage.total_tokens
+    return vectors, counted or None
+
+
+def _in_order(items: Sequence[_Item]) -> list[_Item]:
+    """Put vectors into the order of the texts; without any index they are in it already."""
+    places = [item.index for item in items]
+    if all(place is None for place in places):
+        return list(items)
+    known = [place for place in places if place is not None]
+    if sorted(known) != list(range(len(items))):
+        raise _UnusableError("vectors whose indices do not match the texts")
+    return [items[place] for place in np.argsort(known).tolist()]
+
+
+def _vector(embedding: str | list[float | None]) -> NDArray[np.float32]:
+    if isinstance(embedding, str):
+        try:
+            return np.frombuffer(base64.b64decode(embedding, validate=True), dtype="<f4").astype(np.float32)
+        except (binascii.Error, ValueError):
+            raise _UnusableError("a vector that is neither numbers nor base64 of numbers") from None
+    return np.array(embedding, dtype=np.float64).astype(np.float32)
+
+
+def _final(address: Address, status: int, said: str, *, has_key: bool) -> ModelError | None:
+    """Explain a status after which no request will be answered; None for any other status."""
+    if status in _WRONG_KEY and not has_key:
+        return key_missing(address)
+    if status in _WRONG_KEY:
+        return ModelError(
+            f"{address.name}: the server refuses the key in the environment variable {address.key_variable} "
+            f"({said}): set the right one, or name another variable (--key-variable)"
+        )
+    if status == _PAYMENT_REQUIRED:
+        return ModelError(f"{address.name}: the account has no credit left ({said}): add some; {KEPT}")
+    if status in _NOT_FOUND:
+        what = _other_url(address) or "check the name of the model and the URL"
+        return ModelError(f"{address.name}: the server knows no such model or path ({said}): {what}")
+    return None
+
+
+def not_an_api(address: Address) -> ModelError:
+    """Explain that a web page answered."""
+    what = _other_url(address) or "check the URL, or try later if the server is in maintenance"
+    return ModelError(f"{address.name}: a web page answers there, not an API: {what}")
+
+
+def refused(name: str, said: object) -> ModelError:
+    """Explain that the server refuses a request for what is in it."""
+    return ModelError(f"{name}: the server refuses the request ({said}): check the model and the options")
+
+
+def given_up(name: str, why: str, *, kept: str = "") -> ModelError:
+    """Explain that a request got no usable answer in time."""
+    return ModelError(f"{name} {why}: check the server, or try later{kept and f'; {kept}'}")
+
+
+def _other_url(address: Address) -> str | None:
+    """Name the URL that was probably meant; None if it has the usual form."""
+    usual = address.base_url.removesuffix("/embeddings").removesuffix("/v1") + "/v1"
+    if usual == address.base_url:
+        return None
+    return f"check the URL, which usually ends in /v1, as in {usual}#{address.model}"
