@@ -21,12 +21,11 @@ import torch
 from sklearn.cluster import KMeans
 
 from checks import RESULTS
-from stickytoken.cleaning.rules import CleaningRules
-from stickytoken.cleaning.run_rules import rules_of_run
+from stickytoken.cleaning.rules import CleaningRules, rules_of_run
 from stickytoken.cleaning.spans import find_spans
 from stickytoken.detection import open_run
 from stickytoken.encoders import load_encoder
-from stickytoken.measurement.environment import hardware, now, package_versions
+from stickytoken.measurement.resume import hardware, now, package_versions
 
 TOP = 10
 

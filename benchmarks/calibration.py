@@ -22,7 +22,7 @@ from checks import Check, show, write
 from pulled import pulled_vocabulary
 from simulated import SETTINGS, Simulated, Vector, judged
 from stickytoken.methods.profile.estimates import Lifts
-from stickytoken.methods.profile.rounds import screening_carriers
+from stickytoken.methods.profile.plan import screening_carriers
 
 Draw = Callable[[np.random.Generator, int], Vector]
 

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from checks import Check, show, write
 from stickytoken.encoders import IdEncoder
-from stickytoken.encoders.prefixes.reuse import REUSE
+from stickytoken.encoders.prefixes import REUSE
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 
 CARRIER_TOKENS, COUNTS, VOCABULARY = 24, 8, 2000

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from stickytoken.measurement.environment import hardware, now, package_versions
+from stickytoken.measurement.resume import hardware, now, package_versions
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -28,15 +28,14 @@ from sentence_transformers import SentenceTransformer
 
 from checks import Check, show, write
 from stickytoken.encoders import Prompting, load_encoder
-from stickytoken.encoders.prompted.contrast import Contrast, ContrastRule
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.layer_states import TokenPrepending
 from stickytoken.encoders.prompted.model import Reading
-from stickytoken.encoders.prompted.prompts import find_prompt
-from stickytoken.encoders.prompted.token_prepending import TokenPrepending
+from stickytoken.encoders.prompted.prompts import Contrast, ContrastRule, find_prompt
 from stickytoken.errors import StickyTokenError
 from stickytoken.evaluation import Tried, layers_scored, read_similarity
 from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, resampled
-from stickytoken.tasks.pairs import SimilarityTask
+from stickytoken.tasks.files import SimilarityTask
 from token_prepending import Bench, cpu_seconds
 
 LAYER, BAR = 4, 1.5

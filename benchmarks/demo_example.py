@@ -15,7 +15,7 @@ from pathlib import Path
 
 import polars as pl
 
-from stickytoken.demo.run_library import EXAMPLE
+from stickytoken.demo.context import EXAMPLE
 from stickytoken.detection import open_run
 
 _COPIED = ("run.json", "plan.json", "evidence.json")

@@ -17,11 +17,8 @@ from playwright.sync_api import Page, sync_playwright
 
 from stickytoken.corpora import load_sentences
 from stickytoken.demo.app import make_app
-from stickytoken.demo.context import make_context
-from stickytoken.demo.run_library import find_runs
+from stickytoken.demo.context import SharedModel, Startup, find_runs, make_context
 from stickytoken.demo.server import serve
-from stickytoken.demo.shared_model import SharedModel
-from stickytoken.demo.startup import Startup
 from stickytoken.encoders import load_encoder
 
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "images"

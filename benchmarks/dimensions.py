@@ -21,7 +21,7 @@ from sentence_transformers import SentenceTransformer
 
 from checks import RESULTS, Check, show, write
 from stickytoken import ProfileSettings, Run, detect, load_encoder
-from stickytoken.vocabulary.categories import categorize
+from stickytoken.vocabulary import categorize
 
 # Fewer texts per token than by default, for as many dimensions as fit into an hour of one thread.
 SETTINGS = ProfileSettings(confirming_texts=24, reference=250)

@@ -31,9 +31,9 @@ from checks import Check, show, write
 from stickytoken import EndpointOptions, detect, load_encoder, open_run
 from stickytoken.detection import Run
 from stickytoken.encoders.endpoint.cost import CostEstimate, estimate_cost
-from stickytoken.measurement.progress import Progress
+from stickytoken.measurement.stage import Progress
 from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.vocabulary.categories import categorize
+from stickytoken.vocabulary import categorize
 
 SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
 sys.path.append(str(SUPPORT))

@@ -37,8 +37,8 @@ from stickytoken.cli.output.progress import progress_bar
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import RunError
 from stickytoken.impacts import Impact, ImpactSettings, Side, impact, open_impact
-from stickytoken.impacts.conclusion import benign_needed, conclusion
-from stickytoken.measurement.progress import Progress, ProgressCallback
+from stickytoken.impacts.statistics import benign_needed, conclusion
+from stickytoken.measurement.stage import Progress, ProgressCallback
 
 MODEL = "all-MiniLM-L6-v2"
 PUBLISHED_SPEARMAN = 82.03

@@ -28,21 +28,17 @@ from checks import Check, show, write
 from stickytoken.cli.output.progress import progress_bar
 from stickytoken.corpora import Sentences, load_sentences
 from stickytoken.detection import Run, detect, judge, open_run
-from stickytoken.detection.run_model import encoder_for, restored_settings
+from stickytoken.detection.model_files import encoder_for, restored_settings
 from stickytoken.encoders.protocol import Encoder
-from stickytoken.methods.judgement import Judgement
-from stickytoken.methods.memory_runner import MemoryRunner
-from stickytoken.methods.panel import AnchorPanel
-from stickytoken.methods.profile.anchors import TextGroup
-from stickytoken.methods.profile.carriers import short_texts
+from stickytoken.methods.job import MemoryRunner
+from stickytoken.methods.probes import AnchorPanel
+from stickytoken.methods.profile.anchors import ProfilePlanRecord, TextGroup, short_texts
 from stickytoken.methods.profile.estimates import measurements
-from stickytoken.methods.profile.plan import round_stage
-from stickytoken.methods.profile.record import ProfilePlanRecord
-from stickytoken.methods.profile.rounds import Round
-from stickytoken.methods.profile.seen import spread_of
+from stickytoken.methods.profile.plan import Round, round_stage, spread_of
 from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.protocol import Judgement
 from stickytoken.unit_vectors import unit_vectors
-from stickytoken.vocabulary.categories import Vocabulary, categorize
+from stickytoken.vocabulary import Vocabulary, categorize
 
 CARRIERS, MOST_ANCHORS, STRONGEST = 24, 10_000, 50
 

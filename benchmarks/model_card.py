@@ -16,10 +16,10 @@ import polars as pl
 from stickytoken.cli.output.progress import progress_bar
 from stickytoken.comparisons.published import beside_run
 from stickytoken.detection import Run, judge, open_run
-from stickytoken.detection.run_model import encoder_for
+from stickytoken.detection.model_files import encoder_for
 from stickytoken.errors import InputError
-from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
-from stickytoken.visible_text import markdown
+from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.validation import markdown
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "models"
 SHOWN = 10

@@ -26,8 +26,8 @@ from stickytoken.comparisons.published import published_models
 from stickytoken.detection import detect
 from stickytoken.encoders import Encoder, load_encoder
 from stickytoken.errors import StickyTokenError
-from stickytoken.measurement.environment import hardware, now, package_versions
-from stickytoken.methods.std.record import StdResultRecord
+from stickytoken.measurement.resume import hardware, now, package_versions
+from stickytoken.methods.std.plan import StdResultRecord
 from stickytoken.methods.std.settings import StdSettings
 
 MODELS = Path(__file__).with_name("paper_models.csv")

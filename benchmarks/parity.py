@@ -27,8 +27,7 @@ from stickytoken.cli.output.progress import progress_bar
 from stickytoken.detection import detect, probe
 from stickytoken.encoders import Encoder, analyze_vocabulary, load_encoder, load_tokenizer, mean_similarity
 from stickytoken.methods.std.formulas import outlier_threshold
-from stickytoken.methods.std.probe import StdEvidence
-from stickytoken.methods.std.record import StdResultRecord
+from stickytoken.methods.std.plan import StdEvidence, StdResultRecord
 from stickytoken.methods.std.settings import StdSettings
 
 

@@ -20,7 +20,7 @@ from published import PUBLISHED, table
 from stickytoken.cli.output.progress import progress_bar
 from stickytoken.detection import probe
 from stickytoken.encoders import Encoder, load_encoder, mean_similarity
-from stickytoken.methods.std.probe import StdEvidence
+from stickytoken.methods.std.plan import StdEvidence
 from stickytoken.methods.std.settings import StdSettings
 from stickytoken.unit_vectors import unit_vectors
 

@@ -30,12 +30,10 @@ from stickytoken.detection import Run, detect
 from stickytoken.encoders import IdEncoder, analyze_vocabulary, load_encoder
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.insertion import Placement
-from stickytoken.measurement.engines.local import compute_shard
+from stickytoken.measurement.engine import compute_shard
 from stickytoken.measurement.stage import Shard
-from stickytoken.methods.profile.anchors import anchor_panel
-from stickytoken.methods.profile.record import ProfilePlanRecord
-from stickytoken.methods.profile.rounds import Cell, Round
-from stickytoken.methods.profile.stage import ProfileStage
+from stickytoken.methods.profile.anchors import ProfilePlanRecord, anchor_panel
+from stickytoken.methods.profile.plan import Cell, ProfileStage, Round
 from stickytoken.methods.statistics import mean_with_interval
 
 PLANTED = PUBLISHED.parent / "planted" / "minilm_planted.npz"

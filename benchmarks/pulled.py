@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulated import SETTINGS, Simulated, Vector, judged
-from stickytoken.methods.panel import AnchorPanel, CarrierPanel
-from stickytoken.methods.profile.carrier_choice import representative_carriers
+from stickytoken.methods.probes import AnchorPanel, CarrierPanel
+from stickytoken.methods.profile.anchors import representative_carriers
 from stickytoken.methods.profile.estimates import Lifts
-from stickytoken.methods.profile.rounds import LATE_REFERENCE, carriers_needed, screening_carriers
-from stickytoken.methods.pull import Pull, anchorage, predicted_lifts
+from stickytoken.methods.profile.plan import LATE_REFERENCE, carriers_needed, screening_carriers
+from stickytoken.methods.statistics import Pull, anchorage, predicted_lifts
 
 DIMENSION, GROUPS, ANCHORS = 64, 11, 220
 # Carriers that stand for all texts: the truth is the mean lift on them.

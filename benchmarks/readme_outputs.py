@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from checks import RESULTS
-from stickytoken.measurement.environment import hardware, now, package_versions
+from stickytoken.measurement.resume import hardware, now, package_versions
 
 _ROOT = RESULTS.parents[1]
 DOCUMENTS = (_ROOT / "README.md", *(_ROOT / "docs" / name for name in ("compare.md", "model_card.md")))

@@ -32,18 +32,18 @@ from stickytoken.cli.output.progress import progress_bar
 from stickytoken.corpora import text_kinds
 from stickytoken.corpora.corpus import bundled_sentences
 from stickytoken.detection import Run, open_run
-from stickytoken.detection.run_model import encoder_for, restored_settings
+from stickytoken.detection.model_files import encoder_for, restored_settings
 from stickytoken.encoders import Encoder, load_encoder
-from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import require_ids
+from stickytoken.encoders.views import MeanSimilarity
 from stickytoken.insertion import Token
-from stickytoken.measurement.progress import ignore_progress
-from stickytoken.methods.profile.recheck import ProfileRecheck, plan_unused, recheck_settings
-from stickytoken.methods.profile.record import ProfilePlanRecord
+from stickytoken.measurement.stage import ignore_progress
+from stickytoken.methods.job import Tokens
+from stickytoken.methods.profile.anchors import ProfilePlanRecord
 from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.methods.recheck import Tokens
+from stickytoken.methods.profile.verdict import ProfileRecheck, plan_unused, recheck_settings
 from stickytoken.repairs import Repair
-from stickytoken.vocabulary.categories import categorize
+from stickytoken.vocabulary import categorize
 
 _PANEL, _CONTEXTS, _SEED = 300, 12, 17
 _CLOSE, _AGREEMENT, _CLS, _MINUTES, _POINTS = 0.15, 0.85, 0.45, 5.0, 0.05

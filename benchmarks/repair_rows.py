@@ -31,8 +31,9 @@ from sentence_transformers import SentenceTransformer
 from stickytoken.corpora import load_sentences, text_kinds
 from stickytoken.encoders import IdEncoder, load_encoder
 from stickytoken.encoders.loading.resolution import resolve_model
-from stickytoken.repairs.rows import RowContext, new_rows, pieces_of
-from stickytoken.repairs.strategies import ROWS, Strategy
+from stickytoken.repairs.plan import RowContext, pieces_of
+from stickytoken.repairs.result import ROWS, Strategy
+from stickytoken.repairs.rows import new_rows
 from stickytoken.unit_vectors import unit_vectors
 
 CARRIERS, CONTEXTS, PANEL, COPIES, LONGEST = 10, 8, 300, 8, 24

@@ -24,8 +24,9 @@ from stickytoken.encoders import load_encoder
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
 from stickytoken.inspection.module_embedding import input_embeddings
 from stickytoken.repairs.model_folder import ModelEdit, write_model
-from stickytoken.repairs.rows import RowContext, new_rows
-from stickytoken.repairs.strategies import Strategy
+from stickytoken.repairs.plan import RowContext
+from stickytoken.repairs.result import Strategy
+from stickytoken.repairs.rows import new_rows
 from stickytoken.repairs.tokenizer_edit import TokenizerEdit, splittable
 
 _SEED = 4242

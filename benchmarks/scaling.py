@@ -89,8 +89,8 @@ def compute(case: Case, out: Path) -> dict[str, Any]:
 
     from stickytoken.detection import detect
     from stickytoken.encoders import load_encoder
-    from stickytoken.measurement.engines.ray_engine import ray_engine
-    from stickytoken.measurement.progress import Progress
+    from stickytoken.measurement.ray_engine import ray_engine
+    from stickytoken.measurement.stage import Progress
     from stickytoken.methods.profile.settings import ProfileSettings
 
     torch.set_num_threads(case.threads)

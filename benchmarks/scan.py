@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stickytoken.cleaning.run_rules import rules_of_run
+from stickytoken.cleaning.rules import rules_of_run
 from stickytoken.detection.run import Run, open_run
 from stickytoken.scanning.scan import scan_documents
 

@@ -25,8 +25,8 @@ from planted import PLANTED, planted_encoder
 from stickytoken.cli.output.progress import progress_bar
 from stickytoken.detection import Run, detect
 from stickytoken.encoders import IdEncoder, load_encoder
+from stickytoken.machine import Precision
 from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.precision import Precision
 
 QUICK_TOKENS = 400
 LEAST_JACCARD, MOST_MINUTES = 0.95, 6

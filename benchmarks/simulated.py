@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.methods.profile.estimates import Lifts, TokenEstimates, estimate
-from stickytoken.methods.profile.rounds import LATE_REFERENCE, highest, tokens_to_confirm
+from stickytoken.methods.profile.plan import LATE_REFERENCE, highest, tokens_to_confirm
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.verdict import NEGLIGIBLE_SHARE, find_lifts
 

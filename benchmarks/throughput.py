@@ -31,13 +31,12 @@ from stickytoken.corpora.choice import choose_corpus
 from stickytoken.encoders import Encoder, IdEncoder, load_encoder
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.insertion import Token
-from stickytoken.measurement.engines.local import compute_shard
-from stickytoken.measurement.progress import ignore_progress
-from stickytoken.measurement.stage import Shard, cut_into_shards
+from stickytoken.measurement.engine import compute_shard
+from stickytoken.measurement.stage import Shard, cut_into_shards, ignore_progress
+from stickytoken.methods.std.formulas import ScoringStage
 from stickytoken.methods.std.plan import make_plan, scoring_stage
 from stickytoken.methods.std.settings import StdSettings
-from stickytoken.methods.std.stages import ScoringStage
-from stickytoken.vocabulary.categories import categorize
+from stickytoken.vocabulary import categorize
 from throughput_sets import other_job, set_checks
 
 BATCH_SIZES = (32, 64, 128)

@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 
 from checks import Check
 from stickytoken.encoders import IdEncoder, load_encoder
-from stickytoken.vocabulary.categories import categorize
+from stickytoken.vocabulary import categorize
 
 # Batch sizes of SentenceTransformer.encode; the better one of each set counts.
 _LIBRARY_BATCHES = (32, 128)

@@ -26,11 +26,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from checks import Check, show, write
 from stickytoken.encoders import Prompting, load_encoder
-from stickytoken.encoders.prefixes.reuse import REUSE, ReuseLimits
+from stickytoken.encoders.prefixes import REUSE, ReuseLimits
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.layer_states import TokenPrepending
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import PLACEHOLDER, PROMPTS, SENTENCE, find_prompt
-from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 from stickytoken.errors import StickyTokenError
 from stickytoken.evaluation import Score, compare, read_similarity
 

@@ -25,10 +25,9 @@ from transformers import AutoTokenizer
 from checks import Check, show, write
 from stickytoken.corpora import load_sentences
 from stickytoken.encoders.loading.resolution import resolve_model
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.tokenizing.word_cache import WordCache
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer, WordCache
 from stickytoken.insertion import Placement, Token, copies_as_text, insert_as_text
-from stickytoken.vocabulary.categories import categorize
+from stickytoken.vocabulary import categorize
 
 CARRIERS, PAIRS, COPIES = 6, 5, 8
 # Texts that one call gets, about those of a shard.

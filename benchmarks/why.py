@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from checks import RESULTS, Check, show, write
 from stickytoken import Why, load_encoder, why
-from stickytoken.attribution.methods import AttributionMethod
+from stickytoken.attribution.result import AttributionMethod
 from stickytoken.encoders.protocol import IdReader, require_ids
 
 COPIES, RISE, DRAWS = 4, 0.05, 5

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stickytoken.cache import keep, recalled
+from stickytoken.machine import keep, recalled
 
 
 @pytest.fixture

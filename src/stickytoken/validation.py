@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -226,3 +227,29 @@ def _columns_of(values: object) -> list[str] | None:
         if names is not None and not isinstance(values, type) and not callable(names):
             return [str(name) for name in names]
     return None
+
+
+# Characters that begin emphasis, code, links, tables, mathematics or mentions, or make an address a link.
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~$@!^]|(?<=:)/|(?<=www)\.|^[-+=]|(?<=^\d)[.)])", re.IGNORECASE)
+
+
+def visible(text: str) -> str:
+    """Escape every character that a terminal would interpret or hide, including lone surrogates."""
+    return "".join(
+        character
+        if character.isprintable()
+        else character.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for character in text
+    )
+
+
+def markdown(text: str) -> str:
+    """Escape text so that Markdown shows it literally, even in a table."""
+    shown = _MARKDOWN.sub(r"\\\1", visible(text))
+    return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table of cells that are escaped already."""
+    lines = (columns, ["---"] * len(columns), *rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

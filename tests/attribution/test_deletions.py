@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stickytoken import why
-from stickytoken.attribution import _deletions
+from stickytoken.attribution import why as _deletions
 
 FIRST, SECOND = "the river sings", "an old doctor mends copper windows"
 LONG = "the quiet river opens near the bridge and an old doctor walks behind"

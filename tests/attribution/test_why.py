@@ -13,12 +13,12 @@ import tiny_decoders
 from captum_oracle import captum_attributions
 from hostile import HOSTILE, assert_harmless
 from stickytoken import Why, load_encoder, why
-from stickytoken.attribution.words import sentences
+from stickytoken.attribution.result import sentences
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import find_prompt
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError
-from stickytoken.reports.similarity import similarity_page
+from stickytoken.reports.page import similarity_page
 
 FIRST, SECOND = "the river sings near the bridge", "an old doctor mends copper windows"
 

@@ -14,7 +14,7 @@ import planted
 import stickytoken
 from stickytoken import analyze_vocabulary, open_run
 from stickytoken.cli.app import app
-from stickytoken.methods.std.probe import StdEvidence
+from stickytoken.methods.std.plan import StdEvidence
 
 COMMANDS = typer.main.get_command(app).commands
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import planted
-from stickytoken.cli import _group as group
-from stickytoken.cli import _interrupts as interrupts
+from stickytoken.cli import app as group
+from stickytoken.cli.output import console as interrupts
 from stickytoken.errors import ModelError
 
 MAIN = "from stickytoken.cli.main import main; main()"

@@ -13,7 +13,7 @@ from typer.core import TyperOption
 
 import planted
 from stickytoken.cli.app import app
-from stickytoken.cli.options import panels
+from stickytoken.cli.options import output as panels
 from stickytoken.explanation import ExplainSettings
 from stickytoken.impacts import ImpactSettings
 from stickytoken.methods.registry import entries, method_named

@@ -10,7 +10,7 @@ import pytest
 import planted
 import profiled
 from hostile import HOSTILE, assert_harmless
-from stickytoken.cli.output.spreadsheet import print_csv
+from stickytoken.cli.output.console import print_csv
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from stickytoken.cli._command import command as command_of
+from stickytoken.cli._loading import command as command_of
 from stickytoken.cli._loading import load
 from stickytoken.cli.app import app
 from stickytoken.cli.commands.detect import detect
@@ -19,13 +19,12 @@ from stickytoken.cli.commands.probe import probe
 from stickytoken.cli.commands.repair import repair
 from stickytoken.cli.commands.tune import tune
 from stickytoken.cli.commands.why import why
-from stickytoken.cli.options.endpoint import AddressOptions
-from stickytoken.cli.options.impact import MeasuringOptions as ImpactOptions
-from stickytoken.cli.options.model import LoadingOptions, PromptingOptions
+from stickytoken.cli.options.method import MeasuringOptions as ImpactOptions
+from stickytoken.cli.options.model import AddressOptions, LoadingOptions, PromptingOptions
 from stickytoken.encoders import Prompting, load_encoder
 from stickytoken.errors import InputError
 from stickytoken.explanation import ExplainSettings
-from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.impacts.results import ImpactSettings
 from stickytoken.methods.entry import MethodEntry, Option
 from stickytoken.methods.registry import entries, method_named, register
 

@@ -14,9 +14,9 @@ import profiled
 import tiny
 from hostile import HOSTILE, assert_harmless
 from stickytoken import open_run
-from stickytoken.methods.profile._results import TOKEN_COLUMNS
-from stickytoken.methods.profile.probe import ProfileEvidence
+from stickytoken.methods.profile._judging import ProfileEvidence
 from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
 
 SUMMARY = set("run method model available looked_at candidates sticky topical sequences seconds".split()) | {
     "ordinary_lift", "ordinary_spread", "empirical_null", "screening_carriers", "texts_per_token",

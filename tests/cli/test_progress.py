@@ -5,9 +5,9 @@ import re
 import pytest
 
 from stickytoken.cli.output import progress as module
+from stickytoken.cli.output.console import Verbosity, verbosity
 from stickytoken.cli.output.progress import counted, late_progress, progress_bar
-from stickytoken.cli.output.verbosity import Verbosity, verbosity
-from stickytoken.measurement.progress import Progress
+from stickytoken.measurement.stage import Progress
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ import tiny_decoders
 from prompted_loading import load_prompted
 from stickytoken import load_encoder
 from stickytoken.errors import InputError
-from stickytoken.evaluation import compare, read_similarity, tune, tune_contrast
-from stickytoken.evaluation._tasks import cosines
+from stickytoken.evaluation import compare, cosines, read_similarity, tune, tune_contrast
 
 SENTENCES = tiny.sentences(24)
 
@@ -341,7 +340,7 @@ def test_an_interrupt_promises_no_more_than_is_so(write, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("stickytoken.evaluation.embedding.embed_file", interrupted)
+    monkeypatch.setattr("stickytoken.evaluation.embed_file", interrupted)
     texts, output = write("texts.txt", "a b\n"), tmp_path / "vectors.parquet"
     result = planted.command("embed", "all-MiniLM-L6-v2", "--input", texts, "--out", output)
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")

@@ -6,8 +6,13 @@ import warnings
 import pytest
 
 import planted
-from stickytoken.cli.output.library_messages import log_lines, show_warnings_as_notes
-from stickytoken.cli.output.verbosity import Verbosity, current_verbosity, verbosity
+from stickytoken.cli.output.console import (
+    Verbosity,
+    current_verbosity,
+    log_lines,
+    show_warnings_as_notes,
+    verbosity,
+)
 from stickytoken.errors import StickyTokenWarning
 
 

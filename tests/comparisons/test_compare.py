@@ -17,12 +17,12 @@ import stickytoken
 from hostile import HOSTILE, assert_harmless
 from report_pages import Page
 from stickytoken import compare, load_encoder
-from stickytoken.comparisons._comparability import Answer, Measure
+from stickytoken.comparisons.result import Answer, Measure
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.repairs.record import REPAIR_FILE, CheckRecord, RepairRecord, VerificationRecord
+from stickytoken.repairs.result import REPAIR_FILE, CheckRecord, RepairRecord, VerificationRecord
 from stickytoken.reports.comparison import finding
-from stickytoken.visible_text import markdown
+from stickytoken.validation import markdown
 
 YES, CARE, NO = Answer
 

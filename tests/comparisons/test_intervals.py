@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
-from stickytoken.comparisons._copies import CopiesNeeded, copies_needed
-from stickytoken.comparisons.compared_run import exact_share
+from stickytoken.comparisons.compared_run import CopiesNeeded, copies_needed, exact_share
 from stickytoken.detection.evidence import RunEvidence
-from stickytoken.methods.descriptions import Scale
+from stickytoken.methods.entry import Scale
 
 SCALE = Scale(ordinary=0.0, spread=0.1, confidence=0.9, serious=0.5)
 

@@ -13,12 +13,7 @@ import planted
 import profiled
 from stickytoken import load_encoder
 from stickytoken.comparisons import published
-from stickytoken.comparisons.published import (
-    beside_run,
-    published_model,
-    published_models,
-    published_tokens,
-)
+from stickytoken.comparisons.published import beside_run, published_model, published_models, published_tokens
 from stickytoken.errors import InputError
 
 

@@ -7,11 +7,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 import planted
 import tiny
 from stickytoken import detect, load_sentences, load_tokenizer, probe
-from stickytoken.corpora.choice import PairCorpus
+from stickytoken.corpora.choice import PairCorpus, readable
 from stickytoken.corpora.corpus import collect_sentences
 from stickytoken.corpora.pairs import SentencePair
-from stickytoken.corpora.readability import readable
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError, StickyTokenWarning
 
 CHINESE = [

@@ -3,9 +3,8 @@
 import pytest
 
 from stickytoken import load_encoder
-from stickytoken.demo._explaining import FIGURES, chosen_settings, deviation_figure, explain_on, figures_of
-from stickytoken.demo._naming import named_token
-from stickytoken.demo.shared_model import SharedModel
+from stickytoken.demo._answers import FIGURES, chosen_settings, deviation_figure, explain_on, figures_of
+from stickytoken.demo.context import SharedModel, named_token
 from stickytoken.errors import InputError
 from stickytoken.explanation.files import read_explanation
 from stickytoken.reports.explanation_section import explanation_figures

@@ -7,9 +7,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from stickytoken import load_encoder
-from stickytoken.demo import _exploring as exploring
-from stickytoken.demo._exploring import NOT_JUDGED, Filters, computed_evidence, filtered, kept_evidence
-from stickytoken.demo.shared_model import SharedModel
+from stickytoken.demo import _answers as exploring
+from stickytoken.demo._answers import NOT_JUDGED, Filters, computed_evidence, filtered, kept_evidence
+from stickytoken.demo.context import SharedModel
 from stickytoken.errors import InputError
 from stickytoken.reports.content import read_content
 

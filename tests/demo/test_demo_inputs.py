@@ -2,7 +2,7 @@
 
 import pytest
 
-from stickytoken.demo._inputs import (
+from stickytoken.demo.context import (
     COPIES,
     TEXT_CHARACTERS,
     checked_choices,
@@ -10,8 +10,9 @@ from stickytoken.demo._inputs import (
     checked_placement,
     checked_text,
     checked_token_id,
+    name_of,
+    named_token,
 )
-from stickytoken.demo._naming import name_of, named_token
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 

@@ -11,14 +11,19 @@ import pytest
 from numpy.testing import assert_allclose
 
 from stickytoken import load_encoder
-from stickytoken.demo._examples import listed_tokens, other_sentences, spread, worked_example, worst_token
-from stickytoken.demo._exploring import computed_evidence
-from stickytoken.demo.run_library import EXAMPLE, find_runs
-from stickytoken.demo.shared_model import SharedModel
+from stickytoken.demo._answers import (
+    computed_evidence,
+    listed_tokens,
+    other_sentences,
+    spread,
+    worked_example,
+    worst_token,
+)
+from stickytoken.demo.context import EXAMPLE, SharedModel, find_runs
 from stickytoken.errors import InputError, RunError
-from stickytoken.methods.profile._effects import EFFECTS_FILE
+from stickytoken.methods.profile.estimates import EFFECTS_FILE
 from stickytoken.reports.content import read_content
-from stickytoken.vocabulary.categories import categorize
+from stickytoken.vocabulary import categorize
 from web_app import context_of
 
 

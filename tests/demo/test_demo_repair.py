@@ -8,15 +8,13 @@ pytest.importorskip("gradio", reason="gradio is not installed")
 import repaired
 import web_app
 from stickytoken import load_encoder
-from stickytoken.demo.shared_model import SharedModel
-from stickytoken.demo.startup import Startup
+from stickytoken.demo.context import SharedModel, Startup
 from stickytoken.demo.tabs.repair_tab import NO_REPAIR, RepairView
 from stickytoken.encoders.loading.load import loaded_like
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 from stickytoken.repairs import repair
-from stickytoken.repairs.record import REPAIR_FILE
-from stickytoken.repairs.result import open_repair
+from stickytoken.repairs.result import REPAIR_FILE, open_repair
 
 A, B = "the river sings in winter", "a stone falls behind the old market"
 

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from stickytoken.demo._request_guard import AllowedHosts
 from stickytoken.demo._trial import plan_trial
+from stickytoken.demo.server import AllowedHosts
 from web_app import Events, request
 
 PATHS = [

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import planted
-from stickytoken.demo.run_library import find_runs
-from stickytoken.demo.startup import Startup
+from stickytoken.demo.context import Startup, find_runs
 from stickytoken.errors import ModelError
 from web_app import SHOWN, WIDE, context_of, error, named, open_tab, opened_early, rows, serving_startup
 

@@ -7,9 +7,15 @@ import pytest
 from numpy.testing import assert_allclose
 
 from stickytoken import load_encoder
-from stickytoken.demo._naming import named_token
-from stickytoken.demo._trial import Question, measure_trial, plan_trial
-from stickytoken.demo._trial_figures import describe_answer, pair_heatmap, similarity_curve
+from stickytoken.demo._trial import (
+    Question,
+    describe_answer,
+    measure_trial,
+    pair_heatmap,
+    plan_trial,
+    similarity_curve,
+)
+from stickytoken.demo.context import named_token
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement, Token, insert_as_ids
 

@@ -14,7 +14,7 @@ import tiny
 from plain_method import METRICS, PlainMethod
 from stickytoken import detect, load_encoder
 from stickytoken.insertion import Insertion
-from stickytoken.measurement.identity import differences
+from stickytoken.measurement.resume import differences
 from stickytoken.methods.std.settings import StdSettings
 
 

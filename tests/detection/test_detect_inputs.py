@@ -13,7 +13,7 @@ import tiny
 from stickytoken import detect, load_encoder, load_sentences, open_run
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
-from stickytoken.measurement.identity import differences
+from stickytoken.measurement.resume import differences
 from stickytoken.methods.std.settings import StdSettings
 
 

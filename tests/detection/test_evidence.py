@@ -12,7 +12,7 @@ import planted
 import profiled
 from stickytoken import detect, load_encoder, open_run
 from stickytoken.detection.evidence import EVIDENCE_FILE, EVIDENCE_RECORD_FILE, MAP_FILE
-from stickytoken.methods.shown_pairs import pairs_to_show
+from stickytoken.methods.probes import pairs_to_show
 
 FILES = (EVIDENCE_FILE, MAP_FILE, EVIDENCE_RECORD_FILE)
 

@@ -20,16 +20,15 @@ from stickytoken.corpora.choice import corpus_fingerprint
 from stickytoken.corpora.corpus import collect_sentences
 from stickytoken.corpora.pairs import SentencePair, pairs_fingerprint
 from stickytoken.detection import detect
-from stickytoken.detection.identity import identity_parts
+from stickytoken.detection.detect import identity_parts
 from stickytoken.encoders import load_encoder
 from stickytoken.encoders.protocol import EncoderIdentity
 from stickytoken.errors import InputError, RunError
-from stickytoken.hashing import digest
 from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement.identity import differences
+from stickytoken.machine import Precision, digest
+from stickytoken.measurement.resume import differences
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.std.settings import PlacementWeights, ScoreConstants, StdSettings
-from stickytoken.precision import Precision
 
 ENCODER = EncoderIdentity(
     weights="aa", tokenizer="bb", modules="cc", prompt="", dtype="float32", max_length=64, dimension=32
@@ -277,7 +276,7 @@ def test_the_fingerprint_of_pairs_knows_texts_similarity_and_order():
 def test_the_hash_is_the_same_in_another_process():
     """Nothing of it may rest on hash seeds or on the order of a set."""
     script = (
-        "from stickytoken.detection.identity import identity_parts\nfrom stickytoken.hashing import digest\n"
+        "from stickytoken.detection.detect import identity_parts\nfrom stickytoken.machine import digest\n"
         "from stickytoken.methods.std.settings import StdSettings\n"
         "from stickytoken.encoders.protocol import EncoderIdentity\n"
         "encoder = EncoderIdentity('aa', 'bb', 'cc', '', 'float32', 64, 32)\n"

@@ -19,9 +19,8 @@ from stickytoken.detection import detect
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.module import CausalPrompt
 from stickytoken.errors import InputError, RunError
-from stickytoken.measurement.engines._ray_worker import ShardWorker
-from stickytoken.measurement.engines.ray_engine import ray_engine
-from stickytoken.precision import Precision
+from stickytoken.machine import Precision
+from stickytoken.measurement.ray_engine import ShardWorker, ray_engine
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from stickytoken.detection.flagged import flagged_ids
+from stickytoken.detection.model_files import model_difference, require_same_model
 from stickytoken.detection.run import is_run
-from stickytoken.detection.run_model import model_difference, require_same_model
+from stickytoken.detection.run_folder import flagged_ids
 from stickytoken.errors import RunError
-from stickytoken.measurement.default_folder import default_folder, folder_name
+from stickytoken.measurement.atomic import default_folder, folder_name
 
 IDENTITY = "0123456789abcdef" * 4
 

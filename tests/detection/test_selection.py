@@ -5,7 +5,7 @@ import pytest
 
 from stickytoken.detection.selection import choose_tokens, find_named, find_token, token_ids_from_file
 from stickytoken.errors import InputError
-from stickytoken.vocabulary.categories import Category, Vocabulary
+from stickytoken.vocabulary import Category, Vocabulary
 
 OK, PART, SPECIAL = Category.OK, Category.UNREACHABLE_MULTI_TOKEN, Category.OK_SPECIAL
 ENTRIES = [

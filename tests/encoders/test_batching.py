@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tiny
 from stickytoken import load_encoder
 from stickytoken.encoders._batch_runner import BatchRunner, affordable_tokens
-from stickytoken.encoders.batching import TOKEN_MULTIPLE, equal_length_batches
+from stickytoken.encoders.protocol import TOKEN_MULTIPLE, equal_length_batches
 from stickytoken.errors import EncodingError
 
 lengths = st.lists(st.integers(0, 40), max_size=60)

@@ -15,8 +15,8 @@ from stickytoken.encoders import load_encoder, mean_similarity
 from stickytoken.encoders.model_state import computing, exclusive
 from stickytoken.errors import RunError
 from stickytoken.inspection import inspector_of
+from stickytoken.machine import Precision
 from stickytoken.methods.std.settings import StdSettings
-from stickytoken.precision import Precision
 
 TEXTS = tiny.sentences(12)
 

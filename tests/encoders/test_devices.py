@@ -6,8 +6,8 @@ import torch
 import saved_models
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
-from stickytoken.encoders.loading import devices
-from stickytoken.encoders.loading.devices import available_devices, require_device
+from stickytoken.encoders.loading import resolution as devices
+from stickytoken.encoders.loading.resolution import available_devices, require_device
 from stickytoken.errors import InputError
 
 ABSENT = ["cuda:99", "mps:7", "xpu", "vulkan", "hpu"]

@@ -13,13 +13,12 @@ import tiny
 import tiny_architectures as architectures
 import tiny_decoders
 from stickytoken.encoders import Encoder, IdEncoder, Prompting, load_encoder, mean_similarity
-from stickytoken.encoders.causal_module import CausalPrompt
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.module import reading_for
+from stickytoken.encoders.prompted.module import CausalPrompt, reading_for
 from stickytoken.encoders.prompted.prompts import find_prompt
 from stickytoken.encoders.protocol import is_encoder, reads_ids, require_ids
 from stickytoken.errors import EncodingError, InputError, ModelError
-from stickytoken.precision import Precision
+from stickytoken.machine import Precision
 from word_bag import WordBag
 
 CLOSE = {"rtol": 0, "atol": 1e-5}

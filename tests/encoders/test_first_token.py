@@ -8,7 +8,7 @@ from sentence_transformers.base.modules import Dense
 import tiny
 import tiny_architectures as architectures
 from stickytoken import load_encoder
-from stickytoken.encoders._first_token import first_token_only, last_attention
+from stickytoken.encoders._batch_runner import first_token_only, last_attention
 
 TEXTS = ["the old river sings", "a bird", "stone under a tree near the bridge", "river"]
 LIKE_BERT = ("bert", "roberta", "xlm-roberta", "mpnet")

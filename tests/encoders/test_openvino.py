@@ -9,9 +9,9 @@ import torch
 import tiny
 import tiny_architectures as architectures
 from stickytoken import load_encoder
-from stickytoken.cache import cache_folder, keep
 from stickytoken.encoders import sentence_transformer as module
 from stickytoken.encoders.cpu.openvino_backbone import CompiledBackbone, compilable
+from stickytoken.machine import cache_folder, keep
 from torch_threads import torch_threads
 
 ENCODERS = ("bert", "distilbert", "mpnet", "roberta", "xlm-roberta", "modernbert", "t5", "byt5")

@@ -9,12 +9,11 @@ import transformers
 
 import tiny_architectures
 from stickytoken import load_encoder
-from stickytoken.encoders.batching import TOKEN_MULTIPLE, equal_length_batches
-from stickytoken.encoders.cpu.gated_block import PackedBlocks
+from stickytoken.encoders.cpu.linear import PackedBlocks, PackedLinears
 from stickytoken.encoders.cpu.low_precision import BFloat16Linears
-from stickytoken.encoders.cpu.packed_linear import PackedLinears
+from stickytoken.encoders.protocol import TOKEN_MULTIPLE, equal_length_batches
 from stickytoken.errors import InputError, StickyTokenWarning
-from stickytoken.precision import Precision
+from stickytoken.machine import Precision
 
 
 def layer(*, bias=True, seed=0):

@@ -10,9 +10,9 @@ import pytest
 
 import tiny
 from stickytoken import load_encoder
-from stickytoken.cache import cache_folder, keep, recalled
 from stickytoken.encoders.cpu.choice import measured, shortest, trial_inputs
-from stickytoken.encoders.cpu.packed_linear import PackedLinears
+from stickytoken.encoders.cpu.linear import PackedLinears
+from stickytoken.machine import cache_folder, keep, recalled
 
 
 @pytest.fixture

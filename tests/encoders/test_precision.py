@@ -14,7 +14,7 @@ from sentence_transformers.base.modules import Dense, Router
 import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
-from stickytoken.encoders.loading._weights_dtype import set_precision
+from stickytoken.encoders.loading.load import set_precision
 from stickytoken.errors import ModelError
 
 TEXTS = tiny.sentences(20)

@@ -18,8 +18,7 @@ from sentence_transformers import SentenceTransformer
 import saved_models
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder, load_tokenizer
-from stickytoken.encoders.loading._hub import require_hub
-from stickytoken.encoders.loading.resolution import Origin, hub_repositories, resolve_model
+from stickytoken.encoders.loading.resolution import Origin, hub_repositories, require_hub, resolve_model
 from stickytoken.errors import InputError, ModelError
 
 pytestmark = pytest.mark.usefixtures("hub_cache")

@@ -12,9 +12,14 @@ import tiny
 import tiny_architectures
 from stickytoken import load_encoder
 from stickytoken.encoders.loading.load import loaded_like
-from stickytoken.encoders.mean_similarity import mean_similarities, mean_similarity
-from stickytoken.encoders.view_encoder import view_encoders
-from stickytoken.encoders.views import View, views_of, whole_vectors
+from stickytoken.encoders.views import (
+    View,
+    mean_similarities,
+    mean_similarity,
+    view_encoders,
+    views_of,
+    whole_vectors,
+)
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.inspection import inspector_of
 

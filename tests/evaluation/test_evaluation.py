@@ -14,8 +14,8 @@ import tiny
 import tiny_decoders
 from prompted_loading import load_prompted
 from stickytoken.errors import InputError
-from stickytoken.evaluation import compare, find_task, read_similarity
-from stickytoken.evaluation._comparison import encodings
+from stickytoken.evaluation import compare, encodings, read_similarity
+from stickytoken.tasks.mteb import find_task
 
 pytestmark = pytest.mark.slow
 

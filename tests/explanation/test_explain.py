@@ -19,13 +19,12 @@ from stickytoken.encoders import load_encoder
 from stickytoken.errors import EncodingError, InputError, RunError
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.explanation._material import gather
-from stickytoken.explanation._measuring import HELD_BYTES, measure
-from stickytoken.explanation._observing import Surroundings
-from stickytoken.explanation._placing import Part
+from stickytoken.explanation._measuring import HELD_BYTES, Surroundings, measure
 from stickytoken.explanation.result import TABLES
+from stickytoken.explanation.settings import Part
 from stickytoken.insertion import Placement
 from stickytoken.inspection import inspector_of
-from stickytoken.measurement.progress import ignore_progress
+from stickytoken.measurement.stage import ignore_progress
 from stickytoken.unit_vectors import exact_unit_vectors
 
 SMALL = ExplainSettings(

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics.pairwise import cosine_similarity
 
-from stickytoken.explanation import _embeddings
-from stickytoken.explanation._comparison import UNBOUNDED, Bounds, compare, distribution_distances
-from stickytoken.explanation._embeddings import EmbeddingMatrix, share_below
-from stickytoken.explanation._observing import distances_to_benign
-from stickytoken.explanation._placing import Part, place_copies
+from stickytoken.explanation import _material as _embeddings
+from stickytoken.explanation._attributing import UNBOUNDED, Bounds, compare, distribution_distances
+from stickytoken.explanation._material import EmbeddingMatrix, share_below
+from stickytoken.explanation._measuring import distances_to_benign
 from stickytoken.explanation._verdict import _CALLED
-from stickytoken.explanation.record import MEASURES_SCHEMA
-from stickytoken.explanation.settings import ExplainSettings
+from stickytoken.explanation.files import MEASURES_SCHEMA
+from stickytoken.explanation.settings import ExplainSettings, Part, place_copies
 from stickytoken.explanation.tables import AREA_OF, BOUNDS, frame, head_rows, measure_rows
 from stickytoken.insertion import Placement, Token, TokenizedText, copies_as_ids
 

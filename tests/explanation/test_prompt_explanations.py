@@ -13,9 +13,9 @@ import tiny_decoders
 from prompted_loading import load_prompted
 from stickytoken.corpora.corpus import collect_sentences
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.layer_states import TokenPrepending
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import find_prompt
-from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 from stickytoken.explanation import ExplainSettings, explain
 
 READING = {"prompt": "prompteol", "token_prepending": True, "start": 1, "exit": 3, "layer": 3}

@@ -13,11 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostile import HOSTILE, assert_harmless
-from stickytoken.findings import Finding, Level, Rule
-from stickytoken.findings.annotations import github_annotations
-from stickytoken.findings.junit import junit
-from stickytoken.findings.sarif import message_text, relative_uri, sarif
-from stickytoken.visible_text import visible
+from stickytoken.findings import (
+    Finding,
+    Level,
+    Rule,
+    github_annotations,
+    junit,
+    message_text,
+    relative_uri,
+    sarif,
+)
+from stickytoken.validation import visible
 
 RULES = (
     Rule(

@@ -1,6 +1,6 @@
 """Paths of files as they stand in a repository."""
 
-from stickytoken.findings.repository import repository_path, repository_root
+from stickytoken.findings import repository_path, repository_root
 
 
 def test_the_root_is_the_nearest_folder_with_git(tmp_path):

@@ -15,9 +15,9 @@ import planted
 from stickytoken import open_impact, open_run
 from stickytoken.errors import EncodingError, InputError, RunError
 from stickytoken.impacts import ImpactSettings, Side, impact
-from stickytoken.impacts._conditions import gaps
-from stickytoken.impacts._markdown import impact_markdown
+from stickytoken.impacts.conditions import gaps
 from stickytoken.impacts.results import TABLES
+from stickytoken.impacts.statistics import impact_markdown
 from stickytoken.insertion import Insertion, Placement, Token, copies_as_ids
 from stickytoken.tasks import load_task
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stickytoken.impacts.conclusion import benign_needed, conclusion, cost_sentence
+from stickytoken.impacts.statistics import benign_needed, conclusion, cost_sentence
 
 
 def effect(**changes):

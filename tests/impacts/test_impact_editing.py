@@ -8,17 +8,22 @@ from hypothesis import strategies as st
 import impact_files as files
 import tiny
 from stickytoken import open_run
-from stickytoken.encoders.content_limit import content_limit
+from stickytoken.detection.model_files import worst_tokens
+from stickytoken.encoders.protocol import content_limit
 from stickytoken.errors import InputError
-from stickytoken.impacts._conditions import Condition, Kind, gaps, make_conditions, turns
-from stickytoken.impacts._plan import worst_tokens
-from stickytoken.impacts.carriers import Carrier, Treatment, cut_ids, needed_room, prepare
-from stickytoken.insertion import (
-    Insertion,
-    Placement,
-    Token,
-    TokenizedText,
+from stickytoken.impacts.conditions import (
+    Carrier,
+    Condition,
+    Kind,
+    Treatment,
+    cut_ids,
+    gaps,
+    make_conditions,
+    needed_room,
+    prepare,
+    turns,
 )
+from stickytoken.insertion import Insertion, Placement, Token, TokenizedText
 
 PLACEMENTS = list(Placement)
 

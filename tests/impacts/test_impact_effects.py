@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from stickytoken.impacts._compute import TaskOutcomes
-from stickytoken.impacts._conditions import Kind, make_conditions
-from stickytoken.impacts._effects import TaskEffects
-from stickytoken.impacts.settings import ImpactSettings
+from stickytoken.impacts._intrusion import TaskEffects
+from stickytoken.impacts._vectors import TaskOutcomes
+from stickytoken.impacts.conditions import Kind, make_conditions
+from stickytoken.impacts.results import ImpactSettings
 from stickytoken.insertion import Token
 
 UNITS = 40

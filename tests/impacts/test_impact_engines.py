@@ -8,7 +8,7 @@ from stickytoken import load_encoder
 from stickytoken.errors import InputError
 from stickytoken.impacts import impact
 from stickytoken.impacts.results import TABLES
-from stickytoken.measurement.engines.ray_engine import ray_engine
+from stickytoken.measurement.ray_engine import ray_engine
 
 
 @pytest.fixture(scope="module")

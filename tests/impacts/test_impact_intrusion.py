@@ -10,21 +10,20 @@ import planted
 import tiny
 from stickytoken.errors import InputError
 from stickytoken.impacts import impact
-from stickytoken.impacts._compute import Group
-from stickytoken.impacts._conditions import Condition, Kind
 from stickytoken.impacts._intrusion import (
     COPIES,
     TOP,
     IntrusionWork,
     SearchCorpus,
+    copies_needed,
+    intrusion_summary,
     load_search_corpus,
     plan_intrusion,
 )
-from stickytoken.impacts._intrusion_rows import copies_needed, intrusion_summary
-from stickytoken.impacts._vectors import clean_vectors
-from stickytoken.impacts.carriers import Treatment
+from stickytoken.impacts._vectors import Group, clean_vectors
+from stickytoken.impacts.conditions import Condition, Kind, Treatment
 from stickytoken.insertion import Token
-from stickytoken.measurement.engines.local import LocalEngine
+from stickytoken.measurement.engine import LocalEngine
 
 SETTINGS = replace(files.FEW, seeds=1)
 

@@ -11,8 +11,8 @@ import impact_files as files
 import planted
 from stickytoken.errors import InputError
 from stickytoken.impacts import ImpactSettings, Side, impact
-from stickytoken.impacts._conditions import Condition, Kind
-from stickytoken.impacts._mteb_work import EditingEncoder
+from stickytoken.impacts._measure import EditingEncoder
+from stickytoken.impacts.conditions import Condition, Kind
 from stickytoken.insertion import Placement, Token
 from stickytoken.tasks.mteb import PAPER_TASKS, MtebTask, evaluate, find_mteb_task
 

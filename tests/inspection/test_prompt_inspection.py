@@ -7,11 +7,10 @@ import torch
 import plain_decoder
 import tiny_decoders
 from inspection_checks import assert_batches_and_order_change_nothing
-from stickytoken.encoders.prompted.contrast import Contrast
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.layer_states import TokenPrepending
 from stickytoken.encoders.prompted.model import Reading
-from stickytoken.encoders.prompted.prompts import Prompt, find_prompt
-from stickytoken.encoders.prompted.token_prepending import TokenPrepending
+from stickytoken.encoders.prompted.prompts import Contrast, Prompt, find_prompt
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator

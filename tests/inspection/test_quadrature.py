@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stickytoken.inspection._quadrature import rule_along, whole_rule
+from stickytoken.inspection.integrated_jacobians import rule_along, whole_rule
 
 PLACES = np.linspace(0, 1, 81)
 

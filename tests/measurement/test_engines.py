@@ -14,13 +14,11 @@ from stickytoken.detection import detect
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import EncodingError, InputError, RunError
 from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement.engines.local import LocalEngine, TokenWork
-from stickytoken.measurement.engines.protocol import Engine
-from stickytoken.measurement.engines.ray_engine import ray_engine
-from stickytoken.measurement.progress import ignore_progress
-from stickytoken.measurement.stage import Shard
+from stickytoken.measurement.engine import Engine, LocalEngine, TokenWork
+from stickytoken.measurement.ray_engine import ray_engine
+from stickytoken.measurement.stage import Shard, ignore_progress
 from stickytoken.methods.std.plan import make_plan, validation_stage
-from stickytoken.vocabulary.categories import categorize
+from stickytoken.vocabulary import categorize
 
 pytestmark = pytest.mark.slow
 

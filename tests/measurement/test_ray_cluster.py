@@ -12,8 +12,7 @@ import planted
 import tiny
 from stickytoken import load_encoder
 from stickytoken.errors import InputError, MissingExtraError, RunError
-from stickytoken.measurement.engines._ray_cluster import Node, Share, connected, divide
-from stickytoken.measurement.engines.choice import RayCluster
+from stickytoken.measurement.ray_engine import Node, RayCluster, Share, connected, divide
 
 
 def test_an_encoder_made_from_a_model_object_is_refused_before_anything_starts(bert_folder, tmp_path):

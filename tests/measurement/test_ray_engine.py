@@ -20,12 +20,16 @@ from stickytoken import load_encoder
 from stickytoken.encoders import EncoderIdentity
 from stickytoken.errors import InputError, RunError
 from stickytoken.insertion import Token
-from stickytoken.measurement.engines import ray_engine as module
-from stickytoken.measurement.engines._ray_cluster import connected, nodes_of
-from stickytoken.measurement.engines._ray_worker import ShardWorker
-from stickytoken.measurement.engines.choice import RayCluster
-from stickytoken.measurement.engines.local import TokenWork
-from stickytoken.measurement.engines.ray_engine import differing_parts, ray_engine
+from stickytoken.measurement import ray_engine as module
+from stickytoken.measurement.engine import TokenWork
+from stickytoken.measurement.ray_engine import (
+    RayCluster,
+    ShardWorker,
+    connected,
+    differing_parts,
+    nodes_of,
+    ray_engine,
+)
 from stickytoken.measurement.stage import Shard
 
 pytestmark = pytest.mark.slow

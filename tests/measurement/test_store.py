@@ -9,12 +9,11 @@ import pytest
 
 import planted
 from stickytoken import detect, open_run
-from stickytoken.detection.run_folder import RunFolder
-from stickytoken.detection.schema import SCHEMA_VERSION
+from stickytoken.detection.run_folder import SCHEMA_VERSION, RunFolder
 from stickytoken.errors import RunError
-from stickytoken.hashing import digest
-from stickytoken.methods.profile._results import TOKEN_COLUMNS as PROFILE_COLUMNS
-from stickytoken.methods.std.record import StdPlanRecord, StdResultRecord
+from stickytoken.machine import digest
+from stickytoken.methods.profile.verdict import TOKEN_COLUMNS as PROFILE_COLUMNS
+from stickytoken.methods.std.plan import StdPlanRecord, StdResultRecord
 
 GOLDEN = Path(__file__).parents[1] / "data" / "run_schema_3"
 

@@ -6,7 +6,7 @@ import pytest
 
 from stickytoken.measurement.store import ResultFolder
 from stickytoken.methods.profile.estimates import Measurements, measurements, together
-from stickytoken.methods.pull import Pull
+from stickytoken.methods.statistics import Pull
 
 CARRIERS, GROUPS, DIMENSION = 3, 2, 5
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import tiny_architectures as architectures
-from stickytoken.cache import cache_folder
 from stickytoken.encoders import load_encoder, mean_similarity
-from stickytoken.methods._model_mean import model_mean
+from stickytoken.machine import cache_folder
+from stickytoken.methods.job import model_mean
 
 SAMPLE = 40
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from stickytoken.methods._null import Null, Shape
-from stickytoken.methods.statistics import Estimates
+from stickytoken.methods.statistics import Estimates, Null, Shape
 
 TOKENS = 20_000
 # The upper quantile that the width is taken from.

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stickytoken.methods.panel import AnchorPanel
-from stickytoken.methods.pull import Anchorage, Pull, anchorage, fit_pull, predicted_lifts
+from stickytoken.methods.probes import AnchorPanel
+from stickytoken.methods.statistics import Anchorage, Pull, anchorage, fit_pull, predicted_lifts
 
 seeds = st.integers(0, 2**32 - 1)
 DIMENSION = 7

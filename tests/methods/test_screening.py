@@ -12,15 +12,14 @@ import profiled
 import tiny
 import tiny_architectures
 from stickytoken import detect, load_encoder
-from stickytoken.encoders._arithmetic import _tf32, require_precision
-from stickytoken.encoders.cpu.calibration import calibration_inputs
-from stickytoken.encoders.cpu.low_precision import BFloat16Linears, Int8Linears
+from stickytoken.encoders._batch_runner import _tf32, require_precision
+from stickytoken.encoders.cpu.low_precision import BFloat16Linears, Int8Linears, calibration_inputs
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.insertion import Token
-from stickytoken.measurement.engines.local import compute_shard
+from stickytoken.machine import Precision
+from stickytoken.measurement.engine import compute_shard
 from stickytoken.measurement.stage import Shard
 from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.precision import Precision
 
 ON_CPU = [Precision.BFLOAT16, Precision.INT8]
 # Architectures with a block that ends in a GELU, with gated blocks, causal ones, with relative positions.

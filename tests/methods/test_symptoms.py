@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from stickytoken.insertion import Token, TokenizedText
-from stickytoken.methods.panel import AnchorPanel
-from stickytoken.methods.symptoms import SYMPTOM_CARRIERS, SYMPTOM_COPIES, SymptomStage
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, SYMPTOM_COPIES, AnchorPanel, SymptomStage
 
 TOKEN = Token(7, " x")
 COPIES = (1, 2, 5)

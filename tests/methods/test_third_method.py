@@ -15,11 +15,18 @@ import impact_files
 import planted
 import toy_method
 from stickytoken import compare, detect, explain, impact, open_run, report
-from stickytoken.comparisons._comparability import Answer
-from stickytoken.demo._examples import listed_tokens, other_sentences, worked_example
-from stickytoken.demo._exploring import Filters, computed_evidence, filtered, headings, table_rows
-from stickytoken.demo.run_library import find_runs
-from stickytoken.demo.shared_model import SharedModel
+from stickytoken.comparisons.result import Answer
+from stickytoken.demo._answers import (
+    Filters,
+    computed_evidence,
+    filtered,
+    headings,
+    listed_tokens,
+    other_sentences,
+    table_rows,
+    worked_example,
+)
+from stickytoken.demo.context import SharedModel, find_runs
 from stickytoken.detection import probe
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import InputError, RunError

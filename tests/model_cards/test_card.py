@@ -19,10 +19,18 @@ import profiled
 from hostile import HOSTILE, assert_harmless
 from stickytoken import load_encoder, open_run
 from stickytoken.errors import InputError, ModelError, RunError
-from stickytoken.model_cards import card_block, push_card, write_block, write_eval_results
-from stickytoken.model_cards._block import BEGIN, END
-from stickytoken.model_cards._card_file import with_block
-from stickytoken.model_cards._eval_results import SHARE_TASK, WORST_TASK, eval_results
+from stickytoken.model_cards import (
+    BEGIN,
+    END,
+    SHARE_TASK,
+    WORST_TASK,
+    card_block,
+    eval_results,
+    push_card,
+    with_block,
+    write_block,
+    write_eval_results,
+)
 
 BLOCK = f"{BEGIN}\n\n## Sticky tokens\n\nnone\n\n{END}"
 OTHER = f"{BEGIN}\n\nanother\n\n{END}"

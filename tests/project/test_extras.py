@@ -116,9 +116,9 @@ def test_the_web_app_names_its_extra():
 @pytest.mark.parametrize(
     ("package", "module", "extra"),
     [
-        ("gradio", "stickytoken.demo._examples", "demo"),
-        ("plotly", "stickytoken.demo._examples", "report"),
-        ("jinja2", "stickytoken.reports.facts", "report"),
+        ("gradio", "stickytoken.demo._answers", "demo"),
+        ("plotly", "stickytoken.demo._answers", "report"),
+        ("jinja2", "stickytoken.reports.content", "report"),
         ("llama_index", "stickytoken.adapters.llama_index", "llama-index"),
         ("langchain_core", "stickytoken.adapters.langchain", "langchain"),
         ("haystack", "stickytoken.adapters.haystack", "haystack"),

@@ -67,7 +67,7 @@ def test_a_method_does_not_know_the_others(name):
         ("if run.record.method == 'std': pass", True),
         ("words = {'profile': 1}", True),
         ("match method:\n    case 'std': pass", True),
-        ("from stickytoken.methods.std.record import StdPlanRecord", True),
+        ("from stickytoken.methods.std.plan import StdPlanRecord", True),
         ("import stickytoken.methods.profile", True),
         ("def late():\n    from stickytoken.methods import profile", True),
         ("from stickytoken.methods.registry import method_named", False),

@@ -12,10 +12,8 @@ import repaired
 import tiny
 import tiny_architectures as architectures
 from stickytoken.errors import RepairError
-from stickytoken.repairs.affected import affected_documents
 from stickytoken.repairs.model_folder import ModelEdit, write_model
-from stickytoken.repairs.record import REPAIR_FILE
-from stickytoken.repairs.result import open_repair
+from stickytoken.repairs.result import REPAIR_FILE, affected_documents, open_repair
 from stickytoken.repairs.tokenizer_edit import TokenizerEdit, read_pipeline
 
 TEXTS = [*tiny.sentences(60), "a [CLS] b", "", "bird bird bird bird", "river " * 100 + "stone"]

@@ -10,8 +10,7 @@ import planted
 import repaired
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import RunError
-from stickytoken.repairs._documents import write_documents
-from stickytoken.repairs._workshop import clear_workshop, workshop
+from stickytoken.repairs.documents import clear_workshop, workshop, write_documents
 from stickytoken.repairs.model_folder import ModelEdit
 
 EDIT = ModelEdit(rows={7: np.ones(32, dtype=np.float32)})

@@ -13,7 +13,8 @@ from transformers import AutoModel
 
 import tiny_architectures as architectures
 from stickytoken.errors import RepairError
-from stickytoken.repairs.model_folder import ModelEdit, _write, write_model
+from stickytoken.repairs import model_folder as _write
+from stickytoken.repairs.model_folder import ModelEdit, write_model
 from stickytoken.repairs.tokenizer_edit import TokenizerEdit
 
 ROWS = {7: np.linspace(-1, 1, 32, dtype=np.float32), 60: np.full(32, 0.1, dtype=np.float32)}

@@ -16,13 +16,13 @@ import repaired
 import stickytoken
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import InputError, ModelError, RepairError, RunError, StickyTokenError
-from stickytoken.measurement.progress import ignore_progress
-from stickytoken.methods.profile.recheck import recheck
-from stickytoken.methods.recheck import RecheckJob
+from stickytoken.measurement.stage import ignore_progress
+from stickytoken.methods.job import RecheckJob
+from stickytoken.methods.profile.verdict import recheck
 from stickytoken.repairs import repair
-from stickytoken.repairs._gathering import neighbours_of, used_texts
-from stickytoken.repairs.record import DOCUMENT_FILE, REPAIR_FILE
-from stickytoken.vocabulary.categories import categorize
+from stickytoken.repairs.repair import neighbours_of, used_texts
+from stickytoken.repairs.result import DOCUMENT_FILE, REPAIR_FILE
+from stickytoken.vocabulary import categorize
 
 NAMES = (repaired.WORD, repaired.OTHER)
 
@@ -298,7 +298,8 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_model_is_loaded(r
 
 def repair_and_die(run, out, moment):
     """Repair, but kill the process before one of the last steps."""
-    from stickytoken.repairs import _documents, _workshop
+    from stickytoken.repairs import documents as _documents
+    from stickytoken.repairs import documents as _workshop
 
     def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -10,10 +10,19 @@ import repaired
 from hostile import HOSTILE
 from stickytoken.errors import RepairError, RunError
 from stickytoken.repairs import Repair, open_repair
-from stickytoken.repairs._documents import card_block, repair_document, write_documents
-from stickytoken.repairs.curves import drawn, mean_curves
-from stickytoken.repairs.record import CENTRE_FILE, DOCUMENT_FILE, PICTURE_FILE, REPAIR_FILE, RepairRecord
-from stickytoken.repairs.result import keep_copy, repairs_in, require_place, token_rows
+from stickytoken.repairs.documents import card_block, repair_document, write_documents
+from stickytoken.repairs.plan import drawn, mean_curves
+from stickytoken.repairs.result import (
+    CENTRE_FILE,
+    DOCUMENT_FILE,
+    PICTURE_FILE,
+    REPAIR_FILE,
+    RepairRecord,
+    keep_copy,
+    repairs_in,
+    require_place,
+    token_rows,
+)
 
 
 def cells(line):

@@ -5,12 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from stickytoken.cli.options.repair import RepairStrategy
+from stickytoken.cli.options.method import RepairStrategy
 from stickytoken.errors import InputError, RepairError
-from stickytoken.repairs._plan import TokenFacts, TokenPlan, plan_tokens
-from stickytoken.repairs._rows import choose_rows
-from stickytoken.repairs._settings import RepairSettings
-from stickytoken.repairs.strategies import ROWS, TOKENIZER, Strategy
+from stickytoken.repairs.plan import RepairSettings, TokenFacts, TokenPlan, plan_tokens
+from stickytoken.repairs.result import ROWS, TOKENIZER, Strategy
+from stickytoken.repairs.rows import choose_rows
 
 ORDER = ROWS[:2]
 

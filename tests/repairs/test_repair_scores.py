@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import repaired
-from stickytoken.repairs._comparison import _kept_score, _Scored
-from stickytoken.repairs.record import ScoreRecord
+from stickytoken.repairs._verification import _kept_score, _Scored
+from stickytoken.repairs.result import ScoreRecord
 from stickytoken.tasks.files import load_task
 
 

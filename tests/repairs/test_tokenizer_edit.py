@@ -14,8 +14,7 @@ import tiny
 import tiny_architectures as architectures
 from stickytoken.errors import RepairError
 from stickytoken.repairs.tokenizer_edit import TokenizerEdit, edited_tokenizer, read_pipeline, splittable
-from stickytoken.repairs.tokenizer_edit._merges import Merges, merged
-from stickytoken.repairs.tokenizer_edit._pieces import segmentable, word_pieces
+from stickytoken.repairs.tokenizer_edit._pipeline import Merges, merged, segmentable, word_pieces
 
 TEXTS = [*tiny.sentences(200), *architectures.HOSTILE_TEXTS]
 KINDS = {

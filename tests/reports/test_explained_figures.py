@@ -4,14 +4,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stickytoken.explanation.record import (
-    ATTRIBUTION_SCHEMA,
-    HEADS_SCHEMA,
-    MEASURES_SCHEMA,
-    NEIGHBOURS_SCHEMA,
-)
-from stickytoken.reports.figures import attribution_matrix, head_map, layer_curves
-from stickytoken.reports.figures.interval_rows import (
+from stickytoken.explanation.files import ATTRIBUTION_SCHEMA, HEADS_SCHEMA, MEASURES_SCHEMA, NEIGHBOURS_SCHEMA
+from stickytoken.reports.figures import explanation as attribution_matrix
+from stickytoken.reports.figures import explanation as head_map
+from stickytoken.reports.figures import explanation as layer_curves
+from stickytoken.reports.figures.explanation import (
     describe_place,
     describe_rows,
     embedding_place,
@@ -19,7 +16,7 @@ from stickytoken.reports.figures.interval_rows import (
     place_table,
     rows_table,
 )
-from stickytoken.reports.figures.panels import stacked
+from stickytoken.reports.figures.figure import stacked
 
 PANELS = {"carrier_cosine_drift": "drift", "copies_cosine_distance": "distance"}
 NAMES = {"pooling_share": "share", "pooling_norm_share": "share of lengths"}
@@ -65,26 +62,28 @@ def traces(figure):
 
 
 def test_layers_are_drawn_in_order_with_the_benign_interval():
-    band, mean, token, *other = traces(layer_curves.draw(layered(), PANELS, "<x>"))
+    band, mean, token, *other = traces(layer_curves.draw_layer_curves(layered(), PANELS, "<x>"))
     assert len(other) == 3
     assert list(token["x"]) == list(mean["x"]) == [0, 1, 2, 3]
     assert list(token["y"]) == pytest.approx([0.2, 0.2, 0.7, 0.8])
     assert list(token["marker"]["symbol"]) == ["circle-open"] * 2 + ["diamond"] * 2
     assert list(band["y"]) == pytest.approx([0.3] * 4 + [0.1] * 4)
     assert "&lt;x&gt;" in token["name"]
-    assert len(stacked(layer_curves.draw(layered(), PANELS, "x"), 2, 700)) > 5
+    assert len(stacked(layer_curves.draw_layer_curves(layered(), PANELS, "x"), 2, 700)) > 5
 
 
 def test_layers_in_words_name_where_it_begins_and_where_it_is_furthest():
-    words = layer_curves.describe(layered(), PANELS, "x")
+    words = layer_curves.describe_layer_curves(layered(), PANELS, "x")
     assert "leaves the benign interval in layer 2 and is furthest from it in layer 3, at 0.800" in words
-    assert "stays within" in layer_curves.describe(layered(()), PANELS, "x")
-    assert len(layer_curves.table(layered(), PANELS).rows) == 8
+    assert "stays within" in layer_curves.describe_layer_curves(layered(()), PANELS, "x")
+    assert len(layer_curves.table_layer_curves(layered(), PANELS).rows) == 8
 
 
 def test_one_text_has_no_error_bars():
     table = layered().with_columns(low=None, high=None)
-    assert "error_y" not in traces(layer_curves.draw(table.cast(MEASURES_SCHEMA), PANELS, "x"))[2]
+    assert (
+        "error_y" not in traces(layer_curves.draw_layer_curves(table.cast(MEASURES_SCHEMA), PANELS, "x"))[2]
+    )
 
 
 def heads():
@@ -99,21 +98,21 @@ def heads():
 
 
 def test_heads_are_in_their_places():
-    (cells,) = traces(head_map.draw(heads()))
+    (cells,) = traces(head_map.draw_head_map(heads()))
     table = heads().drop_nulls("head")
     for layer, row in zip(cells["y"], cells["z"], strict=True):
         for head, value in zip(cells["x"], row, strict=True):
             expected = table.filter(layer=layer, head=head)["deviations"].item()
             assert value == pytest.approx(expected)
     assert [list(row) for row in cells["text"]] == [["", "", ""], ["", "●", ""]]
-    assert "outside the benign interval in 1 of 6 heads" in head_map.describe(heads())
-    assert "layer 2, head 1: 0.210" in head_map.describe(heads())
-    rows = head_map.table(heads()).rows
+    assert "outside the benign interval in 1 of 6 heads" in head_map.describe_head_map(heads())
+    assert "layer 2, head 1: 0.210" in head_map.describe_head_map(heads())
+    rows = head_map.table_head_map(heads()).rows
     assert [row[:2] for row in rows[:3]] == [(1, "mean"), (2, "mean"), (2, 2)]
 
 
 def test_a_model_whose_layers_have_holes_is_drawn():
-    assert head_map.draw(heads().filter(pl.col("head") != 1)).to_json()
+    assert head_map.draw_head_map(heads().filter(pl.col("head") != 1)).to_json()
 
 
 def test_intervals_are_bars_and_values_marks():
@@ -154,12 +153,12 @@ def cells(copies=2, width=3):
 
 def test_the_matrix_has_every_cell_where_it_belongs():
     table = cells()
-    (drawn,) = traces(attribution_matrix.draw(table))
+    (drawn,) = traces(attribution_matrix.draw_attribution_matrix(table))
     for row in table.to_dicts():
         assert drawn["z"][row["row"]][row["column"]] == pytest.approx(row["value"], abs=1e-6)
     between = table.filter(pl.col("row") < 4, pl.col("column") < 2)["value"]
     assert drawn["zmax"] == pytest.approx(between.abs().max())
-    layout = attribution_matrix.draw(table).layout
+    layout = attribution_matrix.draw_attribution_matrix(table).layout
     assert [text.strip("\u2068\u2069") for text in layout.yaxis.ticktext] == ["r0", "r1", "r2", "r3", "r4"]
     assert [shape.y0 for shape in layout.shapes if shape.xref == "x domain"] == [1.5, 3.5]
     for row in range(5):
@@ -177,10 +176,10 @@ def test_sums_of_the_matrix_are_said():
         "completeness_error": -0.001,
         **{f"from_{part}": value for part, value in sums.items()},
     }
-    words = attribution_matrix.describe(table, pair)
+    words = attribution_matrix.describe_attribution_matrix(table, pair)
     assert "is 0.100 without copies and 0.300 with them" in words
     assert f"rows of the copies contribute {sums['copies']:.3f}" in words
-    rows = attribution_matrix.table(table).rows
+    rows = attribution_matrix.table_attribution_matrix(table).rows
     assert [row[1] for row in rows[:5]] == ["carrier", "carrier", "copies", "copies", "reference"]
     assert sum(row[3] for row in rows[:5]) == pytest.approx(table["value"].sum())
     assert abs(rows[5][3]) >= abs(rows[6][3])
@@ -206,24 +205,28 @@ def test_nothing_is_shown_as_nothing():
     none = measures([])
     no_heads, no_cells = heads().clear(), cells().clear()
     for plot in (
-        layer_curves.draw(none, PANELS, "x"),
-        head_map.draw(no_heads),
+        layer_curves.draw_layer_curves(none, PANELS, "x"),
+        head_map.draw_head_map(no_heads),
         interval_rows(none, NAMES, "x"),
-        attribution_matrix.draw(no_cells),
+        attribution_matrix.draw_attribution_matrix(no_cells),
         embedding_place(none, NAMES, "x"),
     ):
         assert not plot.data
         assert plot.layout.annotations[0].text
-    assert attribution_matrix.describe(no_cells, None) == "No similarity was attributed."
+    assert attribution_matrix.describe_attribution_matrix(no_cells, None) == "No similarity was attributed."
     assert not [
         row
-        for table in (layer_curves.table(none, PANELS), head_map.table(no_heads), rows_table(none, NAMES))
+        for table in (
+            layer_curves.table_layer_curves(none, PANELS),
+            head_map.table_head_map(no_heads),
+            rows_table(none, NAMES),
+        )
         for row in table.rows
     ]
-    assert attribution_matrix.table(no_cells).rows == ()
+    assert attribution_matrix.table_attribution_matrix(no_cells).rows == ()
     for words in (
-        layer_curves.describe(none, PANELS, "x"),
-        head_map.describe(no_heads),
+        layer_curves.describe_layer_curves(none, PANELS, "x"),
+        head_map.describe_head_map(no_heads),
         describe_rows(none, NAMES, "x"),
         describe_place(none, pl.DataFrame(schema=NEIGHBOURS_SCHEMA), NAMES, "x"),
     ):

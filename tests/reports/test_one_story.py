@@ -14,12 +14,12 @@ from report_pages import Page
 from stickytoken import load_encoder
 from stickytoken.cli.commands.impact import show_impact
 from stickytoken.cli.options.output import Format
-from stickytoken.demo._exploring import NO_TEXT, Filters, filtered, headings, table_rows
+from stickytoken.demo._answers import NO_TEXT, Filters, filtered, headings, table_rows
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.impacts import impact
-from stickytoken.impacts.conclusion import cost_sentence
-from stickytoken.reports._escaping import number
+from stickytoken.impacts.statistics import cost_sentence
 from stickytoken.reports.content import read_content
+from stickytoken.reports.templating import number
 
 pytestmark = pytest.mark.slow
 

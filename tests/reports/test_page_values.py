@@ -2,7 +2,7 @@
 
 import pytest
 
-from stickytoken.reports._escaping import commands, cosine, flowing, plain
+from stickytoken.reports.templating import commands, cosine, flowing, plain
 
 
 @pytest.mark.parametrize(

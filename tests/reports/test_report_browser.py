@@ -18,11 +18,10 @@ import stickytoken
 from report_pages import chromium, opened, wait_for_plots, wait_until, words_cut_off
 from stickytoken import load_encoder
 from stickytoken.errors import InputError, MissingExtraError, RunError
-from stickytoken.reports._pictures import save_figures
-from stickytoken.reports.content import read_content
-from stickytoken.reports.facts import MOST_CARDS
+from stickytoken.reports.content import MOST_CARDS, read_content
 from stickytoken.reports.figure_set import report_figures
-from stickytoken.reports.figures.style import template
+from stickytoken.reports.figures.figure import template
+from stickytoken.reports.report import save_figures
 
 
 @pytest.fixture(scope="module")

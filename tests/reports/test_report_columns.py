@@ -12,12 +12,11 @@ import profiled
 import stickytoken
 from report_pages import Page
 from stickytoken import load_encoder, open_run
-from stickytoken.detection.token_evidence import reopen, token_evidence
-from stickytoken.reports._glossary import glossary
-from stickytoken.reports.content import read_content
-from stickytoken.reports.token_table import columns
-from stickytoken.visible_text import markdown
-from stickytoken.vocabulary.categories import categorize
+from stickytoken.detection.selection import reopen, token_evidence
+from stickytoken.reports.content import columns, read_content
+from stickytoken.reports.templating import glossary
+from stickytoken.validation import markdown
+from stickytoken.vocabulary import categorize
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stickytoken.comparisons.agreement import ComparedToken
-from stickytoken.comparisons.compared_run import WorstToken
-from stickytoken.reports.figures import composition, distribution, effect_scatter, symptom_curves
+from stickytoken.comparisons.compared_run import ComparedToken, WorstToken
+from stickytoken.reports.figures import distribution, symptom_curves
+from stickytoken.reports.figures import distribution as composition
+from stickytoken.reports.figures import distribution as effect_scatter
 from stickytoken.reports.figures.comparison import (
     WorstRow,
     compared_table,
@@ -17,8 +18,7 @@ from stickytoken.reports.figures.comparison import (
     worst_by_run,
     worst_table,
 )
-from stickytoken.reports.figures.panels import stacked
-from stickytoken.reports.figures.style import CONTROL, SERIES, STICKY, TOPICAL, template
+from stickytoken.reports.figures.figure import CONTROL, SERIES, STICKY, TOPICAL, stacked, template
 from stickytoken.reports.figures.symptom_curves import Curve
 
 FINITE = st.floats(-1, 1, allow_nan=False)
@@ -65,20 +65,20 @@ def test_bins_hold_every_value_once(values):
 
 def test_a_distribution_draws_all_tokens_and_marks_the_flagged():
     table = tokens(5000, sticky=7)
-    bars, marks = drawn(distribution.draw(table, "lift", "lift", {"ordinary": 0.0}))
+    bars, marks = drawn(distribution.draw_distribution(table, "lift", "lift", {"ordinary": 0.0}))
     assert sum(count or 0 for count in bars["y"]) == 5000
     assert sorted(marks["x"]) == pytest.approx(sorted(table["lift"][:7]), abs=1e-6)
-    rows = distribution.table(table, "lift").rows
+    rows = distribution.table_distribution(table, "lift").rows
     assert sum(row[2] for row in rows) == 5000
     assert sum(row[3] for row in rows) == 7
-    words = distribution.describe(table, "lift", "lift")
+    words = distribution.describe_distribution(table, "lift", "lift")
     assert f"median {table['lift'].median():.4f}" in words
     assert "7 sticky between" in words
 
 
 def test_values_that_are_not_there_are_left_out():
     table = tokens(10, sticky=2).with_columns(lift=pl.when(pl.col("token_id") < 5).then("lift"))
-    bars, marks = drawn(distribution.draw(table, "lift", "lift"))
+    bars, marks = drawn(distribution.draw_distribution(table, "lift", "lift"))
     assert sum(count or 0 for count in bars["y"]) == 5
     assert len(marks["x"]) == 2
 
@@ -97,13 +97,16 @@ def test_thinning_keeps_every_flagged_token_and_is_the_same_every_time():
 
 def test_a_scatter_says_how_many_it_draws():
     table = tokens(9000, sticky=3)
-    others, sticky = drawn(effect_scatter.draw(table, "lift", "contraction", ("lift", "contraction")))
+    others, sticky = drawn(
+        effect_scatter.draw_effect_scatter(table, "lift", "contraction", ("lift", "contraction"))
+    )
     assert (len(others["x"]), len(sticky["x"])) == (2500, 3)
     assert "2,500 of 8,997 drawn" in others["name"]
-    assert [row[0] for row in effect_scatter.table(table, "lift", "contraction", ("a", "b")).rows[:3]] == (
-        table.head(3).sort("lift", descending=True)["token"].to_list()
-    )
-    assert "3 sticky: medians" in effect_scatter.describe(
+    assert [
+        row[0]
+        for row in effect_scatter.table_effect_scatter(table, "lift", "contraction", ("a", "b")).rows[:3]
+    ] == (table.head(3).sort("lift", descending=True)["token"].to_list())
+    assert "3 sticky: medians" in effect_scatter.describe_effect_scatter(
         table, "lift", "contraction", ("lift", "contraction")
     )
 
@@ -149,9 +152,11 @@ def test_breakdowns_count_every_token_once():
     assert kinds.groups == ["whole word"]
     assert lengths.tokens[-1] == (table["length"] >= 10).sum()
     assert positions.sticky[0] == 5
-    words = composition.describe(composition.breakdowns(table))
+    words = composition.describe_composition(composition.breakdowns(table))
     assert words.startswith("5 of 400 tokens are sticky. By kind of entry, whole word: 5 of 400.")
-    shares = [row for row in composition.table(composition.breakdowns(table)).rows if row[1] == "0–10"]
+    shares = [
+        row for row in composition.table_composition(composition.breakdowns(table)).rows if row[1] == "0–10"
+    ]
     assert shares == [("position, % of the vocabulary", "0–10", 40, 5, "12.50%")]
 
 
@@ -161,19 +166,19 @@ def test_breakdowns_count_every_token_once():
 @pytest.mark.parametrize("table", [tokens(0), tokens(3), tokens(1, sticky=1)], ids=["none", "benign", "one"])
 def test_every_figure_stands_on_what_little_there_is(table):
     names = ("lift", "contraction")
-    assert distribution.draw(table, "lift", "lift").to_json()
-    assert effect_scatter.draw(table, *names, names).to_json()
-    assert composition.draw(composition.breakdowns(table)).to_json()
+    assert distribution.draw_distribution(table, "lift", "lift").to_json()
+    assert effect_scatter.draw_effect_scatter(table, *names, names).to_json()
+    assert composition.draw_composition(composition.breakdowns(table)).to_json()
     for words in (
-        distribution.describe(table, "lift", "lift"),
-        effect_scatter.describe(table, *names, names),
-        composition.describe(composition.breakdowns(table)),
+        distribution.describe_distribution(table, "lift", "lift"),
+        effect_scatter.describe_effect_scatter(table, *names, names),
+        composition.describe_composition(composition.breakdowns(table)),
     ):
         assert words.endswith(".")
         assert "nan" not in words.lower()
-    distribution.table(table, "lift")
-    effect_scatter.table(table, *names, names)
-    composition.table(composition.breakdowns(table))
+    distribution.table_distribution(table, "lift")
+    effect_scatter.table_effect_scatter(table, *names, names)
+    composition.table_composition(composition.breakdowns(table))
 
 
 def test_without_curves_or_runs_the_figures_say_so():

@@ -13,11 +13,11 @@ import stickytoken
 from hostile import HOSTILE, assert_harmless
 from report_pages import Page, opened, wait_for_plots
 from stickytoken import load_encoder
-from stickytoken.reports._escaping import json_for_html
 from stickytoken.reports.content import read_content
 from stickytoken.reports.figure_set import report_figures
-from stickytoken.reports.figures.style import label
-from stickytoken.visible_text import markdown, visible
+from stickytoken.reports.figures.figure import label
+from stickytoken.reports.templating import json_for_html
+from stickytoken.validation import markdown, visible
 
 ATTACKS = {
     text: visible(text)

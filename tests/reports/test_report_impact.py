@@ -18,17 +18,12 @@ from stickytoken import load_encoder
 from stickytoken.explanation import ExplainSettings, explain
 from stickytoken.impacts import impact
 from stickytoken.impacts.results import TABLES, impacts_in
-from stickytoken.reports._measured_impacts import impact_facts
+from stickytoken.reports._sections import impact_facts
 from stickytoken.reports.content import read_content
 from stickytoken.reports.figure_set import report_figures
-from stickytoken.reports.figures import intrusion_curves
-from stickytoken.reports.figures.impact_costs import (
-    costs,
-    describe_costs,
-    describe_token_costs,
-    token_costs,
-)
-from stickytoken.visible_text import visible
+from stickytoken.reports.figures import impact_costs as intrusion_curves
+from stickytoken.reports.figures.impact_costs import costs, describe_costs, describe_token_costs, token_costs
+from stickytoken.validation import visible
 
 FIGURES = ["impact-costs", "impact-tokens", "intrusion"]
 EVIL = "</script><img src=x onerror=alert(1)>|`\u202e\x1b"
@@ -240,7 +235,7 @@ def test_a_task_without_intervals_is_drawn_without_them():
 
 def test_nothing_measured_is_said():
     assert "No task" in describe_costs([])
-    assert "No document" in intrusion_curves.describe([])
-    for figure in (costs([]), token_costs([]), intrusion_curves.draw([], [])):
+    assert "No document" in intrusion_curves.describe_intrusion_curves([])
+    for figure in (costs([]), token_costs([]), intrusion_curves.draw_intrusion_curves([], [])):
         assert len(figure.data) == 0
         assert figure.layout.annotations

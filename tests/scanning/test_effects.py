@@ -11,10 +11,9 @@ import scanned
 from stickytoken import load_encoder, scan
 from stickytoken.cleaning import find_spans
 from stickytoken.errors import InputError, RunError
-from stickytoken.methods.token_effects import TokenEffects
-from stickytoken.scanning._examining import examine
-from stickytoken.scanning._measuring import predicted_shifts
-from stickytoken.scanning._panel import Panel
+from stickytoken.methods.statistics import TokenEffects
+from stickytoken.scanning._effect_pass import Panel, predicted_shifts
+from stickytoken.scanning._worker import examine
 from stickytoken.scanning.scan import scan_documents
 
 COUNTS = (2, 3, 4, 6, 8, 12, 16, 24)

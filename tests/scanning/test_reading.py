@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stickytoken.errors import InputError
-from stickytoken.scanning.reading._lines import lines
-from stickytoken.scanning.reading.columns import Wanted
-from stickytoken.scanning.reading.documents import Document, Meter, Skipped, unicode_text
-from stickytoken.scanning.reading.opening import open_documents
+from stickytoken.scanning.documents import Document, Meter, Skipped, Wanted, unicode_text
+from stickytoken.scanning.formats import lines, open_documents
 
 TEXTS = ["first one", 'with "quotes", commas\nand lines', "\u00e9\u4e2d\U0001f642"]
 

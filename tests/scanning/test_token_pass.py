@@ -11,14 +11,13 @@ import scanned
 from stickytoken import open_run, scan
 from stickytoken.cleaning import find_spans, spans
 from stickytoken.errors import InputError, RunError
-from stickytoken.scanning import _batches, _workers
-from stickytoken.scanning._batches import batched
-from stickytoken.scanning._examining import examine
-from stickytoken.scanning._keeping import MemoryKeeper
-from stickytoken.scanning._token_pass import TokenPass
-from stickytoken.scanning.reading.columns import Wanted
-from stickytoken.scanning.reading.documents import Document
-from stickytoken.scanning.reading.opening import open_documents
+from stickytoken.scanning import _workers
+from stickytoken.scanning import _workers as _batches
+from stickytoken.scanning._token_pass import MemoryKeeper, TokenPass
+from stickytoken.scanning._worker import examine
+from stickytoken.scanning._workers import batched
+from stickytoken.scanning.documents import Document, Wanted
+from stickytoken.scanning.formats import open_documents
 from stickytoken.scanning.results import open_scan, scans_in
 from stickytoken.scanning.scan import scan_documents
 

@@ -4,7 +4,7 @@ import numpy as np
 
 import tiny
 from stickytoken.inspection import inspector_of
-from stickytoken.inspection._batches import BatchLimits
+from stickytoken.inspection.module_embedding import BatchLimits
 
 
 def assert_batches_and_order_change_nothing(encoder):

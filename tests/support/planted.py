@@ -159,7 +159,7 @@ def command_line(arguments: list[str], output: Path) -> None:
     """
     _write_streams(output)
     sys.argv = ["stickytoken", *arguments]
-    engine = importlib.import_module("stickytoken.measurement.engines.local")
+    engine = importlib.import_module("stickytoken.measurement.engine")
     measure_shard = engine.measure_shard
 
     def paused(*args):

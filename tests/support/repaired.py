@@ -11,7 +11,7 @@ import tiny
 from stickytoken.corpora.corpus import Sentences, collect_sentences
 from stickytoken.detection import Run
 from stickytoken.encoders import load_encoder
-from stickytoken.repairs.record import (
+from stickytoken.repairs.result import (
     CheckRecord,
     CurveRecord,
     MeasuredRecord,

@@ -138,7 +138,7 @@ def demo_bert(tmp_path_factory) -> Path:
 def shared_model(bert_folder):
     """The tiny BERT as visitors of the web app share it."""
     pytest.importorskip("gradio", reason="gradio is not installed")
-    from stickytoken.demo.shared_model import SharedModel
+    from stickytoken.demo.context import SharedModel
 
     return SharedModel(load_encoder(bert_folder))
 

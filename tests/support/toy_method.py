@@ -11,25 +11,27 @@ from types import MappingProxyType
 import numpy as np
 import polars as pl
 
-from stickytoken.encoders.mean_similarity import mean_similarity
+from stickytoken.encoders.views import mean_similarity
 from stickytoken.insertion import Insertion, Placement, copies_as_ids, copies_as_text
-from stickytoken.measurement.engines.local import compute_shard
+from stickytoken.measurement.engine import compute_shard
 from stickytoken.measurement.stage import Shard
-from stickytoken.methods.descriptions import (
+from stickytoken.methods.entry import (
+    SEED,
     Column,
     Distribution,
     Fact,
+    MethodEntry,
+    Option,
     PlanTexts,
     ProbeTable,
     Scatter,
+    Verdict,
+    insertion_option,
 )
-from stickytoken.methods.entry import SEED, MethodEntry, Option, insertion_option
-from stickytoken.methods.evidence_panel import evidence_panel
-from stickytoken.methods.panel import AnchorPanel
-from stickytoken.methods.protocol import Method, Outcome
+from stickytoken.methods.probes import AnchorPanel
+from stickytoken.methods.protocol import Method, Outcome, evidence_panel
 from stickytoken.methods.records import PlanRecord, ResultRecord
 from stickytoken.methods.registry import register, unregister
-from stickytoken.methods.verdicts import Verdict
 from stickytoken.unit_vectors import unit_vectors
 
 NAME = "toy"

@@ -22,7 +22,7 @@ import profiled
 import tiny
 from report_pages import chromium
 from stickytoken import load_encoder, load_sentences
-from stickytoken.visible_text import visible
+from stickytoken.validation import visible
 
 ATTACKS = (
     "<img src=x onerror=alert(1)>",
@@ -85,9 +85,7 @@ def saved_bert(root):
 def context_of(model, runs=(), folder=Path("no-such-folder"), example=Path("no-such-example")):
     """Model and runs of an app; without the packaged example unless it is asked for."""
     pytest.importorskip("gradio", reason="gradio is not installed")
-    from stickytoken.demo.context import make_context
-    from stickytoken.demo.run_library import find_runs
-    from stickytoken.demo.shared_model import SharedModel
+    from stickytoken.demo.context import SharedModel, find_runs, make_context
 
     library = find_runs([Path(run) for run in runs], folder, example)
     return make_context(SharedModel(load_encoder(model)), library, load_sentences(None))
@@ -96,7 +94,7 @@ def context_of(model, runs=(), folder=Path("no-such-folder"), example=Path("no-s
 @contextmanager
 def serving(context):
     """The app of a context on a free port: its address."""
-    from stickytoken.demo.startup import Startup
+    from stickytoken.demo.context import Startup
 
     startup = Startup(context.model.name, context.library)
     startup.finish(lambda: context)

@@ -22,10 +22,10 @@ from sklearn.metrics import (
 
 import impact_files as files
 from stickytoken.errors import InputError
-from stickytoken.impacts.settings import Side
+from stickytoken.insertion import Side
 from stickytoken.tasks import LAYOUTS, load_task
-from stickytoken.tasks._labels import macro_f1, v_measures
-from stickytoken.tasks.pairs import SimilarityTask
+from stickytoken.tasks.files import SimilarityTask
+from stickytoken.tasks.metrics import macro_f1, v_measures
 
 BUILDERS = {
     "sts": files.sts,

@@ -3,10 +3,9 @@
 import pytest
 
 import tiny
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError
-from stickytoken.vocabulary.benign import match_apart, match_benign
-from stickytoken.vocabulary.categories import categorize
+from stickytoken.vocabulary import categorize, match_apart, match_benign
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stickytoken.vocabulary.categories import Category
-from stickytoken.vocabulary.kinds import NO_SCRIPT, Kind, WordMark, kind_of, script_of, word_mark
+from stickytoken.vocabulary import NO_SCRIPT, Category, Kind, WordMark, kind_of, script_of, word_mark
 
 WORDPIECE = ["[CLS]", "the", "##ing", "##s", "#", "##"]
 BYTE_LEVEL = ["<s>", "Ġthe", "ing", "Ġ", "Ċ"]

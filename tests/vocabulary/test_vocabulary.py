@@ -10,9 +10,9 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 import tiny
 from stickytoken.encoders import load_tokenizer
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.insertion import Token
-from stickytoken.vocabulary.categories import Category, Vocabulary, categorize
+from stickytoken.vocabulary import Category, Vocabulary, categorize
 
 ROLES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

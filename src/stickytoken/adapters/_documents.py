@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stickytoken.cleaning.cleaner import Cleaner
-from stickytoken.cleaning.summary import summary
+from stickytoken.cleaning.cleaner import Cleaner, summary
 from stickytoken.errors import InputError, RefusedTextError
 from stickytoken.validation import shown
 

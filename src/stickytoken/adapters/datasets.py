@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stickytoken.adapters._documents import cleaned_text
-from stickytoken.cleaning.opening import CleanerSource, open_cleaner
+from stickytoken.cleaning.cleaner import CleanerSource, open_cleaner
 from stickytoken.errors import InputError
 from stickytoken.validation import list_of, shown
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stickytoken.cleaning.opening import CleanerSource, open_cleaner
+from stickytoken.cleaning.cleaner import CleanerSource, open_cleaner
 from stickytoken.errors import InputError
 from stickytoken.validation import require_callable, shown
 

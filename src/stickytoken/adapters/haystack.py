@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from stickytoken.adapters._documents import NOTE, cleaned_text
-from stickytoken.cleaning.opening import CleanerSource, open_cleaner
+from stickytoken.cleaning.cleaner import CleanerSource, open_cleaner
 from stickytoken.errors import InputError, require_package
 from stickytoken.validation import shown
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stickytoken.adapters._documents import NOTE, cleaned_text
-from stickytoken.cleaning.opening import CleanerSource, open_cleaner
+from stickytoken.cleaning.cleaner import CleanerSource, open_cleaner
 from stickytoken.errors import require_package
 
 require_package("langchain_core", "a LangChain transformer", "langchain")

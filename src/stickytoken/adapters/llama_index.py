@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from stickytoken.adapters._documents import NOTE, cleaned_text
-from stickytoken.cleaning.cleaner import Cleaner
-from stickytoken.cleaning.opening import open_cleaner
+from stickytoken.cleaning.cleaner import Cleaner, open_cleaner
 from stickytoken.errors import require_package
 
 require_package("llama_index", "a LlamaIndex transformation", "llama-index")

@@ -3,10 +3,9 @@
 Light on purpose: a cleaner loads without torch, NumPy or Polars, so that an ingestion service can use it.
 """
 
-from stickytoken.cleaning.actions import Action
 from stickytoken.cleaning.cleaner import Cleaned, Cleaner, Removal
 from stickytoken.cleaning.rules import CleaningRules
-from stickytoken.cleaning.spans import Span, SpanKind, find_spans
+from stickytoken.cleaning.spans import Action, Span, SpanKind, find_spans
 
 __all__ = [
     "Action",

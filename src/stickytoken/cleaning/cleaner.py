@@ -2,22 +2,179 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import json
+import os
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from stickytoken.cleaning._cleaner_file import FORMAT, cleaner_parts, read_cleaner_file, write_cleaner_file
-from stickytoken.cleaning._edits import Edit, EditedText, tidied
-from stickytoken.cleaning.actions import DEFAULT_ACTIONS, Action, actions_of
 from stickytoken.cleaning.rules import CleaningRules
-from stickytoken.cleaning.spans import Span, SpanFinder, SpanKind, finder_of
+from stickytoken.cleaning.spans import (
+    DEFAULT_ACTIONS,
+    Action,
+    Span,
+    SpanFinder,
+    SpanKind,
+    actions_of,
+    finder_of,
+)
 from stickytoken.errors import InputError, RefusedTextError
-from stickytoken.validation import shown
+from stickytoken.validation import file_path, shown
 
 if TYPE_CHECKING:
     from stickytoken.detection import Run
+
+
+FORMAT = "stickytoken cleaner"
+_PARTS: Mapping[str, type] = {"rules": dict, "actions": dict, "replacement": str, "source": dict}
+
+
+def write_cleaner_file(path: str | Path, content: Mapping[str, Any]) -> None:
+    """Write the JSON values of a cleaner whole or not at all."""
+    from stickytoken.measurement.atomic import write_atomically
+
+    document = json.dumps(content, indent=2, ensure_ascii=True) + "\n"
+    write_atomically(file_path("the file of the cleaner", path), document.encode("ascii"))
+
+
+def read_cleaner_file(path: str | Path) -> dict[str, Any]:
+    """Read the parts of a cleaner from a file."""
+    place = file_path("the file of the cleaner", path)
+    try:
+        document = json.loads(place.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{place} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place} is not a cleaner: it is not JSON ({error})") from error
+    return cleaner_parts(document, str(place))
+
+
+def cleaner_parts(document: object, name: str) -> dict[str, Any]:
+    """Return the parts of a cleaner from its JSON values."""
+    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+        raise InputError(f"{name} is not a cleaner: write one with Cleaner.save or clean --rules-out")
+    for part, kind in _PARTS.items():
+        if not isinstance(document.get(part), kind):
+            raise InputError(f"{name} is damaged: its entry {part!r} is missing or of the wrong type")
+    return {part: document[part] for part in _PARTS}
+
+
+class Edit(NamedTuple):
+    """One replacement.
+
+    Attributes:
+        start: Offset of the first character that is replaced.
+        end: Offset behind the last one.
+        text: What takes their place.
+    """
+
+    start: int
+    end: int
+    text: str
+
+
+class EditedText:
+    """A text and its edits.
+
+    Attributes:
+        text: The text as it is now.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        # Pieces of the present text: where each begins, where in the original, and whether it is from there.
+        self._starts = [0]
+        self._origins = [0]
+        self._copied = [True]
+
+    def original(self, start: int, end: int) -> tuple[int, int]:
+        """Return the part of the original that a part of the present text comes from."""
+        return self._origin(start), (self._origin(end - 1) + 1 if end > start else self._origin(start))
+
+    def apply(self, edits: Sequence[Edit]) -> None:
+        """Make several edits, given in order, which do not overlap."""
+        parts: list[str] = []
+        starts: list[int] = []
+        origins: list[int] = []
+        copied: list[bool] = []
+        length = done = 0
+
+        def keep(start: int, end: int) -> None:
+            nonlocal length
+            number = bisect_right(self._starts, start) - 1
+            while start < end:
+                stop = self._starts[number + 1] if number + 1 < len(self._starts) else end
+                stop = min(stop, end)
+                starts.append(length)
+                origins.append(self._origin(start))
+                copied.append(self._copied[number])
+                parts.append(self.text[start:stop])
+                length += stop - start
+                start = stop
+                number += 1
+
+        for start, end, replacement in edits:
+            keep(done, start)
+            if replacement:
+                starts.append(length)
+                origins.append(self._origin(start))
+                copied.append(False)
+                parts.append(replacement)
+                length += len(replacement)
+            done = end
+        keep(done, len(self.text))
+        self.text = "".join(parts)
+        self._starts, self._origins, self._copied = starts or [0], origins or [0], copied or [True]
+
+    def _origin(self, place: int) -> int:
+        number = bisect_right(self._starts, place) - 1
+        moved = place - self._starts[number] if self._copied[number] else 0
+        return self._origins[number] + moved
+
+
+_SIGNS = ",;:.!?…/|_~·-–—"
+_JOINING = re.compile(f"[{re.escape(_SIGNS)}]+")
+_INVISIBLE = "\u00ad\u034f\u200b\u200c\u200d\u2060\ufeff"
+
+
+def tidied(text: str, edit: Edit) -> Edit:
+    """Widen a removal so that the rest reads as if nothing had been there."""
+    start, end, replacement = edit
+    joints = set("".join(_JOINING.findall(text[start:end])))
+    if len(joints) > 1:
+        joints.update(_SIGNS)
+    while end < len(text) and (text[end] in joints or text[end] in _INVISIBLE):
+        end += 1
+    end = _behind_loose_joint(text, end, joints)
+    while start > 0 and text[start - 1] in _INVISIBLE:
+        start -= 1
+    if replacement:
+        return Edit(start, end, replacement)
+    open_before = start == 0 or text[start - 1].isspace()
+    open_behind = end == len(text) or text[end].isspace()
+    if open_before and open_behind:
+        if end < len(text):
+            end += 1
+        elif start > 0:
+            start -= 1
+    return Edit(start, end, replacement)
+
+
+def _behind_loose_joint(text: str, end: int, joints: set[str]) -> int:
+    """Return the end of a removal with the joint behind it that a space separates from the last copy."""
+    if not joints:
+        return end
+    last = end
+    while last < len(text) and (text[last] in joints or text[last] == " "):
+        last += 1
+    stands_alone = last == len(text) or text[last].isspace() or text[last - 1].isspace()
+    return end + len(text[end:last].rstrip()) if stands_alone else end
+
 
 _ELLIPSIS = "…"
 _ORDINARY_ROUNDS = 4
@@ -111,7 +268,7 @@ class Cleaner:
         Raises:
             RunError: The folder is not a run, is damaged or is not finished.
         """
-        from stickytoken.cleaning.run_rules import rules_of_run, source_of_run
+        from stickytoken.cleaning.rules import rules_of_run, source_of_run
         from stickytoken.detection.run import open_run
 
         opened = open_run(run)
@@ -258,3 +415,118 @@ def _outermost(removals: list[Removal]) -> Iterator[Removal]:
         if removal.end > end or (removal.start == removal.end and removal.start >= end):
             yield removal
             end = max(end, removal.end)
+
+
+CleanerSource: TypeAlias = "Cleaner | Run | str | Path | Mapping[str, Any]"
+"""A cleaner; a run or its folder; a file that `Cleaner.save` wrote; or what `Cleaner.to_json` returned."""
+
+
+def open_cleaner(source: CleanerSource) -> Cleaner:
+    """Return the cleaner for any supported source.
+
+    Args:
+        source: A cleaner; a run or its folder; a file that `Cleaner.save` wrote; or what `Cleaner.to_json`
+            returned.
+
+    Raises:
+        InputError: The file or the JSON values are not a cleaner.
+        RunError: The folder is not a run, is damaged or is not finished.
+    """
+    if isinstance(source, Cleaner):
+        return source
+    if isinstance(source, Mapping):
+        return Cleaner.from_json(source)
+    if isinstance(source, (str, os.PathLike)) and file_path("the cleaner", source).is_file():
+        return Cleaner.from_file(source)
+    return Cleaner.from_run(source)
+
+
+def summary(cleaned: Cleaned) -> str:
+    """Count what was removed from a text and what was left; empty if nothing was found.
+
+    No text of what was found is in it, so that it may be stored and shown anywhere.
+    """
+    removed = Counter(removal.kind for removal in cleaned.removals)
+    return counts_in_words(removed, Counter(span.kind for span in cleaned.reported))
+
+
+def counts_in_words(removed: Mapping[SpanKind, int], left: Mapping[SpanKind, int]) -> str:
+    """Return counts of findings by kind as text, such as ``2 flagged, 1 run left``."""
+    parts = [f"{count:,} {kind.value}" for kind, count in sorted(removed.items())]
+    parts += [f"{count:,} {kind.value} left" for kind, count in sorted(left.items())]
+    return ", ".join(parts)
+
+
+_REPLACED = "surrogateescape"
+
+
+class CleanedLine(NamedTuple):
+    """One line.
+
+    Attributes:
+        number: Which, from 1.
+        before: The line as it was, without its end.
+        cleaned: What became of it.
+        content: The cleaned line with its end, as bytes.
+    """
+
+    number: int
+    before: str
+    cleaned: Cleaned
+    content: bytes
+
+
+@dataclass(slots=True)
+class LineTotals:
+    """What was counted over all lines so far.
+
+    Attributes:
+        lines: How many lines there were.
+        changed: How many were changed.
+        removed: How many parts were taken out, replaced or escaped, by kind.
+        reported: How many findings were left, by kind.
+        undecoded: How many lines are not UTF-8; such bytes are passed on as they are.
+        first_undecoded: Line and byte of the first of those, both from 1.
+    """
+
+    lines: int = 0
+    changed: int = 0
+    removed: Counter[SpanKind] = field(default_factory=Counter)
+    reported: Counter[SpanKind] = field(default_factory=Counter)
+    undecoded: int = 0
+    first_undecoded: tuple[int, int] | None = None
+
+
+def clean_lines(lines: Iterable[bytes], cleaner: Cleaner, totals: LineTotals) -> Iterator[CleanedLine]:
+    """Yield every line, cleaned; line endings and bytes that are not UTF-8 stay unchanged.
+
+    Args:
+        lines: The lines, each with its end.
+        cleaner: Cleans them.
+        totals: Counts are added to these.
+
+    Raises:
+        RefusedTextError: The cleaner refuses a line; the message says which.
+    """
+    for number, line in enumerate(lines, 1):
+        content = line.rstrip(b"\r\n")
+        ending = line[len(content) :]
+        before = _decoded(content, number, totals)
+        try:
+            cleaned = cleaner.clean(before)
+        except RefusedTextError as error:
+            raise RefusedTextError(f"line {number:,}: {error}") from error
+        totals.lines += 1
+        totals.changed += cleaned.text != before
+        totals.removed.update(removal.kind for removal in cleaned.removals)
+        totals.reported.update(span.kind for span in cleaned.reported)
+        yield CleanedLine(number, before, cleaned, cleaned.text.encode("utf-8", _REPLACED) + ending)
+
+
+def _decoded(content: bytes, number: int, totals: LineTotals) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        totals.undecoded += 1
+        totals.first_undecoded = totals.first_undecoded or (number, error.start + 1)
+        return content.decode("utf-8", _REPLACED)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stickytoken.errors import InputError
 from stickytoken.validation import list_of, shown, whole_number
+
+if TYPE_CHECKING:
+    from stickytoken.detection import Run
+
 
 RULES_VERSION = 1
 _LONGEST_RUN = 3
@@ -81,3 +86,106 @@ def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"{name} contains {shown(text)}: each must be a text that is not blank")
     return tuple(dict.fromkeys(texts))
+
+
+_BY_LANGUAGE = {
+    "English": (
+        "the of and to a in is that it for on with as by at from this be are was were been being or an not "
+        "no nor but if so than then too very can could will would shall should may must do does did have "
+        "has had having i me my we us our you your he him his she her they them their its who which what "
+        "when where why how all any both each few more most other some such only own same these those there "
+        "here into onto over under about after before between through during above below up down out off "
+        "again once also just because while within without per one two three"
+    ),
+    "French": (
+        "le la les un une des de du et ou en au aux dans par pour sur avec sans est sont que qui ne pas "
+        "ce se sa son ses il elle ils elles nous vous je"
+    ),
+    "German": (
+        "der die das den dem des ein eine einer eines einem einen und oder in im zu zur zum von vom mit "
+        "auf für an am bei aus nach ist sind nicht auch sich es er sie wir ich als wie dass"
+    ),
+    "Spanish": (
+        "el la los las un una unos unas de del y o e en a al por para con sin es son que no se su sus lo "
+        "le les como más pero"
+    ),
+    "Italian": (
+        "il lo la i gli le un uno una di del della dei delle e o in a al alla da dal con per su è sono "
+        "che non si come ma"
+    ),
+    "Portuguese": (
+        "o a os as um uma de do da dos das e ou em no na nos nas por para com sem é são que não se mais"
+    ),
+    "Dutch": "de het een en of in op van voor met te aan bij uit is zijn niet dat die er ook als om door",
+    "Swedish, Danish, Norwegian": (
+        "en ett et den det och og att at som i på av af til till för for med är er inte"
+    ),
+    "Polish, Czech": "i a w we z ze na do nie się że to o po od dla jest są v s k se je že si by",
+    "Turkish": "ve bir bu da de için ile çok ne o",
+    "Russian, Ukrainian": "и в во не на с со что а по от за из к у о до как это для но же бы та і й з що є",
+    "Greek": "και το η ο τα της του των σε με για από που να δεν",
+    "Arabic": "في من على إلى و أن عن مع هذا هذه لا ما",
+    "Hebrew": "של את על לא זה עם הוא",
+    "Hindi": "के का की में है और से को पर यह",
+    "Chinese": "的 了 是 在 不 一 有 和 我 他 这 這 人 中 为 為 之 以 与 與 等 上 年 大 国 國 日 月",
+}
+_SIGNS = "“ ” ‘ ’ – — … • ·"
+
+COMMON_WORDS = frozenset(" ".join(_BY_LANGUAGE.values()).split())
+COMMON_SIGNS = frozenset(_SIGNS.split())
+
+
+def alternation(texts: Iterable[str]) -> str:
+    """Return the source of a pattern that matches any of the texts, the longest first; empty without any.
+
+    The time of a search does not grow with the number of texts, as it does with ``a|b|c``.
+    """
+    different = sorted(set(texts) - {""})
+    return _branches(different) if different else ""
+
+
+def _branches(texts: list[str]) -> str:
+    """Group sorted texts by their first character."""
+    groups: dict[str, list[str]] = {}
+    for text in texts:
+        groups.setdefault(text[0], []).append(text[1:])
+    branches = [re.escape(first) + _rest(rests) for first, rests in groups.items()]
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+
+
+def _rest(rests: list[str]) -> str:
+    longer = [rest for rest in rests if rest]
+    if not longer:
+        return ""
+    source = _branches(longer)
+    return source if len(longer) == len(rests) else f"(?:{source})?"
+
+
+# A shorter one is a sign that texts are full of.
+_SHORTEST_SPECIAL = 3
+
+
+def rules_of_run(run: Run) -> CleaningRules:
+    """Return rules for the tokens that a run flags, and special tokens of its and other common models."""
+    import polars as pl
+
+    from stickytoken.detection.run_folder import is_flagged
+    from stickytoken.vocabulary import Kind, WordMark, kind_of
+
+    vocabulary = run.vocabulary.filter(pl.col("category").is_in(("OK", "OK_SPECIAL")))
+    specials = [
+        decoded.strip()
+        for token, decoded, category in vocabulary.select("token", "decoded", "category").iter_rows()
+        if len(decoded.strip()) >= _SHORTEST_SPECIAL
+        and kind_of(token, decoded, category, WordMark.NONE) is Kind.SPECIAL
+    ]
+    flagged = [str(text).strip() for text in run.tokens.filter(is_flagged())["decoded"]]
+    words = [text for text in flagged if text and text not in specials]
+    return CleaningRules(
+        words=tuple(dict.fromkeys(words)), specials=tuple(dict.fromkeys([*specials, *WELL_KNOWN_SPECIALS]))
+    )
+
+
+def source_of_run(run: Run) -> dict[str, Any]:
+    """Return the origin of the rules."""
+    return {"model": run.record.model.name, "method": run.record.method, "identity": run.record.identity}

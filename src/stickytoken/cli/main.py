@@ -6,8 +6,14 @@ import io
 import os
 import sys
 
-from stickytoken.cli._interrupts import INTERRUPTED, remember_interrupts, was_interrupted
-from stickytoken.cli._pipes import CLOSED_PIPE, is_full, silence_stdout
+from stickytoken.cli.output.console import (
+    CLOSED_PIPE,
+    INTERRUPTED,
+    is_full,
+    remember_interrupts,
+    silence_stdout,
+    was_interrupted,
+)
 
 
 def main() -> None:
@@ -20,7 +26,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # for what its encoding lacks
     try:
         from stickytoken.cli.app import app
-        from stickytoken.cli.output.library_messages import show_warnings_as_notes
+        from stickytoken.cli.output.console import show_warnings_as_notes
 
         show_warnings_as_notes()
         status = app(standalone_mode=False)

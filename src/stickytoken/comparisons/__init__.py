@@ -1,6 +1,5 @@
 """Runs of several models side by side: what they found, what can be compared, and what was published."""
 
-from stickytoken.comparisons.compare import compare
-from stickytoken.comparisons.result import Comparison
+from stickytoken.comparisons.result import Comparison, compare
 
 __all__ = ["Comparison", "compare"]

@@ -2,22 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from stickytoken.comparisons._copies import CopiesNeeded, copies_needed
+from stickytoken.detection.evidence import RunEvidence
 from stickytoken.detection.run import Run
 from stickytoken.detection.selection import drawn_ids
 from stickytoken.errors import RunError
-from stickytoken.methods.descriptions import Scale
-from stickytoken.repairs.record import RepairRecord
-from stickytoken.repairs.result import finished_repair, repairs_in
-from stickytoken.vocabulary.categories import Category
+from stickytoken.methods.entry import Scale
+from stickytoken.repairs.result import RepairRecord, finished_repair, repairs_in
+from stickytoken.vocabulary import Category
+
+
+class CopiesNeeded(NamedTuple):
+    """How many copies make a lift serious, among the numbers that were tried.
+
+    Attributes:
+        enough: the fewest copies with a serious lift; None if no number that was tried is enough.
+        too_few: the next smaller number that was tried; None if the smallest is enough.
+    """
+
+    enough: int | None
+    too_few: int | None
+
+
+def copies_needed(evidence: RunEvidence, token_id: int, scale: Scale) -> CopiesNeeded | None:
+    """Read from the symptom curves of a run how many copies of a token make its lift serious.
+
+    The rise of a curve is compared with the mean rise of the ordinary tokens' curves at the same number of
+    copies, in standard deviations of the model's similarities.
+
+    Returns:
+        None if the run has no curve of the token, or no pair of texts below the mean similarity.
+    """
+    ordinary = _curves(evidence.tokens.filter("ordinary"))
+    own = _curves(evidence.tokens.filter(~pl.col("ordinary"), token_id=token_id))
+    if not own or not ordinary:
+        return None
+    copies = evidence.tokens.filter(token_id=token_id)["copies"][0].to_list()[1:]
+    serious = (_rises(own)[0] - _rises(ordinary).mean(axis=0)) / scale.spread >= scale.serious
+    if not serious.any():
+        return CopiesNeeded(None, copies[-1])
+    first = int(serious.argmax())
+    return CopiesNeeded(copies[first], copies[first - 1] if first else None)
+
+
+def _curves(rows: pl.DataFrame) -> list[list[float]]:
+    """Return the mean similarities of unrelated pairs by number of copies; empty curves are left out."""
+    return [curve for curve in rows["below"].to_list() if curve]
+
+
+def _rises(curves: list[list[float]]) -> NDArray[np.float64]:
+    lines = np.array(curves, dtype=np.float64)
+    return lines[:, 1:] - lines[:, :1]
 
 
 class Share(NamedTuple):
@@ -223,3 +269,102 @@ def short_headline(run: Run) -> str:
 def short_name(run: Run) -> str:
     """Return the name of a model without a local folder or the address of an endpoint."""
     return run.record.model.short_name
+
+
+_LEAST_SHARED = 20
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two runs agree on the tokens that both looked at.
+
+    Attributes:
+        first: name of one run.
+        second: name of the other.
+        shared: tokens that both looked at, by vocabulary string.
+        sticky_in_both: of them, those that both call sticky.
+        jaccard: those over the ones that either calls sticky; None where neither does.
+        spearman: rank correlation of the lifts; None where too few tokens have one in both.
+    """
+
+    first: str
+    second: str
+    shared: int
+    sticky_in_both: int
+    jaccard: float | None
+    spearman: float | None
+
+
+@dataclass(frozen=True)
+class ComparedToken:
+    """A token that at least one run calls sticky.
+
+    Attributes:
+        token: its text.
+        standardized_lifts: by run, how far it moves unrelated texts beyond an ordinary token, in standard
+            deviations of the model's similarities; None where the run does not say.
+        verdicts: by run; None where the run did not judge it.
+    """
+
+    token: str
+    standardized_lifts: Sequence[float | None]
+    verdicts: Sequence[str | None]
+
+
+def agreements(runs: Sequence[ComparedRun]) -> tuple[Agreement, ...]:
+    """Compare every pair of runs; tokens are matched by vocabulary string, which models may share."""
+    return tuple(_agreement(first, second) for first, second in combinations(runs, 2))
+
+
+def compared_tokens(runs: Sequence[ComparedRun]) -> tuple[ComparedToken, ...]:
+    """List every token that a run calls sticky; those that most runs flag, and most strongly, first."""
+    lifts = [_lifts(each) for each in runs]
+    sticky = {token for each in runs for token in each.run.sticky["token"]}
+    unknown = (None, None)
+    found = [
+        ComparedToken(
+            token,
+            [known.get(token, unknown)[0] for known in lifts],
+            [known.get(token, unknown)[1] for known in lifts],
+        )
+        for token in sorted(sticky)
+    ]
+
+    def rank(each: ComparedToken) -> tuple[int, float]:
+        return (
+            -sum(verdict == "sticky" for verdict in each.verdicts),
+            -max((value for value in each.standardized_lifts if value is not None), default=0.0),
+        )
+
+    return tuple(sorted(found, key=rank))
+
+
+def _lifts(each: ComparedRun) -> dict[str, tuple[float | None, str | None]]:
+    rows = each.run.tokens.select("token", "verdict", sd=deviations(each.scale))
+    return {token: (sd, verdict) for token, verdict, sd in rows.iter_rows()}
+
+
+def _agreement(first: ComparedRun, second: ComparedRun) -> Agreement:
+    from scipy.stats import spearmanr
+
+    columns = ("token", "lift", "verdict")
+    both = (
+        first.run.tokens.select(columns)
+        .unique("token")
+        .join(second.run.tokens.select(columns).unique("token"), on="token", suffix="_other")
+    )
+    left = both["verdict"].fill_null("") == "sticky"
+    right = both["verdict_other"].fill_null("") == "sticky"
+    either = int((left | right).sum())
+    lifted = both.filter(pl.col("lift").is_not_null() & pl.col("lift_other").is_not_null())
+    varied = (
+        len(lifted) >= _LEAST_SHARED and min(lifted["lift"].n_unique(), lifted["lift_other"].n_unique()) > 1
+    )
+    return Agreement(
+        first.name,
+        second.name,
+        len(both),
+        int((left & right).sum()),
+        int((left & right).sum()) / either if either else None,
+        float(spearmanr(lifted["lift"], lifted["lift_other"]).statistic) if varied else None,
+    )

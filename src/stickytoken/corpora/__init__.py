@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from stickytoken.corpora._hub import PAPER_DATASETS, PAPER_NAME, sentences_from_hub
 from stickytoken.corpora.corpus import (
     Sentences,
     bundled_frame,
@@ -14,7 +13,7 @@ from stickytoken.corpora.corpus import (
     text_kinds,
     text_kinds_frame,
 )
-from stickytoken.corpora.files import sentences_from_file
+from stickytoken.corpora.files import PAPER_DATASETS, PAPER_NAME, sentences_from_file, sentences_from_hub
 from stickytoken.corpora.pairs import pairs_from_file
 from stickytoken.errors import InputError
 from stickytoken.validation import file_path, shown

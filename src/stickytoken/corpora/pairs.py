@@ -14,9 +14,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stickytoken.corpora.corpus import LONGEST_SENTENCE
-from stickytoken.corpora.tables import TABLE_SUFFIXES, read_table, text_column
+from stickytoken.corpora.files import TABLE_SUFFIXES, read_table, text_column
 from stickytoken.errors import InputError
-from stickytoken.hashing import digest
+from stickytoken.machine import digest
 from stickytoken.unit_vectors import unit_vectors
 from stickytoken.validation import shown
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterable
 from copy import deepcopy
+from functools import wraps
 from typing import Any, ParamSpec
 
 import gradio as gr
@@ -15,7 +17,7 @@ import plotly.graph_objects as go
 from stickytoken.errors import StickyTokenError
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
 from stickytoken.reports.templating import environment
-from stickytoken.visible_text import visible
+from stickytoken.validation import visible
 
 _Arguments = ParamSpec("_Arguments")
 _LOG = logging.getLogger(__name__)
@@ -170,3 +172,47 @@ def one_line(text: str) -> str:
     """Return text as one visible line of limited length."""
     line = visible(" ".join(text.split()))
     return line if len(line) <= _LINE else f"{line[:_LINE]} ..."
+
+
+# Handlers check their inputs themselves: what Gradio's components refuse, they refuse with a traceback in the
+# log, and the old answer stays in the page.
+_CHECKED_BY_HANDLER: dict[str, Any] = {"preprocess": False, "api_visibility": "private"}
+
+# Events that need the model share one queue, one at a time; a newer request replaces one that waits.
+ON_MODEL: dict[str, Any] = _CHECKED_BY_HANDLER | {
+    "concurrency_id": "model",
+    "concurrency_limit": 1,
+    "trigger_mode": "always_last",
+    "show_progress": "minimal",
+}
+# Events that only read tables in memory.
+ON_TABLES: dict[str, Any] = _CHECKED_BY_HANDLER | {
+    "concurrency_id": "tables",
+    "concurrency_limit": 4,
+    "trigger_mode": "always_last",
+    "show_progress": "hidden",
+}
+# Events that wait until the model is loaded, then return what is computed once for all visitors.
+ON_STARTUP: dict[str, Any] = _CHECKED_BY_HANDLER | {
+    "concurrency_id": "startup",
+    "concurrency_limit": 16,
+    "trigger_mode": "once",
+    "show_progress": "minimal",
+}
+
+
+def on_first_opening(
+    tab: gr.Tab, handler: Callable[..., Any], inputs: list[Any], outputs: list[Any], **how: Any
+) -> None:
+    """Run an event when a visitor opens a tab for the first time, and never again."""
+    seen = gr.State(False)
+
+    @wraps(handler)
+    def opened(was_seen: bool, *values: Any) -> list[Any]:
+        return [True, *([gr.skip()] * len(outputs) if was_seen else handler(*values))]
+
+    # Gradio reads the number of inputs and the wish for progress from the signature.
+    signature = inspect.signature(handler)
+    first = inspect.Parameter("was_seen", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    vars(opened)["__signature__"] = signature.replace(parameters=[first, *signature.parameters.values()])
+    tab.select(opened, [seen, *inputs], [seen, *outputs], **how)

@@ -10,17 +10,16 @@ from typing import Any
 import gradio as gr
 
 from stickytoken.demo._components import one_line, render
-from stickytoken.demo._inputs import WAITING
-from stickytoken.demo.startup import Startup
+from stickytoken.demo.context import WAITING, Startup
 from stickytoken.demo.tabs.compare_tab import compare_tab
 from stickytoken.demo.tabs.explain_tab import explain_tab
 from stickytoken.demo.tabs.explore_tab import explore_tab
 from stickytoken.demo.tabs.repair_tab import repair_tab
 from stickytoken.demo.tabs.try_tab import try_tab
 from stickytoken.demo.tabs.why_tab import why_tab
-from stickytoken.reports.figures.style import template
+from stickytoken.reports.figures.figure import template
 from stickytoken.reports.templating import packaged
-from stickytoken.visible_text import visible
+from stickytoken.validation import visible
 
 _LOG = logging.getLogger(__name__)
 _FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"]

@@ -1,8 +1,7 @@
 """Detect sticky tokens, judge a corpus by them, probe named ones, open finished runs."""
 
-from stickytoken.detection.detect import detect
+from stickytoken.detection.detect import detect, probe
 from stickytoken.detection.judge import judge
-from stickytoken.detection.probe import probe
 from stickytoken.detection.run import Run, open_run
 
 __all__ = ["Run", "detect", "judge", "open_run", "probe"]

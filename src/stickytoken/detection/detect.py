@@ -2,36 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import Any
 
-from stickytoken.corpora.choice import PairSource, SentenceSource, choose_corpus, corpus_fingerprint
-from stickytoken.corpora.readability import readable
+from stickytoken.corpora.choice import PairSource, SentenceSource, choose_corpus, corpus_fingerprint, readable
 from stickytoken.detection.evidence import has_evidence, write_evidence
-from stickytoken.detection.identity import identity_parts
 from stickytoken.detection.model_files import look_at_model, record_model
 from stickytoken.detection.run import Run, open_run
-from stickytoken.detection.run_folder import RUN, RunFolder, require_usable
-from stickytoken.detection.schema import EndpointRecord, LoadingRecord, ModelRecord, RunRecord, corpus_record
+from stickytoken.detection.run_folder import (
+    RUN,
+    EndpointRecord,
+    LoadingRecord,
+    ModelRecord,
+    RunFolder,
+    RunRecord,
+    corpus_record,
+    require_usable,
+)
 from stickytoken.detection.selection import TokenSource, choose_tokens, token_ids
 from stickytoken.encoders.loading.load import AnyModel, load_encoder, reads_texts_only
-from stickytoken.encoders.loading.spec import EncoderSpec
+from stickytoken.encoders.loading.resolution import EncoderSpec
 from stickytoken.encoders.protocol import Encoder, EncoderIdentity
 from stickytoken.encoders.views import whole_vectors
 from stickytoken.errors import InputError
-from stickytoken.hashing import digest
-from stickytoken.measurement.default_folder import default_folder
-from stickytoken.measurement.engines.choice import EngineChoice, chosen_engine
-from stickytoken.measurement.environment import hardware, now, package_versions
-from stickytoken.measurement.progress import ProgressCallback, ignore_progress
-from stickytoken.measurement.resume import Resumed, resumed
+from stickytoken.insertion import Insertion, Token
+from stickytoken.machine import digest
+from stickytoken.measurement.atomic import default_folder
+from stickytoken.measurement.ray_engine import EngineChoice, chosen_engine
+from stickytoken.measurement.resume import Resumed, hardware, identity_of, now, package_versions, resumed
+from stickytoken.measurement.stage import ProgressCallback, ignore_progress
 from stickytoken.measurement.store import PLAN_FILE, TOKENS_FILE, VOCABULARY_FILE
 from stickytoken.methods.job import SHARD_PROBES, FolderRunner, Job, MethodSettings, bearable, suited
-from stickytoken.methods.protocol import AnyMethod
+from stickytoken.methods.protocol import AnyMethod, ProbedToken
 from stickytoken.methods.registry import choose_method
 from stickytoken.validation import Numbers, distinct_numbers, file_path, require_callable
-from stickytoken.vocabulary.categories import Vocabulary, categorize
-from stickytoken.vocabulary.writing import written
+from stickytoken.vocabulary import Vocabulary, categorize, written
+
+# Increase it when the same inputs give other numbers than before.
+IDENTITY_VERSION = 4
+
+
+def identity_parts(
+    encoder: EncoderIdentity,
+    method: str,
+    settings: Any,
+    corpus: str,
+    tokens: Sequence[Token] | None,
+    *,
+    chosen_by_whole: bool = False,
+) -> dict[str, Any]:
+    """Collect everything that can change the numbers of a run, as JSON values.
+
+    Args:
+        encoder: the model.
+        method: name of the method.
+        settings: settings of the method, a dataclass.
+        corpus: fingerprint of the sentences or pairs.
+        tokens: the tokens to measure; None is all available ones.
+        chosen_by_whole: whether the model truncates its vectors, and the whole ones choose what is encoded.
+    """
+    more = {"chosen_by": "whole vectors"} if chosen_by_whole else {}
+    return identity_of(
+        IDENTITY_VERSION,
+        encoder,
+        settings,
+        method=method,
+        corpus=corpus,
+        tokens=None if tokens is None else digest([token.id for token in tokens]),
+        **more,
+    )
 
 
 def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
@@ -214,3 +255,57 @@ def _loading(encoder: Encoder) -> LoadingRecord | None:
         endpoint=endpoint,
         **prompting,
     )
+
+
+def probe(
+    encoder: AnyModel,
+    tokens: TokenSource,
+    *,
+    method: str | None = None,
+    sentences: SentenceSource | None = None,
+    pairs: PairSource | None = None,
+    settings: MethodSettings | None = None,
+    progress: ProgressCallback = ignore_progress,
+) -> Sequence[ProbedToken]:
+    """Measure named tokens, without a run folder.
+
+    Args:
+        encoder: the model: anything that `load_encoder` takes, an encoder included.
+        tokens: ids or texts of tokens, or a file of them; with text insertion they must be able to occur
+            in text.
+        method: name of the method; None is the one that the settings belong to, else the first that takes
+            what is given.
+        sentences: the corpus: a list of sentences, or anything that `load_sentences` takes; None is the
+            bundled corpus.
+        pairs: pairs, or a file of them, in place of sentences, for a method that takes them.
+        settings: of the method; None is its defaults, and insertion as words where a model reads only texts.
+        progress: told of every step.
+
+    Returns:
+        What the method measured, one item per token in the order given.
+
+    Raises:
+        InputError: a token that cannot be probed, or inputs that cannot be used.
+    """
+    chosen = choose_method(method, settings, pairs is not None)
+    settings = suited(chosen.settings(), reads_texts_only(encoder)) if settings is None else settings
+    require_callable("progress", progress)
+    corpus = choose_corpus(sentences, pairs)
+    encoder = load_encoder(encoder)
+    corpus = readable(corpus, encoder.tokenizer, encoder.name)
+    vocabulary = written(categorize(encoder.tokenizer), encoder.tokenizer, settings.insertion)
+    probed = [_token(vocabulary, token, settings.insertion) for token in token_ids(vocabulary, tokens)]
+    job = Job(encoder, settings, corpus, vocabulary, probed, True, False)
+    return chosen.probe(job, progress)
+
+
+def _token(vocabulary: Vocabulary, token_id: int, insertion: Insertion) -> Token:
+    """A token by its id."""
+    place = vocabulary.place(token_id)
+    category = vocabulary.categories[place]
+    if insertion is not Insertion.IDS and not category.available:
+        raise InputError(
+            f"token id {token_id} ({vocabulary.tokens[place]!r}) cannot occur in text ({category.value}): "
+            "probe it with ids insertion"
+        )
+    return vocabulary.token(place)

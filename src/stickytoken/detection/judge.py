@@ -6,23 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from shlex import quote
+from typing import Any, NamedTuple
 
 from stickytoken.corpora import load_sentences
-from stickytoken.corpora.choice import SentenceSource
-from stickytoken.corpora.readability import readable
+from stickytoken.corpora.choice import SentenceSource, readable
+from stickytoken.detection.model_files import encoder_for, restored_settings
 from stickytoken.detection.run import Run, open_run
-from stickytoken.detection.run_model import encoder_for, restored_settings
 from stickytoken.encoders.loading.load import AnyModel
-from stickytoken.encoders.view_encoder import view_encoders
-from stickytoken.encoders.views import views_of
+from stickytoken.encoders.views import view_encoders, views_of
 from stickytoken.errors import InputError
-from stickytoken.measurement.progress import ProgressCallback, ignore_progress
+from stickytoken.measurement.stage import ProgressCallback, ignore_progress
 from stickytoken.methods.job import Job
-from stickytoken.methods.judgement import Judgement
+from stickytoken.methods.protocol import Judgement
 from stickytoken.validation import Numbers, distinct_numbers, require_callable, whole_number
-from stickytoken.vocabulary.categories import categorize
-from stickytoken.vocabulary.writing import written
+from stickytoken.vocabulary import categorize, written
 
 ANCHORS = 2000
 
@@ -123,3 +121,50 @@ def _in_views(
         for view, encoder in encoders.items()
     }
     return replace(found[views.own], others={view: found[view] for view in asked})
+
+
+class NextStep(NamedTuple):
+    """Something to do after a detection.
+
+    Attributes:
+        purpose: what it is good for; reads on after "to", without a full stop.
+        command: the command line; names in capitals are for the user to fill in.
+    """
+
+    purpose: str
+    command: str
+
+
+def next_steps(run: Run) -> tuple[NextStep, ...]:
+    """Return what a user of the model can do about what the run found.
+
+    Rows of a vocabulary can be repaired only where sentence-transformers loads the model by itself; behind
+    an endpoint or a prompt, documents are what can be cleaned.
+    """
+    folder = quote(str(run.path))
+    if run.sticky.is_empty():
+        return (
+            NextStep(
+                "see what tokens do among your own documents",
+                f"stickytoken judge {folder} --sentences DOCUMENTS",
+            ),
+            NextStep(
+                "find documents that repeat a word or contain special tokens",
+                f"stickytoken scan {folder} DOCUMENTS",
+            ),
+        )
+    scan = f"stickytoken scan {folder} DOCUMENTS --effect"
+    clean = NextStep("take the copies out of those documents", f"stickytoken clean {folder} DOCUMENTS")
+    found = "find the documents that contain copies"
+    loading = run.record.model.loading
+    if loading is not None and (loading.endpoint is not None or loading.layer is not None):
+        return NextStep(found, scan), clean
+    return (
+        NextStep(
+            "write a repaired, verified copy of the model, then encode your documents with it",
+            f"stickytoken repair {folder} --out FOLDER",
+        ),
+        NextStep(f"{found}, if the model has to stay", scan),
+        clean,
+        NextStep("check the model that you ship, in CI", "stickytoken check FOLDER"),
+    )

@@ -10,20 +10,23 @@ import polars as pl
 
 from stickytoken.corpora.choice import SentenceSource
 from stickytoken.detection.evidence import RunEvidence, read_evidence
-from stickytoken.detection.run_folder import RunFolder
-from stickytoken.detection.schema import RunRecord
+from stickytoken.detection.run_folder import RunFolder, RunRecord
 from stickytoken.encoders.views import View
 from stickytoken.errors import InputError, RunError
 from stickytoken.measurement.store import TOKENS_FILE, VOCABULARY_FILE
-from stickytoken.methods.descriptions import Column
-from stickytoken.methods.dimensions import DimensionRecord, dimensions_table, read_dimensions, tokens_in
-from stickytoken.methods.judgement import Judgement
-from stickytoken.methods.protocol import AnyMethod
-from stickytoken.methods.records import PlanRecord, ResultRecord
+from stickytoken.methods.entry import Column
+from stickytoken.methods.job import StoredSettings
+from stickytoken.methods.protocol import AnyMethod, Judgement
+from stickytoken.methods.records import (
+    DimensionRecord,
+    PlanRecord,
+    ResultRecord,
+    dimensions_table,
+    read_dimensions,
+    tokens_in,
+)
 from stickytoken.methods.registry import method_named
-from stickytoken.methods.stored_settings import StoredSettings
-from stickytoken.validation import file_path, whole_number
-from stickytoken.visible_text import visible
+from stickytoken.validation import file_path, visible, whole_number
 
 _SHOWN_ROWS = 20
 

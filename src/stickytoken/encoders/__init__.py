@@ -2,9 +2,8 @@
 
 from stickytoken.encoders.loading.load import analyze_vocabulary, load_encoder
 from stickytoken.encoders.loading.tokenizers import load_tokenizer
-from stickytoken.encoders.mean_similarity import MeanSimilarity, mean_similarity
-from stickytoken.encoders.prompting import Prompting
-from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdEncoder
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity, IdEncoder, Prompting
+from stickytoken.encoders.views import MeanSimilarity, mean_similarity
 
 __all__ = [
     "Encoder",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,13 +13,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders._template import InputTemplate
-from stickytoken.encoders.batching import equal_length_batches
+from stickytoken.encoders.cpu.linear import SWITCH, PackedBlocks
+from stickytoken.encoders.cpu.low_precision import BFloat16Linears, Int8Linears
 from stickytoken.encoders.cpu.workers import compute_all, worker_count
-from stickytoken.errors import EncodingError
+from stickytoken.encoders.protocol import equal_length_batches
+from stickytoken.encoders.text_encoder import InputTemplate
+from stickytoken.errors import EncodingError, InputError, ModelError
+from stickytoken.machine import Precision
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -175,3 +180,217 @@ def affordable_tokens(free: float, bytes_per_token: float) -> int:
     """
     affordable = int(_MEMORY_SHARE * free / max(1.0, bytes_per_token))
     return max(_LEAST_BUDGET, min(affordable, _LARGEST_TOKEN_BUDGET))
+
+
+Arithmetic: TypeAlias = Callable[[], AbstractContextManager[object]]
+"""A context in which the model computes."""
+
+_ON_CPU = (Precision.BFLOAT16, Precision.INT8)
+_ON_CUDA = (Precision.TF32, Precision.BFLOAT16, Precision.FLOAT16)
+_ON_OTHERS = (Precision.BFLOAT16, Precision.FLOAT16)
+# Instructions that multiply int8 numbers without intermediate overflow.
+_INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8", "i8mm", "dot")
+# Machine epsilon.
+ROUNDING = {
+    Precision.TF32: 2**-10,
+    Precision.BFLOAT16: 2**-7,
+    Precision.FLOAT16: 2**-10,
+    Precision.INT8: 2**-7,
+}
+
+
+def require_precision(model: torch.nn.Module, precision: Precision, name: str) -> None:
+    """Refuse a precision that the model's device does not support."""
+    parameter = next(model.parameters())
+    kind = parameter.device.type
+    there = _ON_CPU if kind == "cpu" else _ON_CUDA if kind == "cuda" else _ON_OTHERS
+    if precision not in there:
+        raise InputError(
+            f"precision {precision} is not available on {parameter.device}: use {' or '.join(there)}, "
+            "or leave it out"
+        )
+    if parameter.dtype != torch.float32:
+        found = str(parameter.dtype).removeprefix("torch.")
+        raise InputError(f"{name} already computes in {found}: leave out the precision {precision}")
+    if precision is Precision.INT8 and not _multiplies_int8():
+        raise InputError(
+            "precision int8 needs a processor with VNNI instructions, which this one lacks: "
+            "use bfloat16, or leave it out"
+        )
+
+
+def arithmetic(
+    model: torch.nn.Module,
+    precision: Precision | None,
+    calibrate: Callable[[], object],
+    packed: bool,
+) -> Arithmetic:
+    """Choose the fastest way to compute in a precision; None is the weights' own.
+
+    Args:
+        model: the model, on its device.
+        precision: a precision that `require_precision` accepts.
+        calibrate: runs the model on the calibration inputs.
+        packed: pack linear layers on a CPU.
+    """
+    kind = next(model.parameters()).device.type
+    if kind == "cpu":
+        if precision is Precision.INT8 and not packed:
+            raise InputError(
+                f"precision int8 needs packed layers, which are off: turn them on (is {SWITCH} set?), "
+                "or leave int8 out"
+            )
+        if precision is Precision.INT8:
+            return Int8Linears(model, calibrate).active
+        if precision is not None:
+            return BFloat16Linears(model, packed=packed).active
+        return PackedBlocks(model).active if packed else nullcontext
+    if precision is None:
+        return nullcontext
+    if precision is Precision.TF32:
+        return _tf32
+    dtype = getattr(torch, precision)
+    return lambda: torch.autocast(kind, dtype=dtype)
+
+
+def _multiplies_int8() -> bool:
+    capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
+    present = any(capabilities.get(name) for name in _INT8_INSTRUCTIONS)
+    return present and hasattr(torch.ops.onednn, "qlinear_pointwise")
+
+
+@contextmanager
+def _tf32() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+# Of BERT's layer and those built like it: attention with residual and norm, then what works token by token.
+_PARTS = {"attention", "intermediate", "output"}
+
+
+def last_attention(model: SentenceTransformer) -> torch.nn.Module | None:
+    """Return the attention of the last layer if only its first token is read later, else None."""
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    if len(model) < 2 or not isinstance(model[0], Transformer) or not isinstance(model[1], Pooling):
+        return None
+    if model[1].pooling_mode not in ("cls", ("cls",), ["cls"]):
+        return None
+    backbone: Any = model[0].model
+    layers: Any = getattr(getattr(backbone, "encoder", None), "layer", None)
+    if not isinstance(layers, torch.nn.ModuleList) or not layers:
+        return None
+    last = layers[-1]
+    known = type(last).__module__.startswith("transformers.models.")
+    whole = not getattr(last, "is_decoder", False) and not getattr(last, "chunk_size_feed_forward", 0)
+    parts = dict(last.named_children())
+    return parts["attention"] if known and whole and set(parts) == _PARTS else None
+
+
+@contextmanager
+def first_token_only(attention: torch.nn.Module) -> Iterator[None]:
+    """Pass on the first token's output alone; the caller holds the model's lock."""
+    if "forward" in vars(attention):  # replaced by its owner
+        yield
+        return
+    original: Any = attention.forward
+
+    def forward(*arguments: Any, **options: Any) -> tuple[Any, ...]:
+        states, *others = original(*arguments, **options)
+        return states[:, :1], *others
+
+    vars(attention)["forward"] = forward
+    try:
+        yield
+    finally:
+        vars(attention).pop("forward", None)
+
+
+_STATES = "all_layer_embeddings"
+# Where architectures keep the norm behind their last layer; most have none.
+_NORMS = ("final_norm", "norm", "ln_f", "final_layer_norm", "final_layernorm")
+# Modules that read more than the last layer.
+_MIXING = ("WeightedLayerPooling",)
+
+
+class LayerReader:
+    """Compute the vectors after some layers in one pass, each by the final norm and all later modules.
+
+    Layers are counted from 1.
+    """
+
+    def __init__(self, model: SentenceTransformer, layers: tuple[int, ...], name: str) -> None:
+        self._model, self.layers, self._name = model, layers, name
+        backbone = getattr(model[0], "model", None)
+        config = getattr(backbone, "config", None)
+        count = getattr(config, "num_hidden_layers", None)
+        mixing = [type(module).__name__ for module in model if type(module).__name__ in _MIXING]
+        if not isinstance(count, int) or not hasattr(config, "output_hidden_states") or mixing:
+            what = mixing[0] if mixing else type(model[0]).__name__
+            raise ModelError(
+                f"the layers of {name} cannot be read, because it has a {what}: leave out --layers"
+            )
+        for layer in layers:
+            if not 1 <= layer <= count:
+                raise InputError(f"layers include {layer}, and {name} has {count}: use 1 to {count}")
+        self.count = count
+        self._config: Any = config
+        self._norm = _final_norm(backbone)
+
+    @contextmanager
+    def keeping_states(self) -> Iterator[None]:
+        """Let the model return the states of all layers; several threads may compute meanwhile."""
+        before = self._config.output_hidden_states
+        self._config.output_hidden_states = True
+        try:
+            yield
+        finally:
+            self._config.output_hidden_states = before
+
+    def vectors(self, features: dict[str, Any]) -> torch.Tensor:
+        """Return the model's own vectors and, behind each, those after the layers; (n, (1 + layers) x d).
+
+        Call it within `keeping_states`.
+        """
+        first, *later = self._model
+        found = first(features)
+        states, last = found.pop(_STATES, ()), found["token_embeddings"]
+        if len(states) != self.count + 1 or not self._leads_to(states[-1], last):
+            raise ModelError(f"the layers of {self._name} cannot be read: leave out --layers")
+        chosen = [
+            last,
+            *(last if layer == self.count else self._normed(states[layer]) for layer in self.layers),
+        ]
+        return torch.cat([_after(later, {**found, "token_embeddings": each}) for each in chosen], dim=1)
+
+    def _normed(self, states: torch.Tensor) -> torch.Tensor:
+        normed: torch.Tensor = states if self._norm is None else self._norm(states)
+        return normed
+
+    def _leads_to(self, states: torch.Tensor, last: torch.Tensor) -> bool:
+        """Whether the states after the last layer, with or without the final norm, are the model's output."""
+        return any(
+            each.shape == last.shape and torch.allclose(each, last, rtol=1e-3, atol=1e-4)
+            for each in (states, self._normed(states))
+        )
+
+
+def _final_norm(backbone: Any) -> Any:
+    """Return the norm behind the last layer; None if there is none."""
+    for owner in (backbone, getattr(backbone, "encoder", None)):
+        for name in _NORMS:
+            if isinstance(found := getattr(owner, name, None), torch.nn.Module):
+                return found
+    return None
+
+
+def _after(modules: list[Any], features: dict[str, Any]) -> torch.Tensor:
+    for module in modules:
+        features = module(features)
+    vectors: torch.Tensor = features["sentence_embedding"]
+    return vectors.float()

@@ -12,20 +12,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders._arithmetic import ROUNDING, Arithmetic, arithmetic, require_precision
-from stickytoken.encoders._fingerprint import weights_fingerprint
-from stickytoken.encoders.checks import require_list, require_usable, shown
-from stickytoken.encoders.cpu.calibration import calibration_inputs, require_agreement
+from stickytoken.encoders._batch_runner import ROUNDING, Arithmetic, arithmetic, require_precision
 from stickytoken.encoders.cpu.choice import measured, trial_inputs
-from stickytoken.encoders.cpu.packed_linear import packed_layers_wanted
+from stickytoken.encoders.cpu.linear import packed_layers_wanted
+from stickytoken.encoders.cpu.low_precision import calibration_inputs, require_agreement
 from stickytoken.encoders.cpu.workers import worker_count
-from stickytoken.encoders.model_state import computing, exclusive, weight_mark
-from stickytoken.encoders.protocol import EncoderIdentity
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer, vocabulary_size
-from stickytoken.precision import Precision
+from stickytoken.encoders.model_state import computing, exclusive, weight_mark, weights_fingerprint
+from stickytoken.encoders.protocol import EncoderIdentity, require_list, require_usable, shown
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer, vocabulary_size
+from stickytoken.machine import Precision
 
 if TYPE_CHECKING:
-    from stickytoken.encoders.loading.spec import EncoderSpec
+    from stickytoken.encoders.loading.resolution import EncoderSpec
 
 Content = tuple[int, ...]
 _LOG = logging.getLogger(__name__)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.errors import ModelError
+from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
-from stickytoken.precision import Precision
-from stickytoken.vocabulary.categories import RoundTripTokenizer
+from stickytoken.machine import Precision
+from stickytoken.vocabulary import RoundTripTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,3 +213,186 @@ def _has(model: object, part: str) -> bool:
         return True
     # Members from __getattr__; properties were found above without computing them.
     return hasattr(type(model), "__getattr__") and hasattr(model, part)
+
+
+def content_limit(encoder: Encoder) -> int | None:
+    """Return how many content ids the model reads, without special tokens; None if there is no limit."""
+    limit = encoder.max_length
+    if limit is None:
+        return None
+    while limit > 0 and not encoder.fits((0,) * limit):
+        limit -= 1
+    return limit
+
+
+_SHOWN_CHARACTERS = 80
+
+
+def require_list(texts: Sequence[str]) -> None:
+    """Refuse a single text instead of a list, which would be read character by character.
+
+    Raises:
+        InputError: ``texts`` is a single text.
+    """
+    if isinstance(texts, str):
+        raise InputError(f"encode takes a list of texts, got the text {shown(texts)}: put it in a list")
+
+
+def require_usable(
+    vectors: NDArray[np.float32], name: str, label: Callable[[int], str], *, allow_zero: bool
+) -> None:
+    """Refuse vectors that are not finite, and zero vectors unless they are allowed.
+
+    Args:
+        vectors: shape (n, d).
+        name: name of the model.
+        label: returns the text of a row for messages.
+        allow_zero: accept zero vectors.
+
+    Raises:
+        EncodingError: A vector is not usable; the message names the first such text.
+    """
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        row = int(np.flatnonzero(~finite)[0])
+        raise EncodingError(
+            f"{name}: the vector of the text {label(row)} is not finite: "
+            "the weights are damaged or the precision is too low"
+        )
+    if not allow_zero and not (nonzero := vectors.any(axis=1)).all():
+        row = int(np.flatnonzero(~nonzero)[0])
+        raise EncodingError(
+            f"{name}: the vector of the text {label(row)} is zero: it has no similarity to anything"
+        )
+
+
+def shown(text: str) -> str:
+    """Quote and shorten a text for messages."""
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…")
+
+
+# Kernels are fastest with multiples of this, and with few distinct numbers of tokens.
+TOKEN_MULTIPLE = 64
+
+
+def equal_length_batches(lengths: Sequence[int], token_budget: int) -> list[NDArray[np.intp]]:
+    """Group inputs of one length into batches of at most ``token_budget`` tokens.
+
+    The longest come first, so that a lack of memory shows at once. A batch has at least one input, and inputs
+    keep their order.
+
+    Args:
+        lengths: tokens of each input.
+        token_budget: tokens per batch.
+
+    Returns:
+        Index arrays that partition ``range(len(lengths))``.
+    """
+    sizes = np.asarray(lengths, dtype=np.intp)
+    batches: list[NDArray[np.intp]] = []
+    for length in sorted(set(sizes.tolist()), reverse=True):
+        members = np.flatnonzero(sizes == length)
+        rows = _rows(length, token_budget)
+        batches.extend(members[start : start + rows] for start in range(0, len(members), rows))
+    return batches
+
+
+def _rows(length: int, token_budget: int) -> int:
+    """Return the inputs per batch; their tokens are a multiple of `TOKEN_MULTIPLE` if possible."""
+    rows = max(1, token_budget // max(1, length))
+    step = TOKEN_MULTIPLE // math.gcd(length, TOKEN_MULTIPLE)
+    return rows - rows % step if rows >= step else rows
+
+
+class LayerChoice(StrEnum):
+    """Where the layer that a prompted language model is read from comes from."""
+
+    GIVEN = "chosen by the user"
+    PUBLISHED = "published preset"
+    SAVED = "saved with the model"
+    LAST = "default: the last layer"
+    SCALED = "default guess, scaled from Llama 2 7B"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompting:
+    """A prompt, and how vectors are read from a prompted language model.
+
+    Attributes:
+        prompt: text put before every input; None is the model's default prompt. For a language model
+            that is not a SentenceTransformer: ``prompteol``, ``cot``, ``ke``, ``ck``, ``metaeol``, ``echo``,
+            or a text with ``{sentence}`` in it.
+        prompt_name: name of one of the model's own prompts, instead of ``prompt``.
+        token_prepending: let every token of the sentence attend to the whole sentence (Fu et al., ACL 2025).
+            This option and the following ones need a prompted language model.
+        start: first layer of token prepending, from 0; None is the preset's.
+        exit: first later layer without it; None is the preset's.
+        layer: layer to read, an index into the embedding and the outputs of all layers; -1 is after the
+            final norm. None is the published preset's; without one, a plain prompt reads the last layer, and
+            token prepending and contrast the layer at the same relative depth as for Llama 2 7B.
+        contrast: subtract what an auxiliary prompt attends to (Cheng et al., ACL 2025).
+        contrast_layer: layer whose attention it changes, from 0; None is the preset's.
+        contrast_strength: factor of the difference, from 0; None is the preset's.
+        contrast_rule: ``scaled``, ``norm``, ``scaled_norm`` or ``sub_head_norm``; None is ``scaled``.
+    """
+
+    prompt: str | None = None
+    prompt_name: str | None = None
+    token_prepending: bool = False
+    start: int | None = None
+    exit: int | None = None
+    layer: int | None = None
+    contrast: bool = False
+    contrast_layer: int | None = None
+    contrast_strength: float | None = None
+    contrast_rule: str | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The given options that only a prompted language model supports."""
+        switches = ("token_prepending", "contrast")
+        values = {key: value for key, value in asdict(self).items() if not key.startswith("prompt")}
+        return {
+            key: value for key, value in values.items() if (value if key in switches else value is not None)
+        }
+
+
+Whole_co = TypeVar("Whole_co", bound=WordEncoder, covariant=True)
+
+
+class StandIn(Generic[Whole_co]):
+    """Says of itself what another encoder says of itself."""
+
+    def __init__(self, encoder: Whole_co) -> None:
+        self._encoder = encoder
+        self.name = encoder.name
+        self.device = encoder.device
+        self.tokenizer: RoundTripTokenizer = encoder.tokenizer
+        self.noise = float(getattr(encoder, "noise", 0.0))
+
+    @cached_property
+    def identity(self) -> EncoderIdentity:
+        """Identity of the model."""
+        return self._encoder.identity
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest input in tokens."""
+        return self._encoder.max_length
+
+    @property
+    def dimension(self) -> int:
+        """Number of components of a vector."""
+        return self._encoder.dimension
+
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Return the content ids of each text by word."""
+        return self._encoder.tokenize(texts)
+
+    def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of the prompt and each text."""
+        return self._encoder.content_ids(texts)
+
+    def fits(self, ids: Sequence[int]) -> bool:
+        """Return whether the model reads these ids in full."""
+        return self._encoder.fits(ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import logging
 import math
@@ -13,28 +14,30 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stickytoken.encoders._arithmetic import Arithmetic
-from stickytoken.encoders._batch_runner import BatchRunner
-from stickytoken.encoders._fingerprint import modules_fingerprint
-from stickytoken.encoders._first_token import first_token_only, last_attention
-from stickytoken.encoders._lengths import maximum_length, set_maximum_length
+from stickytoken.encoders._batch_runner import (
+    Arithmetic,
+    BatchRunner,
+    LayerReader,
+    first_token_only,
+    last_attention,
+)
 from stickytoken.encoders._model_encoder import Content, ModelEncoder
-from stickytoken.encoders._template import InputTemplate, read_template
 from stickytoken.encoders.cpu.choice import earlier, measured, trial_inputs
+from stickytoken.encoders.cpu.linear import packed_layers_wanted
 from stickytoken.encoders.cpu.openvino_backbone import CompiledBackbone, compilable
-from stickytoken.encoders.cpu.packed_linear import packed_layers_wanted
 from stickytoken.encoders.cpu.workers import worker_count
-from stickytoken.encoders.model_state import evaluating, exclusive
-from stickytoken.encoders.prefixes.last_token_pooling import reads_last_token, tree_model
-from stickytoken.encoders.prefixes.reuse import REUSE, PrefixReuse, ReuseLimits, agree
+from stickytoken.encoders.model_state import evaluating, exclusive, modules_fingerprint
+from stickytoken.encoders.prefixes import REUSE, PrefixReuse, ReuseLimits, agree, reads_last_token, tree_model
 from stickytoken.encoders.protocol import EncoderIdentity
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.text_encoder import InputTemplate, maximum_length, read_template, set_maximum_length
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.insertion import TokenizedText
-from stickytoken.precision import Precision
+from stickytoken.machine import Precision
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
 
 _LOG = logging.getLogger(__name__)
 # A call that takes longer than compiling a model, on a few cores.
@@ -182,7 +185,6 @@ class SentenceTransformerEncoder(ModelEncoder):
         """Return an encoder of whole vectors; see `whole_vectors`."""
         if not layers and self._model.truncate_dim is None:
             return self
-        from stickytoken.encoders._whole import WholeEncoder  # it is made of this class
 
         self._follow()
         if layers not in self._wholes:
@@ -385,3 +387,74 @@ def _embedding_rows(model: SentenceTransformer) -> int | None:
     if backbone is None or not hasattr(backbone, "get_input_embeddings"):
         return None
     return getattr(backbone.get_input_embeddings(), "num_embeddings", None)
+
+
+class WholeEncoder(SentenceTransformerEncoder):
+    """Encodes with the modules of a SentenceTransformer, without truncation.
+
+    Args:
+        model: the model; its modules are shared, not copied.
+        name: name of the model in messages.
+        layers: layers whose vectors are put behind the model's own, counted from 1.
+        options: as for `SentenceTransformerEncoder`.
+    """
+
+    def __init__(
+        self, model: SentenceTransformer, name: str, *, layers: Sequence[int], **options: Any
+    ) -> None:
+        untruncated = copy.copy(model)
+        untruncated.truncate_dim = None
+        self._reader = LayerReader(untruncated, tuple(layers), name) if layers else None
+        if layers:  # shared beginnings are computed for the last layer alone
+            options["reuse"] = None
+        super().__init__(untruncated, name, **options)
+
+    @property
+    def layer_count(self) -> int | None:
+        """Number of layers; None where none are read."""
+        return None if self._reader is None else self._reader.count
+
+    def whole(self, layers: tuple[int, ...] = ()) -> SentenceTransformerEncoder:
+        """Return an encoder of whole vectors; see `whole_vectors`."""
+        same = layers == (() if self._reader is None else self._reader.layers)
+        return self if same else super().whole(layers)
+
+    @cached_property
+    def dimension(self) -> int:
+        """Number of components of a vector, those of the layers included."""
+        if self._reader is None:
+            return super().dimension
+        with self._reader.keeping_states():
+            return super().dimension
+
+    @cached_property
+    def _compiled(self) -> CompiledBackbone | None:
+        return None if self._reader is not None else super()._compiled  # it returns the last layer alone
+
+    def _read(self) -> None:
+        super()._read()
+        if self._reader is not None:
+            self._runner = _LayerRunner(
+                self._model, self._template, self.name, self._token_budget, reader=self._reader
+            )
+
+    def _built(self, precision: Precision) -> WholeEncoder:
+        layers = () if self._reader is None else self._reader.layers
+        return WholeEncoder(self._model, self.name, layers=layers, **self._options(precision))
+
+
+class _LayerRunner(BatchRunner):
+    """Runs contents through a model, and keeps the vectors after some layers."""
+
+    def __init__(self, *arguments: Any, reader: LayerReader) -> None:
+        super().__init__(*arguments)
+        self._reader = reader
+
+    def vectors(self, contents: Sequence[tuple[int, ...]]) -> NDArray[np.float32] | None:
+        """Compute the vectors of contents; see `BatchRunner.vectors`."""
+        with self._reader.keeping_states():
+            return super().vectors(contents)
+
+    def launch(self, contents: Sequence[tuple[int, ...]]) -> torch.Tensor:
+        """Start computing contents of equal length; see `BatchRunner.launch`."""
+        return self._reader.vectors(self.features(contents))

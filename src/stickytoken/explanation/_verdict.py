@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stickytoken.explanation.tables import AREAS
-from stickytoken.methods.verdicts import Verdict
+from stickytoken.methods.entry import Verdict
 
 _LIFT = "lift_sentences"
 # Names of the measures in a sentence.

@@ -11,18 +11,19 @@ from typing import Any
 import polars as pl
 
 from stickytoken.errors import InputError
-from stickytoken.explanation._checkpoints import Checkpoints
+from stickytoken.explanation._measuring import Checkpoints
 from stickytoken.explanation._verdict import Finding
-from stickytoken.explanation.files import ExplanationContent, stored_explanation
-from stickytoken.explanation.record import (
+from stickytoken.explanation.files import (
     EXPLANATION_SCHEMA_VERSION,
     TABLE_SCHEMAS,
     ExplainedTokenRecord,
+    ExplanationContent,
     ExplanationRecord,
+    stored_explanation,
 )
 from stickytoken.explanation.settings import ExplainSettings
-from stickytoken.hashing import digest
-from stickytoken.measurement.environment import package_versions
+from stickytoken.machine import digest
+from stickytoken.measurement.resume import package_versions
 
 TABLES = tuple(TABLE_SCHEMAS)
 

@@ -10,16 +10,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.explanation._attributing import PairMatrix
-from stickytoken.explanation._comparison import (
+from stickytoken.explanation._attributing import (
     UNBOUNDED,
     Bounds,
     Comparison,
+    PairMatrix,
     compare,
     distribution_distances,
 )
-from stickytoken.explanation._placing import Part
-from stickytoken.explanation.record import NUMBERS
+from stickytoken.explanation.files import NUMBERS
+from stickytoken.explanation.settings import Part
 
 Vector = NDArray[np.float64]
 

@@ -3,17 +3,230 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stickytoken.detection.run_folder import FLAGGED
 from stickytoken.errors import InputError
 from stickytoken.findings import Finding, Level, Rule
-from stickytoken.gate._baseline import Baseline, Change, Effect, effect_of
-from stickytoken.gate._result import FailOn
-from stickytoken.visible_text import visible
+from stickytoken.validation import visible
 
 if TYPE_CHECKING:
     from stickytoken.detection import Run
+
+
+# Settings under which two runs measure the same thing: they change the noise or what is measured besides.
+_FREE = frozenset(
+    {
+        "seed",
+        "budget",
+        "confirming_texts",
+        "reference",
+        "adaptive",
+        "screen_precision",
+        "dimensions",
+        "layers",
+    }
+)
+
+
+class Change(StrEnum):
+    """A sticky token against the baseline."""
+
+    NEW = "new"
+    WORSE = "worse"
+    KNOWN = "known"
+
+
+class Effect(NamedTuple):
+    """What a token does beyond an ordinary one, in standard deviations of the model's own similarities."""
+
+    value: float
+    low: float
+    high: float
+
+
+def effect_of(row: Mapping[str, Any], run: Run) -> Effect | None:
+    """Compute the effect of a row of tokens.parquet; None where it was not measured with an interval."""
+    scale = run.method.scale(run)
+    ends = [row.get(name) for name in ("lift", "lift_low", "lift_high")]
+    if scale is None or any(end is None for end in ends):
+        return None
+    return Effect(*((end - scale.ordinary) / scale.spread for end in ends if end is not None))
+
+
+def require_comparable(run: Run, baseline: Run) -> None:
+    """Refuse a baseline whose effects mean something else, or have no intervals."""
+    if run.record.method != baseline.record.method:
+        raise InputError(
+            f"the baseline {baseline.path} used the method {baseline.record.method}, the run in {run.path} "
+            f"used {run.record.method}: detect both with the same method"
+        )
+    if "lift_low" not in run.method.columns:
+        raise InputError(
+            f"the baseline {baseline.path} used the method {baseline.record.method}, which measures no "
+            "intervals to compare: detect with --method profile"
+        )
+    if run.record.identity_parts.get("corpus") != baseline.record.identity_parts.get("corpus"):
+        raise InputError(
+            f"the baseline {baseline.path} was measured on {baseline.record.corpus.source}, the run in "
+            f"{run.path} on other texts, {run.record.corpus.source}: detect both on the same sentences"
+        )
+    names = {*run.record.settings, *baseline.record.settings} - _FREE
+    # A run from before a setting was added has its default.
+    if different := sorted(name for name in names if run.settings.text(name) != baseline.settings.text(name)):
+        raise InputError(
+            f"the baseline {baseline.path} was measured with other settings than {run.path} "
+            f"({', '.join(different)}): detect both with the same ones"
+        )
+
+
+class Baseline:
+    """The tokens of a baseline."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._rows = {row["token"]: row for row in run.tokens.iter_rows(named=True)}
+
+    def before(self, token: str) -> Effect | None:
+        """Return the effect of a token, by vocabulary string; None where the baseline has not measured it."""
+        row = self._rows.get(token)
+        return None if row is None else effect_of(row, self._run)
+
+    def change(self, token: str, effect: Effect) -> Change:
+        """Compare a sticky token: only an interval above that of the baseline is a change."""
+        before = self.before(token)
+        if before is None:
+            return Change.NEW
+        if effect.low <= before.high:
+            return Change.KNOWN
+        return Change.WORSE if self._rows[token]["verdict"] in FLAGGED else Change.NEW
+
+
+class Outcome(StrEnum):
+    """How a check ends."""
+
+    PASSED = "passed"
+    CLOSED = "closed"
+    INCONCLUSIVE = "inconclusive"
+
+
+class FailOn(StrEnum):
+    """The lowest grade of sticky token that counts."""
+
+    STICKY = "sticky"
+    SERIOUS = "serious"
+    SEVERE = "severe"
+
+
+class CheckedDocuments(NamedTuple):
+    """Documents that were searched for copies of flagged tokens.
+
+    Attributes:
+        collection: where they come from.
+        searched: number of documents.
+        counted: number of documents that close the gate.
+    """
+
+    collection: str
+    searched: int
+    counted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of a check.
+
+    Attributes:
+        model: the model as the run names it.
+        run: the run folder that the check rests on.
+        fail_on: the least sticky token that counts.
+        max_tokens: number of counted tokens to tolerate.
+        counted: number of tokens that count.
+        sticky: number of all sticky tokens of the run.
+        baseline: the run folder that it was compared with; None without one.
+        rules: what was looked for.
+        findings: what was found, the worst first; one of level error closes the gate.
+        incomplete: why the check cannot say that all is well, one reason each.
+        notes: what a reader should know.
+        documents: what documents were searched; None without any.
+    """
+
+    model: str
+    run: Path
+    fail_on: FailOn
+    max_tokens: int
+    counted: int
+    sticky: int
+    baseline: Path | None
+    rules: tuple[Rule, ...]
+    findings: tuple[Finding, ...]
+    incomplete: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    documents: CheckedDocuments | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """Closed if too much counts, inconclusive if something could not be checked, else passed."""
+        if any(finding.level is Level.ERROR for finding in self.findings):
+            return Outcome.CLOSED
+        return Outcome.INCONCLUSIVE if self.incomplete else Outcome.PASSED
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything was checked and nothing counts too much."""
+        return self.outcome is Outcome.PASSED
+
+    def __repr__(self) -> str:
+        return f"<Check: {self.model}, {self.outcome.value}, {self.counted:,} counted, run in {self.run}>"
+
+    def headline(self) -> str:
+        """Say in one sentence how the check ended."""
+        conditions = []
+        if self.fail_on is not FailOn.STICKY:
+            conditions.append(" or ".join(list(FailOn)[list(FailOn).index(self.fail_on) :]))
+        if self.baseline is not None:
+            conditions.append("new or worse than in the baseline")
+        which = f" ({', '.join(conditions)})" if conditions else ""
+        number = f"{self.counted:,}" if self.counted else "no"
+        tokens = "token" if self.counted == 1 else "tokens"
+        tolerated = f"; {self.max_tokens:,} tolerated" if self.max_tokens else ""
+        said = f"{self.outcome.value}: {self.model} has {number} sticky {tokens}{which}{tolerated}"
+        if self.documents is None:
+            return said
+        found, searched = self.documents.counted or "none", self.documents.searched
+        return f"{said}; {found} of {searched:,} documents with copies of one"
+
+    def summary(self) -> dict[str, Any]:
+        """The check in JSON values."""
+        return {
+            "outcome": self.outcome.value,
+            "model": self.model,
+            "run": str(self.run),
+            "baseline": None if self.baseline is None else str(self.baseline),
+            "fail_on": self.fail_on.value,
+            "max": self.max_tokens,
+            "counted": self.counted,
+            "sticky": self.sticky,
+            "documents": None if self.documents is None else self.documents._asdict(),
+            "incomplete": list(self.incomplete),
+            "notes": list(self.notes),
+            "findings": [
+                {
+                    "rule": finding.rule,
+                    "level": finding.level.value,
+                    "message": finding.message,
+                    "path": finding.path,
+                    "line": finding.line,
+                    "fingerprint": finding.fingerprint,
+                    **finding.properties,
+                }
+                for finding in self.findings
+            ],
+        }
+
 
 STICKY_TOKEN = Rule(
     "sticky-token",

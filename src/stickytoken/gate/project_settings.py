@@ -10,10 +10,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stickytoken.errors import InputError
-from stickytoken.findings.repository import repository_path, repository_root
-from stickytoken.gate._result import FailOn
-from stickytoken.validation import file_path
-from stickytoken.visible_text import visible
+from stickytoken.findings import repository_path, repository_root
+from stickytoken.gate._tokens import FailOn
+from stickytoken.validation import file_path, visible
 
 _FILE = "pyproject.toml"
 _TABLE = "[tool.stickytoken]"

@@ -2,17 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+from pydantic import Field
 
 from stickytoken.errors import RunError
-from stickytoken.impacts.record import IMPACT_SCHEMA_VERSION, ImpactRecord
+from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.measurement.atomic import require_writable
-from stickytoken.measurement.resume import Kind, measurements_in, require_vacant
+from stickytoken.measurement.resume import Kind, MeasurementRecord, Record, measurements_in, require_vacant
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.validation import file_path
+from stickytoken.validation import file_path, proportion, set_choices, set_whole_numbers
+
+IMPACT_SCHEMA_VERSION = 1
+
+
+class TokenRecord(Record):
+    """A token that was measured."""
+
+    token_id: int
+    token: str = Field(description="vocabulary string")
+    text: str = Field(description="decoded text")
+    kind: str = Field(description="sticky (if a run says so), named (otherwise) or benign")
+    matched_to: int | None = Field(description="id of the sticky token that a benign token is compared with")
+
+
+class TaskRecord(Record):
+    """A task that was measured."""
+
+    name: str
+    layout: str
+    unit: str = Field(description="what the intervals resample")
+    units: int
+    texts: int
+    edited: int = Field(description="number of texts that get copies")
+    cut: int = Field(description="number of texts truncated to make room, the same in every condition")
+    metrics: list[str] = Field(description="the main one first")
+
+
+class ImpactResultRecord(Record):
+    """Outcome and cost of a finished measurement."""
+
+    sequences: int = Field(description="number of texts encoded")
+    seconds: float = Field(description="time spent on shards")
+    failed: dict[str, str] = Field(description="tasks that could not be run, and why")
+    tasks: list[TaskRecord]
+
+
+class ImpactRecord(MeasurementRecord):
+    """impact.json: identity, resolved settings, versions, hardware, outcome."""
+
+    schema_version: int = IMPACT_SCHEMA_VERSION
+    model: str
+    device: str
+    settings: dict[str, Any]
+    tokens: list[TokenRecord]
+    notes: list[str]
+    versions: dict[str, str]
+    hardware: dict[str, str]
+    started: str
+    result: ImpactResultRecord | None = None
+
+
+def measured_kind(record: ImpactRecord) -> str:
+    """Return the common name of the measured tokens: sticky only if a run says so of all of them."""
+    return "named" if any(token.kind == "named" for token in record.tokens) else "sticky"
+
 
 IMPACT_FILE = "impact.json"
 # Prefix of the names of impact folders.
@@ -205,3 +262,41 @@ def impacts_in(run: Path) -> tuple[tuple[Impact, ...], tuple[str, ...]]:
         "An impact measurement",
         lambda impact: impact.record.started,
     )
+
+
+@dataclass(frozen=True)
+class ImpactSettings:
+    """Settings of an impact measurement.
+
+    Attributes:
+        copies: number of copies of a token in a text.
+        placement: where the copies go.
+        insertion: whether copies are inserted as ids or as words; MTEB tasks always use words.
+        side: which texts get copies.
+        sticky: largest number of sticky tokens to take from a run, the worst first.
+        benign: number of matched benign tokens for each sticky token.
+        seeds: number of random repetitions.
+        resamples: number of bootstrap samples of queries, pairs or texts.
+        confidence: coverage of the intervals.
+        seed: seed of all randomness.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    copies: int = 8
+    placement: Placement = Placement.RANDOM
+    insertion: Insertion = Insertion.IDS
+    side: Side = Side.DOCUMENT
+    sticky: int = 5
+    benign: int = 8
+    seeds: int = 1
+    resamples: int = 1000
+    confidence: float = 0.9
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        least = {"copies": 1, "sticky": 1, "benign": 1, "seeds": 1, "resamples": 100, "seed": 0}
+        set_whole_numbers(self, least)
+        set_choices(self, {"placement": Placement, "insertion": Insertion, "side": Side})
+        object.__setattr__(self, "confidence", proportion("confidence", self.confidence))

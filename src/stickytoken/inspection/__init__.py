@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stickytoken.errors import ModelError
 
 if TYPE_CHECKING:
     from stickytoken.encoders.protocol import IdEncoder
     from stickytoken.inspection.protocol import Inspector
+
 
 __all__ = ["inspector_of"]
 
@@ -24,8 +30,8 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
     """
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-    from stickytoken.inspection._modules import ModuleInspector
     from stickytoken.inspection._prompted import PromptInspector
+    from stickytoken.inspection.module_embedding import ModuleInspector
 
     if isinstance(encoder, SentenceTransformerEncoder):
         return ModuleInspector(encoder)
@@ -35,3 +41,45 @@ def inspector_of(encoder: IdEncoder) -> Inspector:
         f"{encoder.name} is a {type(encoder).__name__}, which returns vectors and does not show the inside "
         "of its model: pass a model that sentence-transformers loads, or a language model with a prompt"
     )
+
+
+Watch: TypeAlias = Callable[[int, int], None]
+"""Called with how much is computed, and of how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contributions:
+    """The unit vector of a text as a sum, up to the error of the method.
+
+    Attributes:
+        vector: the unit vector, shape (d,).
+        reference: what no part of the text contributes, shape (d,); zeros without such a rest.
+        parts: contribution of each part of the text, shape (parts, d).
+    """
+
+    vector: NDArray[np.float64]
+    reference: NDArray[np.float64]
+    parts: NDArray[np.float64]
+
+    @property
+    def error(self) -> float:
+        """Norm of the difference between the unit vector and the sum; 0 is exact."""
+        return float(np.linalg.norm(self.reference + self.parts.sum(axis=0) - self.vector))
+
+
+def similarity_matrix(first: Contributions, second: Contributions) -> NDArray[np.float64]:
+    """Return the cosine of two texts by pairs of parts.
+
+    Moeller, Nikolaev, Pado (EMNLP 2023), section 2.
+
+    Args:
+        first: contributions of the parts of one text.
+        second: those of the other.
+
+    Returns:
+        Shape (parts + 1, parts + 1), the references last. Up to the errors of the contributions it sums to
+        ``first.vector @ second.vector``.
+    """
+    rows = np.vstack([first.parts, first.reference])
+    columns = np.vstack([second.parts, second.reference])
+    return rows @ columns.T

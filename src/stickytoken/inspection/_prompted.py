@@ -15,9 +15,8 @@ from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 from stickytoken.encoders.prompted.layer_states import PromptBatch, pooled_states, prompt_states
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow
 from stickytoken.inspection._attention import AttentionCapture, Sources, attention_of, attention_sources
-from stickytoken.inspection._batches import BatchInspector
-from stickytoken.inspection._embedded_text import EmbeddedText
-from stickytoken.inspection.protocol import Inside, as_numbers
+from stickytoken.inspection.module_embedding import BatchInspector
+from stickytoken.inspection.protocol import EmbeddedText, Inside, as_numbers
 from stickytoken.unit_vectors import unit_vectors
 
 

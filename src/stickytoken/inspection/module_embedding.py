@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from stickytoken.encoders.model_state import computing
+from stickytoken.encoders.protocol import IdEncoder, equal_length_batches, require_usable, shown
 from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
-from stickytoken.errors import ModelError
-from stickytoken.inspection._embedded_text import EmbeddedText
+from stickytoken.errors import EncodingError, ModelError
+from stickytoken.inspection._attention import (
+    AttentionCapture,
+    Sources,
+    attention_of,
+    attention_sources,
+    plain_attention,
+    switched_on,
+)
+from stickytoken.inspection.protocol import EmbeddedText, Inside, as_numbers
+
+if TYPE_CHECKING:
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
 
 
 def backbone_of(model: Any) -> Any:
@@ -117,3 +138,259 @@ def _filler(model: Any, embeddings: Any, rows: torch.Tensor, *, flat: bool) -> t
     if token_id is None or not 0 <= token_id < len(embeddings.weight):
         return torch.zeros_like(rows[0])
     return _rows(embeddings, torch.tensor([token_id], device=rows.device), flat=flat)[0]
+
+
+_HEADS_IF_UNKNOWN = 32
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Limits of one batch.
+
+    Attributes:
+        weights: number of attention weights in one layer.
+        states: number of components in the hidden states of all layers.
+        tokens: number of tokens.
+    """
+
+    weights: int = 2**25
+    states: int = 2**26
+    tokens: int = 2048
+
+
+class BatchInspector(ABC):
+    """Look at texts of equal length together.
+
+    Args:
+        encoder: encoder of the model.
+        network: the whole model.
+        backbone: the transformers model in it; None without one.
+    """
+
+    limits = BatchLimits()
+
+    def __init__(
+        self,
+        encoder: SentenceTransformerEncoder | CausalPromptEncoder,
+        network: torch.nn.Module,
+        backbone: Any,
+    ) -> None:
+        self.encoder = encoder
+        self._network = network
+        self._backbone = backbone
+
+    @abstractmethod
+    def _length(self, content: int) -> int:
+        """Return the length of an input with ``content`` content ids."""
+
+    @abstractmethod
+    def _look(
+        self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
+    ) -> list[Inside]:
+        """Look at texts of one length."""
+
+    def look(
+        self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], parts: int
+    ) -> list[Inside]:
+        """Run texts through the model and record its inside; see `Inspector.look`."""
+        rows = [tuple(content) for content in contents]
+        label = _label(self.encoder, rows)
+        for row, content in enumerate(rows):
+            self.encoder.check_input(content, partial(label, row))
+        found: dict[int, Inside] = {}
+        with computing(self._network), _memory_told(self.encoder, "look into"):
+            for batch in self._batches([self._length(len(content)) for content in rows]):
+                looked = self._look([rows[k] for k in batch], [labels[k] for k in batch], parts)
+                found |= dict(zip(batch.tolist(), looked, strict=True))
+        result = [found[row] for row in range(len(rows))]
+        if result:
+            vectors = np.stack([each.vector for each in result])
+            require_usable(vectors, self.encoder.name, label, allow_zero=False)
+        return result
+
+    @contextmanager
+    def differentiating(self) -> Iterator[None]:
+        """Prepare the model for `embedded` and its vectors; see `Inspector.differentiating`."""
+        with (
+            computing(self._network, gradients=True),
+            plain_attention(self._backbone),
+            _memory_told(self.encoder, "attribute"),
+        ):
+            yield
+
+    def _batches(self, lengths: Sequence[int]) -> list[NDArray[np.intp]]:
+        """Group texts of equal length into batches within the limits."""
+        config = getattr(self._backbone, "config", None)
+        heads = getattr(config, "num_attention_heads", None) or _HEADS_IF_UNKNOWN
+        layers = getattr(config, "num_hidden_layers", None) or 1
+        width = getattr(config, "hidden_size", None) or 1024
+        batches = []
+        for same in equal_length_batches(lengths, self.limits.tokens):
+            length = max(1, lengths[same[0]])
+            by_weights = self.limits.weights // (heads * length**2)
+            by_states = self.limits.states // ((layers + 1) * length * width)
+            batches += np.array_split(same, -(-len(same) // max(1, min(by_weights, by_states))))
+        return batches
+
+
+def _label(encoder: IdEncoder, contents: Sequence[Sequence[int]]) -> Callable[[int], str]:
+    """Return a function from row to the text that messages show, decoded from its ids."""
+    return lambda row: shown(encoder.tokenizer.decode_many([contents[row]])[0])
+
+
+@contextmanager
+def _memory_told(encoder: IdEncoder, what: str) -> Iterator[None]:
+    """Turn an out-of-memory error into one that names the model."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise EncodingError(
+            f"{encoder.name}: {encoder.device} does not have enough memory to {what} one text: "
+            "use shorter texts, a lower precision or another device"
+        ) from error
+
+
+# Largest difference between a pooled vector and the sum of its parts, as a share of its norm.
+_PARTS_TOLERANCE = 1e-2
+
+
+class ModuleInspector(BatchInspector):
+    """Look into the modules of a SentenceTransformer; see `Inspector`."""
+
+    encoder: SentenceTransformerEncoder
+
+    def __init__(self, encoder: SentenceTransformerEncoder) -> None:
+        super().__init__(encoder, encoder.model, backbone_of(encoder.model))
+        self._model = encoder.model
+
+    @property
+    def pooling(self) -> str | None:
+        """How hidden states are pooled, such as ``mean``; None if unknown."""
+        if self.encoder.template.flat:
+            return "mean"
+        module = self._pooling
+        if module is None:
+            return None
+        mode = module.pooling_mode
+        return mode if isinstance(mode, str) else "+".join(mode)
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether there are layers between embeddings and pooling; a static embedding model has none."""
+        return not self.encoder.template.flat
+
+    def embedding_matrix(self) -> NDArray[np.float32] | None:
+        """Return the token embeddings, shape (entries, D); None if they cannot be reached."""
+        module = input_embeddings(self._model)
+        if module is None:
+            return None
+        weight: NDArray[np.float32] = module.weight.detach().float().cpu().numpy()
+        return weight
+
+    def embedded(self, content: Sequence[int]) -> EmbeddedText:
+        """Return a text as embeddings; see `Inspector.embedded`."""
+        return embedded_text(self.encoder, content)
+
+    def _length(self, content: int) -> int:
+        return content + self.encoder.template.overhead
+
+    def _look(
+        self, contents: Sequence[tuple[int, ...]], labels: Sequence[Sequence[int]], parts: int
+    ) -> list[Inside]:
+        template = self.encoder.template
+        places = np.full((len(contents), len(contents[0]) + template.overhead), parts, dtype=np.intp)
+        places[:, len(template.before) : len(template.before) + len(contents[0])] = labels
+        members = torch.nn.functional.one_hot(torch.from_numpy(places), parts + 1).float()
+        if template.flat:
+            return self._look_static(contents, places, members)
+        capture = AttentionCapture(members, self._attention_sources)
+        features, pool_input = self._forward(contents, capture)
+        attention = capture.result()
+        hidden = features.get("all_layer_embeddings")
+        pooled, supplied = self._supplied(pool_input, members)
+        vectors = features["sentence_embedding"].float().cpu().numpy()
+        if self._model.truncate_dim is not None:
+            vectors = vectors[:, : self._model.truncate_dim]
+        states = None if hidden is None else torch.stack([each.float().cpu() for each in hidden], dim=1)
+        return [
+            Inside(
+                labels=places[row],
+                hidden=None if states is None else states[row].numpy(),
+                attention=None if attention is None else as_numbers(attention[row]),
+                pooled=None if pooled is None else as_numbers(pooled[row]),
+                supplied=None if supplied is None else as_numbers(supplied[row]),
+                vector=vectors[row],
+            )
+            for row in range(len(contents))
+        ]
+
+    def _forward(
+        self, contents: Sequence[tuple[int, ...]], capture: AttentionCapture
+    ) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Return the final features, and those that went into the pooling."""
+        backbone, pooling = self._backbone, self._pooling
+        seen: list[dict[str, Any]] = []
+        with ExitStack() as stack:
+            stack.enter_context(attention_of(backbone, capture))
+            if hasattr(getattr(backbone, "config", None), "output_hidden_states"):
+                # sentence-transformers returns the states if the configuration asks for them.
+                stack.enter_context(switched_on(backbone.config, "output_hidden_states"))
+            if pooling is not None:
+                handle = pooling.register_forward_pre_hook(lambda _, inputs: seen.append(dict(inputs[0])))
+                stack.callback(handle.remove)
+            features = self._model(self.encoder.features(contents))
+        return features, seen[-1] if seen else None
+
+    def _supplied(
+        self, features: dict[str, Any] | None, members: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return the pooled vector and the share of each part: the pooling with all other states zero."""
+        pooling = self._pooling
+        if features is None or pooling is None:
+            return None, None
+        states = features["token_embeddings"]
+
+        def pool(kept: torch.Tensor) -> torch.Tensor:
+            # A copy, because the pooling modifies its input.
+            found: torch.Tensor = pooling({**features, "token_embeddings": kept})["sentence_embedding"]
+            return found.float()
+
+        pooled = pool(states)
+        masks = members.to(states).unbind(dim=-1)
+        supplied = torch.stack([pool(states * mask[..., None]) for mask in masks], dim=1)
+        error = (supplied.sum(dim=1) - pooled).norm(dim=-1)
+        whole = bool((error <= _PARTS_TOLERANCE * pooled.norm(dim=-1)).all())
+        return pooled, supplied if whole else None
+
+    def _look_static(
+        self, contents: Sequence[tuple[int, ...]], places: NDArray[np.intp], members: torch.Tensor
+    ) -> list[Inside]:
+        """Look into a static embedding model: its rows are the states, and their mean is pooled."""
+        module: Any = input_embeddings(self._model)
+        rows = module.weight[torch.tensor(contents, device=module.weight.device)].float()
+        supplied = torch.einsum("tqg,tqd->tgd", members.to(rows), rows) / rows.shape[1]
+        vectors = self.encoder.encode_ids(contents, allow_zero=True)
+        return [
+            Inside(
+                labels=places[row],
+                hidden=rows[row : row + 1].cpu().numpy(),
+                attention=None,
+                pooled=as_numbers(supplied[row].sum(dim=0)),
+                supplied=as_numbers(supplied[row]),
+                vector=vectors[row],
+            )
+            for row in range(len(contents))
+        ]
+
+    @cached_property
+    def _attention_sources(self) -> Sources:
+        sample = [tuple(self.encoder.usable_entries()[:2])]
+        return attention_sources(
+            self._model, self._backbone, lambda: self._model(self.encoder.features(sample))
+        )
+
+    @property
+    def _pooling(self) -> Pooling | None:
+        from sentence_transformers.sentence_transformer.modules import Pooling
+
+        return next((module for module in self._model if isinstance(module, Pooling)), None)

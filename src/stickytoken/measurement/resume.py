@@ -2,16 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
 
 from stickytoken.errors import KEPT_NOTE, RunError
-from stickytoken.measurement.identity import differences
-from stickytoken.measurement.records import MeasurementRecord
 from stickytoken.measurement.store import IDENTITY_FILE, ResultFolder
+from stickytoken.version import __version__
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from stickytoken.encoders.protocol import EncoderIdentity
+
+
+LATER = {"later": True}
+"""Metadata of a setting that was added later: at its default it is no part of an identity, so that what was
+measured before keeps its own."""
+
+
+def settings_values(settings: DataclassInstance) -> dict[str, Any]:
+    """Return the settings that an identity rests on, as read back from a file: tuples become lists."""
+    unset = {
+        each.name
+        for each in fields(settings)
+        if each.metadata.get("later") and getattr(settings, each.name) == each.default
+    }
+    values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    return {name: value for name, value in values.items() if name not in unset}
+
+
+def identity_of(
+    version: int, encoder: EncoderIdentity, settings: DataclassInstance, **inputs: Any
+) -> dict[str, Any]:
+    """Collect the parts of an identity as JSON values, ready for `stickytoken.machine.digest`.
+
+    Batch size, device, threads and engine are left out, because they change nothing beyond rounding.
+    So are names and paths.
+
+    Args:
+        version: version of the computation, increased when the same inputs give different numbers.
+        encoder: identity of the model, computed for this measurement and not cached from an earlier one.
+        settings: a dataclass.
+        inputs: anything else that can change the numbers, as JSON values.
+    """
+    return {
+        "version": version,
+        "encoder": asdict(encoder),
+        **inputs,
+        "settings": settings_values(settings),
+    }
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Name the parts in which two identities differ, such as ``settings.seed``."""
+    found: list[str] = []
+    for key in sorted({*ours, *theirs}):
+        mine, other = ours.get(key), theirs.get(key)
+        if isinstance(mine, Mapping) and isinstance(other, Mapping):
+            found += differences(mine, other, f"{prefix}{key}.")
+        elif mine != other:
+            found.append(f"{prefix}{key}")
+    return found
+
+
+class Record(BaseModel):
+    """A frozen record; an unknown entry is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MeasurementRecord(Record):
+    """Fields shared by the records of all kinds of measurements."""
+
+    schema_version: int
+    identity: str
+    identity_parts: dict[str, Any]
+
 
 R = TypeVar("R", bound=MeasurementRecord)
 M = TypeVar("M")
@@ -167,3 +243,38 @@ def _require_same(
     raise RunError(
         f"{folder.path} contains a different {kind.name} (it differs in {parts}): choose another folder"
     )
+
+
+_PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers", "numpy", "polars")
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that affect numbers."""
+    found = {"python": platform.python_version(), "stickytoken": __version__}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware(device: str) -> dict[str, str]:
+    """Return the platform, the number of processors and the name of the device."""
+    import torch
+
+    found = {
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cpus": str(os.cpu_count()),
+        "torch_threads": str(torch.get_num_threads()),
+        "device": device,
+    }
+    if device.startswith("cuda"):
+        found["device_name"] = torch.cuda.get_device_name(torch.device(device))
+    return found
+
+
+def now() -> str:
+    """Return the current UTC time in ISO 8601 format."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

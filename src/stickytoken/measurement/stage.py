@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeGuard
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.insertion import Probe, Token
-from stickytoken.precision import Precision
+from stickytoken.machine import Precision
 
 Measured: TypeAlias = float | list[float] | NDArray[np.floating[Any]]
 """What a row of a shard holds: a number, or several."""
@@ -102,3 +102,29 @@ def cut_into_shards(tokens: Sequence[Token], probes_per_token: int, shard_probes
         Shard(index, tuple(tokens[start:stop]))
         for index, (start, stop) in enumerate(itertools.pairwise(ends))
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A step of a run.
+
+    Attributes:
+        stage: name of the current stage.
+        done: number of units done, including those of earlier sessions.
+        total: total number of units.
+        computed: number of units that this session computed.
+        sequences: number of texts that this session encoded in this stage.
+    """
+
+    stage: str
+    done: int
+    total: int
+    computed: int = 0
+    sequences: int = 0
+
+
+ProgressCallback: TypeAlias = Callable[[Progress], None]
+
+
+def ignore_progress(_: Progress) -> None:
+    """Do nothing with a progress report."""

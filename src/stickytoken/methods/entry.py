@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from stickytoken.insertion import Insertion
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from stickytoken.methods.protocol import AnyMethod
 
 
@@ -86,3 +90,141 @@ SEED = Option(
     probe=True,
 )
 """The option ``--seed``, which every method has."""
+
+
+class Column(NamedTuple):
+    """A column of a table of tokens.
+
+    Attributes:
+        key: its name in tokens.parquet.
+        title: its heading.
+        digits: after the decimal point; None for text and whole numbers.
+    """
+
+    key: str
+    title: str
+    digits: int | None = None
+
+
+class Fact(NamedTuple):
+    """A number that a reader looks for first."""
+
+    value: str
+    meaning: str
+
+
+class Scale(NamedTuple):
+    """What makes the lifts of different models comparable.
+
+    Attributes:
+        ordinary: lift of an ordinary token.
+        spread: standard deviation of the model's own similarities.
+        confidence: coverage of the intervals `lift_low` to `lift_high`.
+        serious: from how many standard deviations beyond an ordinary token's a lift is serious.
+    """
+
+    ordinary: float
+    spread: float
+    confidence: float
+    serious: float
+
+
+class PlanTexts(NamedTuple):
+    """Texts of a plan, for an explanation or the web app.
+
+    Attributes:
+        carriers: texts that copies went into, best first.
+        anchors: texts that they were compared with, none of them a carrier.
+        by_topic: whether the anchors are ordered by topic, so that a few of them are best taken evenly.
+    """
+
+    carriers: list[str]
+    anchors: list[str]
+    by_topic: bool
+
+
+class Distribution(NamedTuple):
+    """A figure: how one column is distributed over the tokens.
+
+    Attributes:
+        name: of the figure.
+        title: of the figure.
+        column: the column.
+        lines: values to mark, by label.
+        reading: how to read the figure.
+    """
+
+    name: str
+    title: str
+    column: Column
+    lines: Mapping[str, float]
+    reading: str
+
+
+class Scatter(NamedTuple):
+    """A figure: two columns of every token against each other.
+
+    Attributes:
+        name: of the figure.
+        title: of the figure.
+        x: the column on the horizontal axis.
+        y: the column on the vertical axis.
+        reading: how to read the figure.
+    """
+
+    name: str
+    title: str
+    x: Column
+    y: Column
+    reading: str
+
+
+Figure: TypeAlias = Distribution | Scatter
+
+
+class ProbeTable(NamedTuple):
+    """A table of what a probe measured.
+
+    Attributes:
+        title: above the table.
+        columns: headings.
+        rows: cells.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+class Verdict(StrEnum):
+    """The verdict of a run on a token; a method need not use all of them."""
+
+    STICKY = "sticky"
+    TOPICAL = "topical"
+    """Lifts only part of the texts, by its meaning: no defect, and no ordinary token either."""
+    BENIGN = "benign"
+
+
+class Severity(StrEnum):
+    """Size of a lift in standard deviations of the model's own similarities.
+
+    The bounds are the conventional small, medium and large effects (Cohen 1988).
+    """
+
+    NEGLIGIBLE = "negligible"
+    MILD = "mild"
+    SERIOUS = "serious"
+    SEVERE = "severe"
+
+
+SEVERITY_BOUNDS = {Severity.MILD: 0.2, Severity.SERIOUS: 0.5, Severity.SEVERE: 0.8}
+
+
+def severity_of(effect: float) -> Severity:
+    """Grade an effect in standard deviations of the model's own similarities."""
+    return tuple(Severity)[bisect_right(tuple(SEVERITY_BOUNDS.values()), effect)]
+
+
+def severity_counts(tokens: pl.DataFrame) -> dict[str, int]:
+    """Count the flagged tokens of every severity, the worst severity first."""
+    return {grade.value: int((tokens["severity"] == grade.value).sum()) for grade in reversed(Severity)}

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import Field, dataclass, replace
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, fields, replace
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import polars as pl
 
 from stickytoken.corpora import Sentences
 from stickytoken.corpora.choice import PairCorpus
-from stickytoken.encoders.protocol import Encoder, reads_ids
+from stickytoken.encoders.protocol import Encoder, IdEncoder, reads_ids
+from stickytoken.encoders.views import MeanSimilarity, View, Views, mean_similarities, only_own, whole_vectors
 from stickytoken.errors import InputError, StickyTokenWarning
 from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement.engines.protocol import Engine
-from stickytoken.measurement.engines.stages import run_stage
-from stickytoken.measurement.progress import ProgressCallback
-from stickytoken.measurement.stage import Shard, Stage, cut_into_shards
+from stickytoken.machine import Precision, digest, keep, recalled
+from stickytoken.measurement.engine import Engine, compute_shard, run_stage
+from stickytoken.measurement.stage import Progress, ProgressCallback, Shard, Stage, cut_into_shards
 from stickytoken.measurement.store import ResultFolder, ShardCost
-from stickytoken.precision import Precision
-from stickytoken.vocabulary.categories import Vocabulary
+from stickytoken.methods.records import PlanRecord
+from stickytoken.validation import real_number
+from stickytoken.vocabulary import Vocabulary
 
 # Texts in a shard: what a kill loses, and enough of every length to fill batches.
 SHARD_PROBES = 8192
@@ -148,3 +149,251 @@ class FolderRunner:
     def cost(self) -> ShardCost:
         """What all stages took so far, earlier sessions included."""
         return self.folder.total_cost(self._shards)
+
+
+_SHARD_PROBES = 2048
+
+
+class MemoryRunner:
+    """Runs stages in memory, in shards small enough to show progress."""
+
+    def __init__(self, encoder: Encoder, progress: ProgressCallback) -> None:
+        self._encoder = encoder
+        self._progress = progress
+
+    def __call__(self, stage: Stage, tokens: Sequence[Token]) -> pl.DataFrame:
+        """Return one row per token, in their order."""
+        size = max(1, _SHARD_PROBES // stage.probes_per_token)
+        rows: list[dict[str, Any]] = []
+        sequences = 0
+        self._progress(Progress(stage.name, 0, len(tokens)))
+        for start in range(0, len(tokens), size):
+            part = tuple(tokens[start : start + size])
+            found, encoded = compute_shard(stage, Shard(start, part), self._encoder)
+            rows += found
+            sequences += encoded
+            self._progress(Progress(stage.name, len(rows), len(tokens), len(rows), sequences))
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+
+class Tokens(NamedTuple):
+    """Tokens to measure, by how their copies go into a text.
+
+    Attributes:
+        as_ids: the model sees exactly n copies.
+        written: words of the text, tokenized with it.
+        glued: tokenized with the text, joined to it without a space.
+    """
+
+    as_ids: list[Token]
+    written: list[Token]
+    glued: list[Token]
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of all of them."""
+        return [token.id for tokens in self for token in tokens]
+
+
+class MeasuredTokens(NamedTuple):
+    """Mean lift and contraction of tokens, by id."""
+
+    lifts: dict[int, float]
+    contractions: dict[int, float]
+
+
+class Rechecked(NamedTuple):
+    """What a recheck found.
+
+    Attributes:
+        rows: one row per token, as in tokens.parquet.
+        lifts: mean lift of each token, by id, without shrinkage.
+        ordinary_lift: lift of the typical token.
+        ordinary_contraction: contraction of the typical token.
+    """
+
+    rows: pl.DataFrame
+    lifts: dict[int, float]
+    ordinary_lift: float
+    ordinary_contraction: float
+
+
+@dataclass(frozen=True)
+class RecheckJob:
+    """What a recheck begins with.
+
+    Attributes:
+        encoder: the model.
+        vocabulary: its vocabulary.
+        corpus: the corpus of the run, or another one.
+        plan: plan of the run.
+        used: carriers and anchors of the run.
+        settings: settings of the run, of any method.
+        seed: another one than that of the run.
+        same_model: whether the mean similarity of the plan is that of the encoder.
+        progress: called after every step.
+    """
+
+    encoder: IdEncoder
+    vocabulary: Vocabulary
+    corpus: Sentences
+    plan: PlanRecord
+    used: Collection[str]
+    settings: MethodSettings
+    seed: int
+    same_model: bool
+    progress: ProgressCallback
+
+
+class Recheck(Protocol):
+    """One model on texts that a run has not used."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Vocabulary of the model."""
+
+    @property
+    def similarity_spread(self) -> float:
+        """Standard deviation of the similarities of the texts."""
+
+    @property
+    def carriers(self) -> int:
+        """Number of texts that copies go into."""
+
+    @property
+    def anchors(self) -> int:
+        """Number of texts that they are compared with."""
+
+    @property
+    def copies(self) -> tuple[int, ...]:
+        """Numbers of copies of `curves`, without 0."""
+
+    def of_model(self, encoder: IdEncoder, vocabulary: Vocabulary, name: str) -> Recheck:
+        """Put another model on the same texts."""
+
+    def ordinary(self, excluded: Iterable[int], count: int | None = None) -> list[Token]:
+        """Return random tokens, at most ``count``, without those that are excluded by id."""
+
+    def measured(self, tokens: Tokens) -> MeasuredTokens:
+        """Put tokens into all carriers."""
+
+    def judged(self, tokens: Tokens, excluded: Iterable[int]) -> Rechecked:
+        """Measure tokens together with ordinary ones, and judge them as a run does."""
+
+    def curves(self, tokens: Tokens) -> dict[int, list[float]]:
+        """Average the similarity of unrelated pairs by number of copies, 0 first, then `copies`."""
+
+
+# Increased when the same model gives another value.
+_VERSION = 1
+
+
+def model_mean(encoder: Encoder, progress: ProgressCallback, most: int | None = None) -> MeanSimilarity:
+    """Return u of a model: from the cache, or computed and put there; see `model_means`."""
+    views = only_own(encoder)
+    return model_means(encoder, views, [views.own], progress, most)[views.own]
+
+
+def model_means(
+    encoder: Encoder,
+    views: Views,
+    wanted: Sequence[View],
+    progress: ProgressCallback,
+    most: int | None = None,
+) -> dict[View, MeanSimilarity]:
+    """Return u of a model in some views: from the cache, or computed in one pass and put there.
+
+    The key is the identity of the model, so a changed model has another. An encoder of texts only may change
+    without notice (an object of the user, a server), and is not looked up.
+
+    Args:
+        encoder: the model.
+        views: the views of a measurement.
+        wanted: the model as it is, and some of the others.
+        progress: called while u is computed, and when it is found.
+        most: see `mean_similarity`.
+    """
+
+    def told(done: int, total: int, computed: int) -> None:
+        progress(Progress("mean similarity", done, total, computed, computed))
+
+    keys: dict[View, str] = {}
+    if reads_ids(encoder):
+        identity = asdict(encoder.identity)
+        keys = {view: _key(identity, most, None if view == views.own else view) for view in wanted}
+    known = {view: found for view, key in keys.items() if (found := _read(key)) is not None}
+    missing = [view for view in wanted if view not in known]
+    if not missing:
+        entries = known[wanted[0]].entries + known[wanted[0]].left_out
+        told(0, entries, 0)
+        told(entries, entries, 0)
+        return {view: known[view] for view in wanted}
+    computed = mean_similarities(
+        _reading(encoder, views, missing), missing, lambda done, total: told(done, total, done), most=most
+    )
+    for view, u in zip(missing, computed, strict=True):
+        known[view] = u
+        if view in keys:
+            keep(keys[view], u._asdict())
+    return {view: known[view] for view in wanted}
+
+
+def _reading(encoder: Encoder, views: Views, missing: Sequence[View]) -> Encoder:
+    """Return the model itself where its own vectors are all that is needed."""
+    return encoder if list(missing) == [views.own] else whole_vectors(encoder, views.layers)
+
+
+def _key(identity: dict[str, Any], most: int | None, view: View | None) -> str:
+    parts = {"version": _VERSION, "encoder": identity, "most": most}
+    if view is not None:
+        parts |= {"layer": view.layer, "dimension": view.dimension}
+    return f"mean-similarity-{digest(parts)}"
+
+
+def _read(key: str) -> MeanSimilarity | None:
+    try:
+        return MeanSimilarity(**(recalled(key) or {}))
+    except TypeError:  # none, or of another version: computed again
+        return None
+
+
+@dataclass(frozen=True)
+class StoredSettings:
+    """The settings of a run.
+
+    Attributes:
+        values: from run.json.
+        defaults: of the method.
+        place: the file, for errors.
+    """
+
+    values: Mapping[str, Any]
+    defaults: MethodSettings
+    place: str
+
+    def number(self, name: str) -> float:
+        """A setting that is a number; its default where the run was written before it existed.
+
+        Raises:
+            InputError: run.json holds something else.
+        """
+        return real_number(f"{name} in {self.place}", self.values.get(name, getattr(self.defaults, name)))
+
+    def restored(self) -> MethodSettings:
+        """The settings as the method's own class; what is unknown or compound keeps its default.
+
+        Raises:
+            InputError: a value is out of range.
+        """
+        known = {field.name for field in fields(self.defaults)}
+        plain = {
+            name: value
+            for name, value in self.values.items()
+            if name in known and not isinstance(value, dict)
+        }
+        return replace(self.defaults, **plain)
+
+    def text(self, name: str) -> str:
+        """A setting as words; several values are joined by "or"."""
+        value = self.values.get(name, getattr(self.defaults, name))
+        return " or ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

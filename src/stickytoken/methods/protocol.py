@@ -4,25 +4,185 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import Field
+from dataclasses import Field, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import polars as pl
 
+from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.encoders.views import View
 from stickytoken.errors import InputError
-from stickytoken.measurement.progress import ProgressCallback
-from stickytoken.methods.descriptions import Column, Fact, Figure, PlanTexts, ProbeTable, Scale
-from stickytoken.methods.entry import MethodEntry
-from stickytoken.methods.evidence_panel import EvidencePanel
-from stickytoken.methods.job import FolderRunner, Job, MethodSettings
-from stickytoken.methods.judgement import Judgement
-from stickytoken.methods.recheck import Recheck, RecheckJob
+from stickytoken.insertion import Insertion
+from stickytoken.measurement.stage import ProgressCallback
+from stickytoken.methods.entry import (
+    Column,
+    Fact,
+    Figure,
+    MethodEntry,
+    PlanTexts,
+    ProbeTable,
+    Scale,
+    Verdict,
+    severity_counts,
+)
+from stickytoken.methods.job import FolderRunner, Job, MethodSettings, Recheck, RecheckJob, StoredSettings
+from stickytoken.methods.probes import SYMPTOM_COPIES, AnchorPanel, EvidenceStage, SymptomStage
 from stickytoken.methods.records import PlanRecord, ResultRecord
-from stickytoken.methods.stored_settings import StoredSettings
-from stickytoken.methods.token_effects import TokenEffects
-from stickytoken.methods.verdicts import Verdict
+from stickytoken.methods.statistics import TokenEffects
+from stickytoken.unit_vectors import unit_vectors
+
+_PAIR_COPIES = 8
+# Of the numbers of copies that a probe tries: enough for the shape of a curve.
+_CURVE_COPIES = (1, 2, 4, 8, 16, 32)
+_TOKENS_PER_TEXT_COPY = 8
+
+
+@dataclass(frozen=True)
+class EvidencePanel:
+    """Carriers against anchors."""
+
+    carriers: list[str]
+    sentences: list[str]
+    stage: EvidenceStage
+
+
+def evidence_panel(
+    job: Job[MethodSettings], texts: list[str], sentences: list[str], anchors: AnchorPanel, u: float
+) -> EvidencePanel:
+    """Compare carriers with anchors, before copies go into them."""
+    panel = anchors.against(unit_vectors(job.encoder.encode(texts)), u)
+    ids = job.settings.insertion is Insertion.IDS
+    longest = max(job.encoder.content_ids(texts), key=len)
+    copies = fitting_copies(job.encoder, longest, 1 if ids else _TOKENS_PER_TEXT_COPY, _CURVE_COPIES)
+    carriers = (
+        require_ids(job.encoder, "insertion 'ids'", "set insertion to 'text'").tokenize(texts)
+        if ids
+        else texts
+    )
+    symptoms = SymptomStage(tuple(carriers), copies, panel)
+    shown = max(count for count in copies if count <= _PAIR_COPIES)
+    return EvidencePanel(texts, sentences, EvidenceStage(symptoms, shown))
+
+
+def fitting_copies(
+    encoder: Encoder, carrier: Sequence[int], pieces: int, counts: Sequence[int] = SYMPTOM_COPIES
+) -> tuple[int, ...]:
+    """Choose numbers of copies that still fit into the model with the carrier.
+
+    Args:
+        encoder: the model.
+        carrier: content ids of the carrier.
+        pieces: upper bound on the tokens that a copy takes.
+        counts: numbers to choose from. 1 is chosen if none fits.
+    """
+    return tuple(n for n in counts if encoder.fits((*carrier, *(0,) * (n * pieces)))) or (1,)
+
+
+MEASURING = "measure"
+"""Name of the stage of a judgement whose tokens are chosen by results."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Verdicts of a run for a corpus.
+
+    Attributes:
+        tokens: one row per token of the run: token_id, token, decoded, category, texts (carriers of this
+            corpus that the token was put into; 0 if its lift is computed from the run alone), lift,
+            lift_low, lift_high, universality, moves_up, contraction, fixed_point, q_value, severity and
+            verdict. moves_up is the share of random queries and documents of the corpus for which the copies
+            move the document up by at least a tenth of the corpus; only flagged tokens have it.
+        source: where the corpus came from.
+        texts: distinct texts of the corpus.
+        anchors: number of them that carriers were compared with.
+        left_out: texts that the model does not read whole.
+        ordinary_lift: lift of the typical token on the corpus.
+        similarity_spread: standard deviation of the similarities within the corpus.
+        error: standard error of the lifts that are computed from the run.
+        measured: number of tokens that were put into texts of the corpus.
+        undecided: tokens that may be flagged but were not among those.
+        others: judgements in the other views that were asked for.
+    """
+
+    tokens: pl.DataFrame
+    source: str
+    texts: int
+    anchors: int
+    left_out: int
+    ordinary_lift: float
+    similarity_spread: float
+    error: float
+    measured: int
+    undecided: int
+    others: Mapping[View, Judgement] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{len(self.having(verdict)):,} {verdict}" for verdict in Verdict)
+        return f"<Judgement: {counts} on {self.texts:,} texts from {self.source}>"
+
+    @property
+    def sticky(self) -> pl.DataFrame:
+        """The sticky tokens, worst first."""
+        return self.having(Verdict.STICKY)
+
+    @property
+    def flagged(self) -> pl.DataFrame:
+        """The sticky and the topical tokens, worst first."""
+        return self.having(Verdict.STICKY, Verdict.TOPICAL)
+
+    def having(self, *verdicts: Verdict) -> pl.DataFrame:
+        """The tokens with one of these verdicts, worst first."""
+        return self.tokens.filter(pl.col("verdict").is_in(list(verdicts))).sort(
+            "lift", "token_id", descending=[True, False]
+        )
+
+    def at(self, dimension: int, layer: int | None = None) -> Judgement:
+        """The judgement in another view that was asked for.
+
+        Raises:
+            InputError: it was not.
+        """
+        found = next((each for view, each in self.others.items() if view.is_at(dimension, layer)), None)
+        if found is None:
+            known = "; ".join(map(str, self.others)) or "no other view"
+            raise InputError(f"the judgement has no {View(dimension, layer)}: it has {known}")
+        return found
+
+    def by_dimension(self) -> pl.DataFrame:
+        """One row per view that was asked for: counts, largest lift, spread of the similarities."""
+        rows = [
+            {
+                "layer": view.layer,
+                "dimension": view.dimension,
+                "sticky": len(found.sticky),
+                "topical": len(found.flagged) - len(found.sticky),
+                **found.severities(),
+                "similarity_spread": found.similarity_spread,
+                "ordinary_lift": found.ordinary_lift,
+                "largest_sd": (float(found.tokens["lift"].to_numpy().max()) - found.ordinary_lift)
+                / found.similarity_spread,
+            }
+            for view, found in self.others.items()
+        ]
+        return pl.DataFrame(rows, schema_overrides={"layer": pl.Int64})
+
+    def severities(self) -> dict[str, int]:
+        """Count the flagged tokens of every severity."""
+        return severity_counts(self.tokens)
+
+    def summary(self) -> dict[str, Any]:
+        """The judgement in JSON values, with the flagged tokens."""
+        numbers = {name: value for name, value in vars(self).items() if name not in ("tokens", "others")}
+        found = numbers | {"flagged": self.flagged.to_dicts()}
+        if not self.others:
+            return found
+        by_view = [
+            row | {"flagged": each.flagged.to_dicts()}
+            for row, each in zip(self.by_dimension().to_dicts(), self.others.values(), strict=True)
+        ]
+        return found | {"dimensions": by_view}
+
 
 Settings = TypeVar("Settings", bound=MethodSettings)
 Plan = TypeVar("Plan", bound=PlanRecord)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import polars as pl
 from pydantic import Field
 
-from stickytoken.measurement.records import Record
+from stickytoken.encoders.views import View
+from stickytoken.measurement.resume import Record
+from stickytoken.measurement.store import ResultFolder
 
 
 class PlanRecord(Record):
@@ -29,3 +34,65 @@ class ResultRecord(Record):
     sticky: int = Field(description="sticky tokens")
     sequences: int = Field(description="texts that shards encoded")
     seconds: float = Field(description="time that shards took")
+
+
+DIMENSIONS_FILE = "dimensions.json"
+DIMENSION_TOKENS_FILE = "dimensions.parquet"
+
+
+class DimensionRecord(Record):
+    """What was found in one view."""
+
+    layer: int | None = Field(description="layers that run; null for the model as it is")
+    dimension: int
+    sticky: int
+    topical: int
+    severe: int = Field(description="flagged tokens of this severity")
+    serious: int
+    mild: int
+    negligible: int
+    similarity_spread: float = Field(description="standard deviation of the similarities of texts")
+    ordinary_lift: float = Field(description="lift of the typical token")
+    ordinary_sd: float = Field(description="spread of ordinary tokens' lifts, in those standard deviations")
+    largest_sd: float | None = Field(
+        description="largest lift above the typical token's, in those standard deviations"
+    )
+    mean_similarity: float = Field(description="u, the mean cosine over the vocabulary")
+
+    @property
+    def view(self) -> View:
+        """The view, without its place among the columns."""
+        return View(self.dimension, self.layer)
+
+
+class DimensionsRecord(Record):
+    """dimensions.json: one row per view, the model as it is first."""
+
+    views: list[DimensionRecord]
+
+
+def read_dimensions(path: Path) -> list[DimensionRecord]:
+    """Read the views of a run; none if it has only the model as it is.
+
+    Raises:
+        RunError: dimensions.json is damaged.
+    """
+    record = ResultFolder(path).read_record(DIMENSIONS_FILE, DimensionsRecord)
+    return [] if record is None else record.views
+
+
+def tokens_in(path: Path, view: View) -> pl.DataFrame:
+    """Read the tokens of a run in one view, with the columns of tokens.parquet.
+
+    Raises:
+        RunError: the table is missing or damaged.
+    """
+    table = ResultFolder(path).read_table(DIMENSION_TOKENS_FILE, ("layer", "dimension", "token_id"))
+    own = pl.col("layer").eq_missing(pl.lit(view.layer, dtype=pl.Int64))
+    return table.filter(own & (pl.col("dimension") == view.dimension)).drop("layer", "dimension")
+
+
+def dimensions_table(records: list[DimensionRecord]) -> pl.DataFrame:
+    """Lay out the views as a table, one row each."""
+    kinds = {"layer": pl.Int64, "largest_sd": pl.Float64}
+    return pl.DataFrame([record.model_dump() for record in records], schema_overrides=kinds)

@@ -2,27 +2,342 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from stickytoken.corpora import Sentences, text_kinds
-from stickytoken.corpora.readability import as_read
-from stickytoken.insertion import Token
-from stickytoken.measurement.progress import Progress, ProgressCallback
-from stickytoken.methods.recheck import Recheck, Rechecked, Tokens
-from stickytoken.methods.verdicts import Verdict
-from stickytoken.repairs._comparison import loads_anywhere, other_texts, scores, unreachable
-from stickytoken.repairs._subject import Subject, as_measured
-from stickytoken.repairs.record import (
+from stickytoken.corpora.choice import as_read
+from stickytoken.impacts.conditions import prepare
+from stickytoken.impacts.statistics import bootstrap_samples, contrast_intervals, resampled
+from stickytoken.insertion import Insertion, Token
+from stickytoken.measurement.stage import Progress, ProgressCallback
+from stickytoken.methods.entry import Verdict
+from stickytoken.methods.job import Recheck, Rechecked, Tokens
+from stickytoken.repairs.plan import Subject, as_measured
+from stickytoken.repairs.result import (
     CheckRecord,
     CurveRecord,
     MeasuredRecord,
     NeighbourRecord,
+    ScoreRecord,
+    Strategy,
     VerificationRecord,
 )
-from stickytoken.tasks.mteb import AnyTask
+from stickytoken.tasks.metrics import Outcomes
+from stickytoken.tasks.mteb import AnyTask, MtebTask, evaluate, load_data
+from stickytoken.validation import visible
+
+if TYPE_CHECKING:
+    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+
+
+# Reads {folder, tokenizer, prompt, texts, encoded} and writes {version, vectors, unequal}. Everything that is
+# not asked for, such as remote code, stays off.
+_SCRIPT = """
+import json, sys
+sys.modules["stickytoken"] = None
+given = json.load(open(sys.argv[1], encoding="utf-8"))
+import sentence_transformers
+from pathlib import Path
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+model = SentenceTransformer(given["folder"], device="cpu")
+texts, tokenizer = given["texts"], Path(given["tokenizer"])
+def of_raw(raw):
+    raw.no_truncation()
+    raw.no_padding()
+    return [each.ids for each in raw.encode_batch(texts, add_special_tokens=True)]
+def of_transformers(kind):
+    return kind(texts, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
+own = model.tokenizer
+found = {"sentence-transformers": of_raw(own) if isinstance(own, Tokenizer) else of_transformers(own)}
+if (tokenizer / "tokenizer.json").is_file():
+    found["tokenizers"] = of_raw(Tokenizer.from_file(str(tokenizer / "tokenizer.json")))
+    if (tokenizer / "tokenizer_config.json").is_file():
+        found["PreTrainedTokenizerFast"] = of_transformers(PreTrainedTokenizerFast.from_pretrained(tokenizer))
+if (tokenizer / "tokenizer_config.json").is_file():
+    found["AutoTokenizer"] = of_transformers(AutoTokenizer.from_pretrained(tokenizer))
+first = found["sentence-transformers"]
+unequal = {
+    name: texts[place]
+    for name, ids in found.items()
+    for place in reversed(range(len(texts)))
+    if list(ids[place]) != list(first[place])
+}
+vectors = model.encode(given["encoded"], prompt=given["prompt"] or None, show_progress_bar=False)
+answer = {
+    "version": sentence_transformers.__version__,
+    "vectors": [[float(value) for value in row] for row in vectors],
+    "unequal": unequal,
+    "loaders": sorted(found),
+}
+json.dump(answer, open(sys.argv[2], "w", encoding="utf-8"))
+"""
+_SHOWN = 300
+
+
+@dataclass(frozen=True)
+class FreshModel:
+    """What a fresh process found.
+
+    Attributes:
+        failure: why the folder could not be loaded; None if it could.
+        version: version of sentence-transformers.
+        vectors: of the texts that it encoded, shape (n, d).
+        loaders: kinds of tokenizers that were compared.
+        unequal: a text that a kind of tokenizer reads differently than sentence-transformers, by kind.
+    """
+
+    failure: str | None
+    version: str = ""
+    vectors: NDArray[np.float64] | None = None
+    loaders: tuple[str, ...] = ()
+    unequal: dict[str, str] | None = None
+
+
+def load_fresh(
+    folder: Path, tokenizer: Path, prompt: str, texts: Sequence[str], encoded: Sequence[str]
+) -> FreshModel:
+    """Load a model folder in a process that cannot import this package.
+
+    Args:
+        folder: the model.
+        tokenizer: folder of its tokenizer.
+        prompt: text before every text that is encoded.
+        texts: texts to tokenize, each by every loader.
+        encoded: texts to encode.
+    """
+    with tempfile.TemporaryDirectory(prefix="stickytoken-") as place:
+        given, answer = Path(place) / "given.json", Path(place) / "answer.json"
+        given.write_text(
+            json.dumps(
+                {
+                    "folder": str(folder.absolute()),
+                    "tokenizer": str(tokenizer.absolute()),
+                    "prompt": prompt,
+                    "texts": list(texts),
+                    "encoded": list(encoded),
+                }
+            ),
+            encoding="utf-8",
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", _SCRIPT, str(given), str(answer)],
+            cwd=place,
+            env=os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode or not answer.is_file():
+            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            return FreshModel(lines[-1][:_SHOWN] if lines else f"the process ended with {done.returncode}")
+        found: dict[str, Any] = json.loads(answer.read_text("utf-8"))
+    return FreshModel(
+        None,
+        found["version"],
+        np.array(found["vectors"], dtype=np.float64),
+        tuple(found["loaders"]),
+        found["unequal"],
+    )
+
+
+# Texts whose vectors and ids are compared.
+_TEXTS = 256
+_ENCODED = 24
+# Largest loss of a score, of 1, and the largest that is excused because chance alone may explain it.
+_TOLERANCE, _EXCUSED = 0.005, 0.02
+_SAMPLES, _CONFIDENCE = 400, 0.95
+_LEAST_COSINE = 0.999
+_COMPARISON_SHOWN = 60
+
+
+def other_texts(subject: Subject, texts: Sequence[str]) -> CheckRecord:
+    """Check that texts without a repaired token keep bit-identical vectors."""
+    repaired = set(subject.ids)
+    kept = [
+        text
+        for text, before, after in zip(
+            texts, subject.original.content_ids(texts), subject.repaired.content_ids(texts), strict=True
+        )
+        if before == after and repaired.isdisjoint(before) and subject.original.fits(before)
+    ][:_TEXTS]
+    if Strategy.CENTRE in subject.strategies:
+        return CheckRecord(
+            name="other texts",
+            passed=True,
+            finding="every vector changes: encode all texts again, or apply centre.json to stored vectors",
+        )
+    before, after = (each.encode(kept) for each in (subject.original, subject.repaired))
+    same = bool(np.array_equal(before, after))
+    largest = float(np.abs(before.astype(np.float64) - after).max(initial=0.0))
+    finding = f"the vectors of {len(kept)} texts without a repaired token are "
+    return CheckRecord(
+        name="other texts",
+        passed=same and bool(kept),
+        finding=finding + ("identical" if same else f"not identical: they differ by up to {largest:.2g}"),
+    )
+
+
+def unreachable(subject: Subject, texts: Sequence[str]) -> CheckRecord | None:
+    """Check that text does not produce unreachable entries; None without such entries."""
+    gone = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS)
+    tokens = [each for each in subject.tokens if each.strategy in gone]
+    if not tokens:
+        return None
+    written = [text for each in tokens for text in _spellings(each.text)]
+    every = [*texts, *written]
+    ids = {each.token_id: each.token for each in tokens}
+    for text, found in zip(every, subject.repaired.tokenizer.encode_many(every), strict=True):
+        hit = next((token for token in found if token in ids), None)
+        if hit is not None:
+            said = f"{visible(text[:_COMPARISON_SHOWN])!r} still becomes {visible(ids[hit])!r}"
+            return CheckRecord(name="unreachable", passed=False, finding=said)
+    counted = "the entry" if len(ids) == 1 else f"any of the {len(ids)} entries"
+    return CheckRecord(
+        name="unreachable",
+        passed=True,
+        finding=f"none of {len(every):,} texts, spellings of the tokens among them, produces {counted}",
+    )
+
+
+def _spellings(text: str) -> list[str]:
+    """Write a token in the ways in which text may hold it."""
+    bare = text.strip()
+    forms = dict.fromkeys((text, bare, bare.lower(), bare.upper(), bare.capitalize()))
+    frames = ("{}", "river {} stone", "{} {} {}", "river{}stone", "({}).", "\n{}\t{}")
+    return [frame.replace("{}", form) for form in forms for frame in frames]
+
+
+def loads_anywhere(subject: Subject, texts: Sequence[str], prompt: str) -> list[CheckRecord]:
+    """Check that another process, which has no stickytoken, loads the folder and computes the same."""
+    sample = [*(text for each in subject.tokens for text in _spellings(each.text)), *texts[:_TEXTS]]
+    fitting = [
+        text
+        for text, ids in zip(texts, subject.repaired.content_ids(texts), strict=True)
+        if subject.repaired.fits(ids)
+    ][:_ENCODED]
+    found = load_fresh(subject.folder, subject.tokenizer, prompt, sample, fitting)
+    if found.failure is not None or found.vectors is None:
+        said = f"a process without stickytoken cannot load the folder: {visible(found.failure or '')}"
+        return [CheckRecord(name="fresh process", passed=False, finding=said)]
+    ours = subject.repaired.encode(fitting).astype(np.float64)
+    norms = np.linalg.norm(ours, axis=1) * np.linalg.norm(found.vectors, axis=1)
+    least = float(((ours * found.vectors).sum(axis=1) / norms).min())
+    loaded = CheckRecord(
+        name="fresh process",
+        passed=least >= _LEAST_COSINE,
+        finding=f"a process without stickytoken loads the folder with sentence-transformers {found.version} "
+        f"and computes the same vectors (least cosine {least:.6f} of {len(fitting)} texts)",
+    )
+    return [loaded, _equal_ids(found.unequal or {}, found.loaders, len(sample))]
+
+
+def _equal_ids(unequal: dict[str, str], loaders: Sequence[str], texts: int) -> CheckRecord:
+    if unequal:
+        kind, text = next(iter(unequal.items()))
+        said = (
+            f"{kind} tokenizes {visible(text[:_COMPARISON_SHOWN])!r} differently than sentence-transformers"
+        )
+        return CheckRecord(name="tokenizers", passed=False, finding=said)
+    said = f"{', '.join(loaders)} give equal ids for {texts:,} texts"
+    return CheckRecord(name="tokenizers", passed=True, finding=said)
+
+
+def scores(
+    subject: Subject, task: AnyTask, seed: int, progress: ProgressCallback
+) -> tuple[list[ScoreRecord], CheckRecord]:
+    """Score the unedited task before and after.
+
+    Args:
+        subject: the model.
+        task: the task.
+        seed: seed of the random steps of a task.
+        progress: called after every step.
+    """
+    found = []
+    for place, encoder in enumerate((subject.original, subject.repaired)):
+        progress(Progress("score", place, 2))
+        found.append(_scored(encoder, task, seed))
+    progress(Progress("score", 2, 2, 2))
+    before, after = found
+    texts = 0 if isinstance(task, MtebTask) else sum(map(len, task.texts.values()))
+    records = [
+        ScoreRecord(task=task.name, metric=metric, texts=texts, before=value, after=after.values[metric])
+        for metric, value in before.values.items()
+    ]
+    return records, _kept_score(records[0], task, before, after, seed)
+
+
+def _kept_score(main: ScoreRecord, task: AnyTask, before: _Scored, after: _Scored, seed: int) -> CheckRecord:
+    """Check that the main score did not fall by half a point, or two if chance alone may explain it."""
+    change = main.after - main.before
+    said = f"{task.name}, {main.metric}: {100 * main.before:.2f} before, {100 * main.after:.2f} after"
+    said += f": it {'rose' if change > 0 else 'fell'} by {100 * abs(change):.2f} points" if change else ""
+    interval = _interval(main.metric, task, before, after, seed) if change else None
+    chance = interval is not None and interval[0] <= 0 <= interval[1]
+    if interval is not None:
+        low, high = (f"{100 * value:+.2f}".replace("-", "\N{MINUS SIGN}") for value in interval)
+        said += f" (with other {task.unit}, {low} to {high}"
+        said += "; chance alone may explain it)" if chance else ")"
+    return CheckRecord(
+        name="scores",
+        passed=change >= -(_EXCUSED if chance else _TOLERANCE),
+        finding=said if change else f"{said} (no change)",
+    )
+
+
+def _interval(
+    metric: str, task: AnyTask, before: _Scored, after: _Scored, seed: int
+) -> tuple[float, float] | None:
+    """Return where the change of a score lies with other texts; None where that is unknown."""
+    if isinstance(task, MtebTask) or before.outcomes is None or after.outcomes is None:
+        return None
+    both = np.stack([before.outcomes, after.outcomes])
+    samples = bootstrap_samples(task.units, _SAMPLES, (seed,))
+    drawn = resampled(lambda sample: task.scores(metric, both, sample), samples)
+    (found,) = contrast_intervals(drawn, np.array([[-1.0, 1.0]]), _CONFIDENCE)
+    return None if found.low is None or found.high is None else (found.low, found.high)
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Scores of a model.
+
+    Attributes:
+        values: by metric, the main one first.
+        outcomes: what they were computed from; None if only the score is known.
+    """
+
+    values: dict[str, float]
+    outcomes: Outcomes | None = None
+
+
+def _scored(encoder: SentenceTransformerEncoder, task: AnyTask, seed: int) -> _Scored:
+    if isinstance(task, MtebTask):
+        load_data(task)
+        return _Scored({"main_score": evaluate(encoder.model, task)})
+    vectors = {
+        role: encoder.encode([each.text for each in prepare(encoder, texts, 0, Insertion.TEXT, task.name)])
+        for role, texts in task.texts.items()
+    }
+    outcomes = task.outcomes(vectors, seed)
+    values = {metric: float(task.scores(metric, outcomes[None])[0]) for metric in task.metrics}
+    return _Scored({metric: value for metric, value in values.items() if math.isfinite(value)}, outcomes)
+
 
 _ORDINARY_CURVES = 8
 # A neighbour whose lift rises by less, in standard deviations, has not changed.

@@ -3,30 +3,304 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from functools import cached_property
+from itertools import islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from pydantic import Field
 
 from stickytoken.encoders.loading.resolution import resolve_model
 from stickytoken.errors import RepairError, RunError
-from stickytoken.measurement.atomic import make_folder, require_writable
-from stickytoken.measurement.default_folder import folder_name
-from stickytoken.measurement.resume import measurements_in
+from stickytoken.measurement.atomic import folder_name, make_folder, require_writable
+from stickytoken.measurement.resume import MeasurementRecord, Record, measurements_in
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.repairs.affected import affected_documents
 from stickytoken.repairs.model_folder import ModelEdit
-from stickytoken.repairs.record import CENTRE_FILE, REPAIR_FILE, REPAIR_SCHEMA_VERSION, RepairRecord
-from stickytoken.repairs.strategies import ROWS, Strategy
-from stickytoken.repairs.tokenizer_edit import TokenizerEdit
+from stickytoken.repairs.tokenizer_edit import TokenizerEdit, edited_tokenizer, read_pipeline
 from stickytoken.validation import file_path
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+
+REPAIR_SCHEMA_VERSION = 1
+REPAIR_FILE = "repair.json"
+DOCUMENT_FILE = "REPAIR.md"
+CENTRE_FILE = "centre.json"
+PICTURE_FILE = "repair.svg"
+
+
+class MeasuredRecord(Record):
+    """A token on texts that the run has not used."""
+
+    lift: float
+    deviations: float = Field(
+        description="lift beyond an ordinary token's, in standard deviations of the model's similarities"
+    )
+    contraction: float | None = Field(
+        default=None, description="share of a text's meaning that 8 copies take"
+    )
+    verdict: str | None = Field(default=None, description="null where the token was measured but not judged")
+
+
+class CurveRecord(Record):
+    """Mean similarity of unrelated texts by number of copies."""
+
+    copies: list[int]
+    before: list[float]
+    after: list[float]
+    ordinary: list[float]
+
+
+class TriedRecord(Record):
+    """A strategy that was tried on a token."""
+
+    strategy: str
+    deviations: float
+
+
+class RepairedTokenRecord(Record):
+    """One repaired token."""
+
+    token_id: int
+    token: str
+    text: str
+    strategy: str
+    reason: str
+    pieces: list[str] = Field(description="what its text is tokenized to now; empty if it is unchanged")
+    tried: list[TriedRecord] = Field(default_factory=list)
+    before: MeasuredRecord | None = None
+    after: MeasuredRecord | None = None
+    curve: CurveRecord | None = None
+
+
+class NeighbourRecord(Record):
+    """A token near a repaired one, measured again because the repair must not shift the defect to it."""
+
+    token_id: int
+    token: str
+    near: str = Field(description="the repaired token")
+    in_run: str | None = Field(description="verdict of the run")
+    before: MeasuredRecord
+    after: MeasuredRecord
+
+
+class ScoreRecord(Record):
+    """Score of an unedited task."""
+
+    task: str
+    metric: str
+    texts: int
+    before: float
+    after: float
+
+
+class CheckRecord(Record):
+    """Something that a repair must satisfy."""
+
+    name: str
+    passed: bool
+    finding: str = Field(description="one sentence")
+
+
+class VerificationRecord(Record):
+    """What was measured on the repaired model."""
+
+    ordinary_lift: float
+    similarity_spread: float
+    ordinary_contraction: float
+    carriers: int
+    anchors: int
+    source: str = Field(description="where the texts come from; none of them was used by the run")
+    neighbours: list[NeighbourRecord]
+    scores: list[ScoreRecord]
+    checks: list[CheckRecord]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all checks passed."""
+        return all(check.passed for check in self.checks)
+
+
+class RepairRecord(MeasurementRecord):
+    """repair.json, written last."""
+
+    schema_version: int = REPAIR_SCHEMA_VERSION
+    model: str = Field(description="last part of the name of the model")
+    run: str = Field(description="identity of the run")
+    strategy: str = Field(description="as asked for")
+    settings: dict[str, Any]
+    tokens: list[RepairedTokenRecord]
+    verification: VerificationRecord | None = Field(description="null if it was switched off")
+    notes: list[str]
+    versions: dict[str, str]
+    hardware: dict[str, str]
+    started: str
+    seconds: float
+
+    @property
+    def verified(self) -> bool | None:
+        """Whether the repair was verified; None if it was not checked."""
+        return None if self.verification is None else self.verification.passed
+
+    @property
+    def state(self) -> str:
+        """The same in words."""
+        return {True: "verified", False: "NOT VERIFIED", None: "not verified"}[self.verified]
+
+
+_BATCH = 1000
+_LENGTH_FILE = "sentence_bert_config.json"
+# Files that a tokenizer is read from, beside those that an edit changes.
+_TOKENIZER_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
+
+_Encode = Callable[[Sequence[str]], list[list[int]]]
+
+
+def affected_documents(
+    folder: Path,
+    edit: ModelEdit,
+    texts: Iterable[str],
+    ids: Iterable[str] | None = None,
+    *,
+    prompt: str = "",
+) -> pl.DataFrame:
+    """Find the documents whose vectors a repair changes.
+
+    A document is affected if its token ids change, or if it contains an entry with a new row, within the
+    length that the model reads. Every vector changes if a direction is taken out (`ModelEdit.centre`).
+
+    Args:
+        folder: The folder of the model before the repair.
+        edit: The repair.
+        texts: The documents, read one batch at a time.
+        ids: Their names, one per document; None for none.
+        prompt: What the model is given before each document.
+
+    Returns:
+        One row per affected document: ``index``, ``id`` if there are names, and ``tokens``, the ids of the
+        repaired entries that it contains.
+
+    Raises:
+        RepairError: The tokenizer cannot be read, or there are more or fewer names than documents.
+    """
+    import polars as pl
+
+    before, after = _encoders(folder, edit)
+    rows = []
+    for index, name, old, new in _encoded(before, after, texts, ids, prompt):
+        repaired = set(edit.rows) & set(new)
+        if old != new or repaired or edit.centre is not None:
+            left = Counter(old) - Counter(new)
+            tokenizer = {*edit.tokenizer.unreachable, *edit.tokenizer.plain_specials}
+            rows.append({"index": index, "id": name, "tokens": sorted(repaired | (tokenizer & left.keys()))})
+    schema: dict[str, Any] = {"index": pl.UInt32, "id": pl.String, "tokens": pl.List(pl.UInt32)}
+    frame = pl.DataFrame(rows, schema=schema)
+    return frame if ids is not None else frame.drop("id")
+
+
+def _encoded(
+    before: _Encode, after: _Encode, texts: Iterable[str], ids: Iterable[str] | None, prompt: str
+) -> Iterator[tuple[int, str | None, list[int], list[int]]]:
+    index = 0
+    for batch in _batches(texts, ids):
+        inputs = [prompt + text for text, _ in batch]
+        for (_, name), old, new in zip(batch, before(inputs), after(inputs), strict=True):
+            yield index, name, old, new
+            index += 1
+
+
+def _batches(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[list[tuple[str, str | None]]]:
+    named = iter(zip(texts, repeat(None) if ids is None else ids, strict=ids is not None))
+    while True:
+        try:
+            batch = list(islice(named, _BATCH))
+        except ValueError as error:  # one of them ended first
+            raise RepairError(f"there are not as many names as documents: {error}") from error
+        if not batch:
+            return
+        yield batch
+
+
+def _encoders(folder: Path, edit: ModelEdit) -> tuple[_Encode, _Encode]:
+    """Tokenize as the model does before and after the repair."""
+    before = read_pipeline(folder)
+    length = _length(before.folder, before.tokenizer)
+    old = _encoder(before.tokenizer, before.loaded, length)
+    if not edit.tokenizer:
+        return old, old
+    with tempfile.TemporaryDirectory() as place:
+        copy = Path(place)
+        for pattern in _TOKENIZER_FILES:
+            for file in before.folder.glob(pattern):
+                if "safetensors" not in file.name:
+                    shutil.copyfile(file, copy / file.name)
+        for name, content in edited_tokenizer(folder, edit.tokenizer).items():
+            (copy / Path(name).name).write_bytes(content)
+        after = read_pipeline(copy)
+    return old, _encoder(after.tokenizer, after.loaded, length)
+
+
+def _encoder(tokenizer: Any, pipeline: dict[str, Any], length: int | None) -> _Encode:
+    if tokenizer is not None:
+        cut = {"truncation": True, "max_length": length} if length else {}
+        return lambda texts: tokenizer(list(texts), **cut)["input_ids"]
+    from tokenizers import Tokenizer
+
+    backend = Tokenizer.from_str(json.dumps(pipeline))
+    return lambda texts: [each.ids for each in backend.encode_batch(list(texts), add_special_tokens=False)]
+
+
+def _length(folder: Path, tokenizer: Any) -> int | None:
+    """Return how many tokens the model reads; None for all."""
+    path = folder / _LENGTH_FILE
+    if path.is_file():
+        try:
+            found = json.loads(path.read_text("utf-8")).get("max_seq_length")
+        except (ValueError, AttributeError) as error:
+            raise RepairError(f"{path} cannot be read: {error}") from error
+        if found:
+            return int(found)
+    longest = getattr(tokenizer, "model_max_length", None)
+    return int(longest) if longest and longest < 10**9 else None
+
+
+class Strategy(StrEnum):
+    """What is done about a token."""
+
+    AUTO = "auto"
+    """Chosen for each token."""
+    UNREACHABLE = "unreachable"
+    """Text no longer produces the entry: it falls into its pieces."""
+    PLAIN_SPECIALS = "plain-specials"
+    """A special token that a user writes is plain text; the model's own stay."""
+    PIECES = "pieces"
+    """The row becomes the mean of the rows of its pieces."""
+    RELATIVES = "relatives"
+    """The row is made from the rows of entries with similar spelling and of its pieces."""
+    DISTIL = "distil"
+    """The row is trained so that contexts read as they do with the pieces in its place."""
+    KEEP_MEANING = "keep-meaning"
+    """The row keeps what one copy does; many copies act as those of an ordinary token."""
+    COLLAPSE = "collapse"
+    """The tokenizer cuts runs of a repeated word to two."""
+    CENTRE = "centre"
+    """The mean direction is removed from all vectors."""
+
+
+ROWS = (Strategy.RELATIVES, Strategy.DISTIL, Strategy.PIECES, Strategy.KEEP_MEANING)
+"""Strategies that write new rows, the best first; docs/benchmarks.md compares them."""
+TOKENIZER = (Strategy.UNREACHABLE, Strategy.PLAIN_SPECIALS, Strategy.COLLAPSE)
+"""Strategies that change how text is tokenized."""
+
 
 REPAIR = "repair"
 """Prefix of the folders in a run folder that hold the record of a repair."""

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from stickytoken.explanation.files import ExplanationContent
-from stickytoken.reports._escaping import number, plain
 from stickytoken.reports.content import RunContent
-from stickytoken.reports.figures import attribution_matrix, head_map, interval_rows, layer_curves
-from stickytoken.reports.figures.figure import ReportFigure
-from stickytoken.reports.figures.panels import stacked
+from stickytoken.reports.figures import explanation as attribution_matrix
+from stickytoken.reports.figures import explanation as head_map
+from stickytoken.reports.figures import explanation as interval_rows
+from stickytoken.reports.figures import explanation as layer_curves
+from stickytoken.reports.figures.figure import ReportFigure, stacked
+from stickytoken.reports.templating import number, plain
 
 # Further tokens are described without figures: the page must open on a phone.
 MOST_DRAWN = 4
@@ -125,14 +127,14 @@ def _layers(
     found: ExplanationContent, name: str, title: str, panels: Mapping[str, str], reading: str
 ) -> ReportFigure:
     measures, token = found.tables["measures"], found.token.token
-    plot = layer_curves.draw(measures, panels, token)
-    shown = layer_curves.table(measures, panels)
+    plot = layer_curves.draw_layer_curves(measures, panels, token)
+    shown = layer_curves.table_layer_curves(measures, panels)
     drawn = len({row[0] for row in shown.rows})
     return ReportFigure(
         _named(found, name),
         title,
         plot,
-        layer_curves.describe(measures, panels, token),
+        layer_curves.describe_layer_curves(measures, panels, token),
         reading,
         shown,
         stacked(plot, drawn, 360 * drawn) if drawn > 1 else {},
@@ -144,11 +146,11 @@ def _heads(found: ExplanationContent) -> ReportFigure:
     return ReportFigure(
         _named(found, "heads"),
         "Attention that the copies receive, by layer and head",
-        head_map.draw(heads),
-        head_map.describe(heads),
+        head_map.draw_head_map(heads),
+        head_map.describe_head_map(heads),
         "Orange heads attend more to these copies than to copies of matched benign tokens, blue heads "
         "less. A dot marks a head outside the benign interval over all heads at once.",
-        head_map.table(heads),
+        head_map.table_head_map(heads),
     )
 
 
@@ -174,13 +176,13 @@ def _attribution(found: ExplanationContent) -> ReportFigure:
     return ReportFigure(
         _named(found, "attribution"),
         "One pair's similarity, token by token",
-        attribution_matrix.draw(first),
-        attribution_matrix.describe(first, pair),
+        attribution_matrix.draw_attribution_matrix(first),
+        attribution_matrix.describe_attribution_matrix(first, pair),
         "Integrated Jacobians (Moeller et al. 2023): the cells sum to the similarity. Orange cells add to "
         "it, blue cells subtract. After the tokens comes the reference, a text of padding; the last "
         "column is the sum of each row. Compare row sums, and cells with one another: adjacent copies "
         "share what they contribute together.",
-        attribution_matrix.table(first),
+        attribution_matrix.table_attribution_matrix(first),
     )
 
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 import polars as pl
 
 from stickytoken.detection.run import Run
-from stickytoken.methods.descriptions import Distribution, Scatter
-from stickytoken.reports._made_repairs import repair_figures
-from stickytoken.reports._measured_impacts import impact_figures
-from stickytoken.reports.content import RunContent
-from stickytoken.reports.facts import MOST_CARDS
-from stickytoken.reports.figures import (
-    by_dimension,
-    composition,
-    distribution,
-    effect_scatter,
-    symptom_curves,
-)
-from stickytoken.reports.figures.figure import ReportFigure
-from stickytoken.reports.figures.panels import stacked
+from stickytoken.methods.entry import Distribution, Scatter
+from stickytoken.reports._sections import impact_figures, repair_figures
+from stickytoken.reports.content import MOST_CARDS, RunContent
+from stickytoken.reports.figures import comparison as by_dimension
+from stickytoken.reports.figures import distribution, symptom_curves
+from stickytoken.reports.figures import distribution as composition
+from stickytoken.reports.figures import distribution as effect_scatter
+from stickytoken.reports.figures.figure import ReportFigure, stacked
 from stickytoken.reports.figures.symptom_curves import Curve
 
 
@@ -40,10 +34,10 @@ def _distribution(content: RunContent, described: Distribution) -> ReportFigure:
     return ReportFigure(
         described.name,
         described.title,
-        distribution.draw(content.tokens, key, title, dict(described.lines)),
-        distribution.describe(content.tokens, key, title),
+        distribution.draw_distribution(content.tokens, key, title, dict(described.lines)),
+        distribution.describe_distribution(content.tokens, key, title),
         described.reading,
-        distribution.table(content.tokens, key),
+        distribution.table_distribution(content.tokens, key),
     )
 
 
@@ -94,10 +88,10 @@ def _scatter(content: RunContent, described: Scatter) -> ReportFigure:
     return ReportFigure(
         described.name,
         described.title,
-        effect_scatter.draw(content.tokens, x, y, names),
-        effect_scatter.describe(content.tokens, x, y, names),
+        effect_scatter.draw_effect_scatter(content.tokens, x, y, names),
+        effect_scatter.describe_effect_scatter(content.tokens, x, y, names),
         described.reading,
-        effect_scatter.table(content.tokens, x, y, names),
+        effect_scatter.table_effect_scatter(content.tokens, x, y, names),
     )
 
 
@@ -105,17 +99,17 @@ def _dimensions(run: Run) -> list[ReportFigure]:
     rows = run.by_dimension().to_dicts()
     if not rows:
         return []
-    plot = by_dimension.draw(rows)
+    plot = by_dimension.draw_by_dimension(rows)
     return [
         ReportFigure(
             "by-dimension",
             "By dimension and layer",
             plot,
-            by_dimension.describe(rows),
+            by_dimension.describe_by_dimension(rows),
             "What the tokens do if only the first components of the vectors are used, or the vectors after "
             "an earlier layer; the model as it is comes first. Left, flagged tokens by severity. The spread "
             "of the similarities (right) is what one SD is worth: where it grows, one lift matters less.",
-            by_dimension.table(rows),
+            by_dimension.table_by_dimension(rows),
             stacked(plot, 3, 980),
             in_markdown=True,
         )
@@ -127,16 +121,16 @@ def _composition(content: RunContent) -> list[ReportFigure]:
     if len(content.sticky) <= MOST_CARDS:
         return []
     parts = composition.breakdowns(content.tokens)
-    plot = composition.draw(parts)
+    plot = composition.draw_composition(parts)
     figure = ReportFigure(
         "who-they-are",
         "What the sticky tokens are",
         plot,
-        composition.describe(parts),
+        composition.describe_composition(parts),
         "Grey: all tokens that the run examined. Orange: the sticky ones. Where the orange bar is higher, "
         "the group is over-represented among sticky tokens. Position is the rank of the token id: many "
         "tokenizers put special and unused entries first or last, and frequent words before rare ones.",
-        composition.table(parts),
+        composition.table_composition(parts),
         stacked(plot, len(parts), 1180),
     )
     return [figure]
@@ -162,12 +156,12 @@ def _map(content: RunContent) -> list[ReportFigure]:
         ReportFigure(
             "embedding-map",
             "A map of the vocabulary",
-            effect_scatter.draw(placed, "to_mean", "component", axes),
-            effect_scatter.describe(placed, "to_mean", "component", axes),
+            effect_scatter.draw_effect_scatter(placed, "to_mean", "component", axes),
+            effect_scatter.describe_effect_scatter(placed, "to_mean", "component", axes),
             f"Each point is a token encoded by itself: {int(placed['drawn'].sum()):,} random tokens and all "
             "flagged ones. Horizontal: how close its vector is to the mean vector of the vocabulary. "
             f"Vertical: the direction in which the vectors vary most otherwise{share}. Stickiness is about "
             "what copies do to other texts; the map does not decide it, and a sticky token can lie anywhere.",
-            effect_scatter.table(placed, "to_mean", "component", axes),
+            effect_scatter.table_effect_scatter(placed, "to_mean", "component", axes),
         )
     ]

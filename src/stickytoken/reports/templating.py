@@ -2,12 +2,99 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
-from stickytoken.reports._escaping import commands, cosine, finalized, flowing, number, plain, spaced
+from stickytoken.methods.protocol import AnyMethod
+from stickytoken.validation import visible
+
+_BREAKS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
+_IN_SCRIPT = {"<": r"\u003c", ">": r"\u003e", "&": r"\u0026"}
+
+
+def json_for_html(value: Any) -> Markup:
+    """Return JSON in which no HTML parser finds the end of a script; ASCII, lone surrogates escaped."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for character, code in _IN_SCRIPT.items():
+        text = text.replace(character, code)
+    return Markup(text)
+
+
+def finalized(value: Any) -> Any:
+    """Make every character of what a template prints visible; escaping follows."""
+    if value is None:
+        return "–"
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return visible(value)
+    return value
+
+
+def spaced(name: str) -> str:
+    """Return the name of a setting as words; names in capitals stay as they are."""
+    return name if name.isupper() else name.replace("_", " ")
+
+
+def plain(value: Any) -> str:
+    """Format a setting or another value, without needless digits."""
+    if value == "":
+        return "(empty)"
+    if isinstance(value, float):
+        return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
+    if isinstance(value, (list, tuple)):
+        return ", ".join(plain(each) for each in value) or number(None)
+    if isinstance(value, dict):
+        return ", ".join(f"{spaced(key)}: {plain(each)}" for key, each in value.items()) or number(None)
+    return number(value)
+
+
+def flowing(text: str) -> str:
+    """Return a text as one paragraph: line breaks, which would be shown as escapes, become spaces."""
+    return _BREAKS.sub(" ", text)
+
+
+def commands(text: str) -> Markup:
+    """Return a sentence with what stands between backticks as code; everything is escaped."""
+    parts = visible(text).split("`")
+    if len(parts) % 2 == 0:
+        return escape(visible(text))
+    pieces = [
+        Markup("<code>{}</code>").format(part) if k % 2 else escape(part) for k, part in enumerate(parts)
+    ]
+    return Markup("").join(pieces)
+
+
+def cosine(value: float | None, digits: int = 2) -> str:
+    """Format a similarity, or what one changes by; what rounds to zero has no sign."""
+    if value is None:
+        return number(None)
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def number(value: Any, digits: int | None = None) -> str:
+    """Format a number for people; text stays as it is, a missing value is a dash."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, float):
+        if digits is None:
+            digits = 4 if abs(value) < 10 else 1
+        if value and abs(value) < 10**-digits / 2:
+            return f"{'<' if value > 0 else '>'} {math.copysign(10**-digits, value):.{digits}f}".replace(
+                "-", "\N{MINUS SIGN}"
+            )
+        return f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    return str(value)
+
 
 _OWN = "stickytoken.reports"
 
@@ -36,3 +123,23 @@ def environment(package: str = _OWN) -> Environment:
 def packaged(name: str, package: str = _OWN) -> str:
     """Read a style sheet or script that lies beside the templates of a package."""
     return (files(package) / "templates" / name).read_text("utf-8")
+
+
+_SHARED = {
+    "sticky token": "A vocabulary entry whose copies draw unrelated texts together, whatever the texts are "
+    "about.",
+    "u": "The model's mean similarity: the mean cosine over all pairs of vocabulary embeddings. Texts with a "
+    "lower similarity count as unrelated.",
+    "lift": "How far the cosine similarity of unrelated texts rises on average when copies of the token go "
+    "into one of them. A lift of 0.1 takes a pair from 0.05 to 0.15.",
+    "validation rate": "The share of unrelated pairs whose similarity rises. A rate means little by itself: "
+    "compare it with those of other tokens.",
+    "entry": "Special: a control token. Unused: a placeholder. Byte: a piece of a character. Symbol: neither "
+    "letters nor digits. Subword: continues a word. Whole word: a word or its beginning.",
+    "category": "Whether decoding and encoding gives the entry back. OK and OK_SPECIAL can appear in text.",
+}
+
+
+def glossary(method: AnyMethod) -> dict[str, str]:
+    """Return the words of a method with their meanings."""
+    return _SHARED | dict(method.glossary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -10,12 +11,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from stickytoken.cleaning.rules import CleaningRules
 from stickytoken.errors import RunError
-from stickytoken.scanning._examining import examine
+from stickytoken.scanning._worker import examine
+from stickytoken.scanning.documents import Document, Record, Skipped
 
 Finding: TypeAlias = dict[str, Any] | None
 Batch = TypeVar("Batch")
@@ -129,3 +132,58 @@ class _Worker:
             if pipe is not None:
                 with suppress(OSError, ValueError):
                     pipe.close()
+
+
+_DOCUMENTS = 1024
+_CHARACTERS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TextBatch:
+    """Neighbouring records.
+
+    Attributes:
+        index: Place of the batch, from 0.
+        documents: Its documents.
+        skipped: Records that are no documents.
+        keys: A hash of each document's text, to sample by.
+        digest: SHA-256 of all of it.
+    """
+
+    index: int
+    documents: tuple[Document, ...]
+    skipped: tuple[Skipped, ...]
+    keys: tuple[bytes, ...]
+    digest: str
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts."""
+        return [document.text for document in self.documents]
+
+
+def batched(records: Iterable[Record]) -> Iterator[TextBatch]:
+    """Yield batches of up to 1,024 records and, but for a single record, about 4 MB."""
+    index, size = 0, 0
+    pending: list[Record] = []
+    for record in records:
+        pending.append(record)
+        size += len(record.text) if isinstance(record, Document) else 0
+        if len(pending) >= _DOCUMENTS or size >= _CHARACTERS:
+            yield _batch(index, pending)
+            index, size, pending = index + 1, 0, []
+    if pending:
+        yield _batch(index, pending)
+
+
+def _batch(index: int, records: list[Record]) -> TextBatch:
+    documents = tuple(record for record in records if isinstance(record, Document))
+    skipped = tuple(record for record in records if isinstance(record, Skipped))
+    keys = tuple(hashlib.sha256(document.text.encode()).digest() for document in documents)
+    digest = hashlib.sha256()
+    for document, key in zip(documents, keys, strict=True):
+        fields = (document.number, document.id, document.source, document.path, document.line)
+        digest.update(repr(fields).encode() + key)
+    for each in skipped:
+        digest.update(repr((each.place, each.reason)).encode())
+    return TextBatch(index, documents, skipped, keys, digest.hexdigest())

@@ -8,34 +8,34 @@ from pathlib import Path
 
 import polars as pl
 
-from stickytoken.cleaning.rules import CleaningRules
-from stickytoken.cleaning.run_rules import rules_of_run
-from stickytoken.cores import available_cores
+from stickytoken.cleaning.rules import CleaningRules, rules_of_run
 from stickytoken.corpora import load_sentences
 from stickytoken.corpora.choice import SentenceSource
+from stickytoken.detection.model_files import encoder_for
 from stickytoken.detection.run import Run, open_run
-from stickytoken.detection.run_model import encoder_for
-from stickytoken.encoders.decoded import as_id_reader
 from stickytoken.encoders.loading.load import AnyModel
 from stickytoken.encoders.protocol import IdReader
+from stickytoken.encoders.text_encoder import as_id_reader
 from stickytoken.errors import InputError
-from stickytoken.hashing import digest
-from stickytoken.measurement.default_folder import folder_name
-from stickytoken.measurement.environment import now, package_versions
-from stickytoken.measurement.progress import ProgressCallback, ignore_progress
-from stickytoken.measurement.resume import resumed
+from stickytoken.machine import available_cores, digest
+from stickytoken.measurement.atomic import folder_name
+from stickytoken.measurement.resume import now, package_versions, resumed
+from stickytoken.measurement.stage import ProgressCallback, ignore_progress
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.methods.token_effects import TokenEffects
-from stickytoken.scanning._documents_table import documents_table
-from stickytoken.scanning._effect_pass import Effect, EffectPass
-from stickytoken.scanning._keeping import FolderKeeper, Keeper, MemoryKeeper
-from stickytoken.scanning._panel import MOST_QUERIES, QUERIES, REFERENCE, Panel, panel_texts
-from stickytoken.scanning._record import SCAN_SCHEMA_VERSION, ScanRecord
-from stickytoken.scanning._token_pass import Tally, TokenPass
-from stickytoken.scanning._totals import totals
-from stickytoken.scanning.reading.columns import Wanted
-from stickytoken.scanning.reading.documents import Collection
-from stickytoken.scanning.reading.opening import DocumentSource, open_documents
+from stickytoken.methods.statistics import TokenEffects
+from stickytoken.scanning._effect_pass import (
+    MOST_QUERIES,
+    QUERIES,
+    REFERENCE,
+    Effect,
+    EffectPass,
+    Panel,
+    panel_texts,
+)
+from stickytoken.scanning._tables import SCAN_SCHEMA_VERSION, ScanRecord, documents_table, totals
+from stickytoken.scanning._token_pass import FolderKeeper, Keeper, MemoryKeeper, Tally, TokenPass
+from stickytoken.scanning.documents import Collection, Wanted
+from stickytoken.scanning.formats import DocumentSource, open_documents
 from stickytoken.scanning.results import DOCUMENTS_FILE, SCAN, SCANS, Scan, skipped_records
 from stickytoken.validation import file_path, require_callable, shown, whole_number
 

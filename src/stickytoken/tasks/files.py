@@ -2,21 +2,302 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from stickytoken.corpora import text_kinds
-from stickytoken.corpora.tables import TABLE_SUFFIXES, read_table
+from stickytoken.corpora.files import TABLE_SUFFIXES, read_table, text_column
 from stickytoken.errors import InputError
-from stickytoken.tasks._columns import filled_texts, labels, numbers, require_columns, text_lists
-from stickytoken.tasks._labels import ClassificationTask, ClusteringTask
-from stickytoken.tasks._ranking import RerankingTask
-from stickytoken.tasks.beir import CORPUS, QUERIES, read_beir
-from stickytoken.tasks.pairs import PairClassificationTask, SimilarityTask
-from stickytoken.tasks.protocol import Task
+from stickytoken.insertion import Side
+from stickytoken.tasks.metrics import (
+    ClassificationTask,
+    ClusteringTask,
+    Outcomes,
+    RerankingTask,
+    RetrievalTask,
+    Task,
+    distinct,
+    fingerprint,
+)
+from stickytoken.unit_vectors import exact_unit_vectors
+
+
+def filled_texts(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
+    """Read texts of a column."""
+    values = frame[column]
+    if values.dtype != pl.String:
+        raise InputError(f"column {column!r} of {path} contains {values.dtype}, not text")
+    for row, text in enumerate(values.to_list(), start=1):
+        if not (text or "").strip():
+            raise InputError(
+                f"{path}: {column} in row {row} is missing or blank: fill it in or remove the row"
+            )
+    return tuple(values.to_list())
+
+
+def numbers(frame: pl.DataFrame, column: str, path: Path) -> tuple[float, ...]:
+    """Read finite numbers of a column."""
+    values = frame[column]
+    if values.dtype == pl.String:
+        values = values.str.strip_chars()
+    elif not values.dtype.is_numeric() and values.dtype != pl.Boolean:
+        raise InputError(f"column {column!r} of {path} contains {values.dtype}, not numbers")
+    found = values.cast(pl.Float64, strict=False).to_list()
+    for row, number in enumerate(found, start=1):
+        if number is None or not math.isfinite(number):
+            raise InputError(
+                f"{path}: {column} in row {row} is {values[row - 1]!r}, not a finite number: "
+                "correct or remove the row"
+            )
+    return tuple(found)
+
+
+def labels(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
+    """Read labels of a column as text."""
+    values = frame[column]
+    if not (values.dtype == pl.String or values.dtype.is_integer() or values.dtype == pl.Boolean):
+        raise InputError(f"column {column!r} of {path} contains {values.dtype}, not labels")
+    found = values.cast(pl.String).to_list()
+    for row, label in enumerate(found, start=1):
+        if label is None or not label.strip():
+            raise InputError(f"{path}: {column} in row {row} is missing: fill it in or remove the row")
+    return tuple(found)
+
+
+def text_lists(frame: pl.DataFrame, column: str, path: Path) -> list[tuple[str, ...]]:
+    """Read lists of texts of a column, with at least one text each."""
+    values = frame[column]
+    if values.dtype != pl.List(pl.String):
+        raise InputError(f"column {column!r} of {path} contains {values.dtype}, not lists of texts")
+    found = [tuple(texts or ()) for texts in values.to_list()]
+    for row, texts in enumerate(found, start=1):
+        if not texts or not all((text or "").strip() for text in texts):
+            raise InputError(f"{path}: {column} in row {row} is empty or has a blank text")
+    return found
+
+
+def ids(frame: pl.DataFrame, column: str, path: Path) -> tuple[str, ...]:
+    """Read distinct ids of a column as text."""
+    found = labels(frame, column, path)
+    seen: set[str] = set()
+    for row, each in enumerate(found, start=1):
+        if each in seen:
+            raise InputError(f"{path}: {column} {each!r} in row {row} is a duplicate: ids must be distinct")
+        seen.add(each)
+    return found
+
+
+def require_columns(frame: pl.DataFrame, columns: tuple[str, ...], path: Path) -> None:
+    """Check that a table has columns."""
+    for column in columns:
+        if column not in frame.columns:
+            raise InputError(f"{path} has no column {column!r}: it has {', '.join(frame.columns) or 'none'}")
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Sentence pairs with a number each."""
+
+    name: str
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    gold: tuple[float, ...]
+
+    layout: ClassVar[str]
+    unit = "pairs"
+    columns = ("similarity",)
+
+    @property
+    def units(self) -> int:
+        """Number of pairs."""
+        return len(self.gold)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the pairs."""
+        return fingerprint(self.layout, self.first, self.second, self.gold)
+
+    @property
+    def texts(self) -> Mapping[str, tuple[str, ...]]:
+        """Distinct sentences of each side."""
+        return {"query": self._queries[0], "document": self._documents[0]}
+
+    def edited(self, side: Side) -> frozenset[str]:
+        """Return the chosen side, or both."""
+        return side.roles
+
+    def outcomes(self, vectors: Mapping[str, NDArray[np.float32]], seed: int) -> Outcomes:
+        """Compute the cosine of each pair."""
+        del seed
+        queries, documents = exact_unit_vectors(vectors["query"]), exact_unit_vectors(vectors["document"])
+        left, right = queries[self._queries[1]], documents[self._documents[1]]
+        cosines: Outcomes = (left * right).sum(axis=1, keepdims=True)
+        return cosines
+
+    @cached_property
+    def _queries(self) -> tuple[tuple[str, ...], NDArray[np.intp]]:
+        return distinct(self.first)
+
+    @cached_property
+    def _documents(self) -> tuple[tuple[str, ...], NDArray[np.intp]]:
+        return distinct(self.second)
+
+    @cached_property
+    def _gold(self) -> NDArray[np.float64]:
+        return np.array(self.gold, dtype=np.float64)
+
+
+class SimilarityTask(_Pairs):
+    """STS: correlation of cosines with human similarity scores."""
+
+    layout = "sts"
+    metrics = ("spearman", "pearson")
+
+    def scores(
+        self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """Compute Spearman's or Pearson's correlation; NaN if one side is constant."""
+        from scipy.stats import rankdata
+
+        rows = np.vstack([self._gold, outcomes[:, :, 0]])
+        if sample is not None:
+            rows = rows[:, sample]
+        if metric == "spearman":
+            rows = rankdata(rows, axis=1)
+        centered = rows - rows.mean(axis=1, keepdims=True)
+        norms = np.linalg.norm(centered, axis=1)
+        scale = norms[0] * norms[1:]
+        flat = scale <= np.finfo(np.float64).eps * max(1, rows.shape[1])
+        return np.where(flat, np.nan, centered[1:] @ centered[0] / np.where(flat, 1, scale))
+
+
+class PairClassificationTask(_Pairs):
+    """Pairs that match or not: average precision of the cosine."""
+
+    layout = "pair-classification"
+    metrics = ("average_precision",)
+
+    def scores(
+        self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
+    ) -> NDArray[np.float64]:
+        """Compute the average precision; NaN if no pair or every pair matches."""
+        del metric
+        from sklearn.metrics import average_precision_score
+
+        gold, cosines = self._gold, outcomes[:, :, 0]
+        if sample is not None:
+            gold, cosines = gold[sample], cosines[:, sample]
+        if not 0 < gold.sum() < len(gold):
+            return np.full(len(cosines), np.nan)
+        return np.array([average_precision_score(gold, row) for row in cosines])
+
+
+CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
+_PREFERRED = "test"
+
+
+def read_beir(folder: Path) -> tuple[RetrievalTask, list[str]]:
+    """Read corpus.jsonl (_id, title, text), queries.jsonl (_id, text) and qrels/test.tsv.
+
+    Returns:
+        The task, and notes on what was left out.
+
+    Raises:
+        InputError: a file is missing or cannot be used, an id occurs twice, or the qrels name an unknown
+            document or query.
+    """
+    documents = read_documents(folder / CORPUS)
+    queries = read_queries(folder / QUERIES)
+    path = _qrels_file(folder / QRELS)
+    relevant = _read_qrels(path, documents, queries)
+    judged = {query: text for query, text in queries.items() if query in relevant}
+    if not judged:
+        raise InputError(f"{path}: no query has a relevant document: add judgements with a positive score")
+    notes = []
+    if left_out := len(queries) - len(judged):
+        notes.append(
+            f"{folder.name}: {left_out} of {len(queries)} queries have no relevant document and are left out"
+        )
+    return RetrievalTask(
+        folder.resolve().name, judged, documents, {query: relevant[query] for query in judged}
+    ), notes
+
+
+def read_documents(path: Path) -> dict[str, str]:
+    """Read documents by id: title and text, joined by a space.
+
+    Raises:
+        InputError: the file cannot be used, or an id occurs twice.
+    """
+    frame = read_table(path)
+    require_columns(frame, ("_id", "text"), path)
+    texts = text_column(frame, "text", str(path))
+    titles = text_column(frame, "title", str(path)) if _has_titles(frame) else [None] * len(frame)
+    joined = [f"{title or ''} {text or ''}".strip() for title, text in zip(titles, texts, strict=True)]
+    return dict(zip(ids(frame, "_id", path), joined, strict=True))
+
+
+def _has_titles(frame: pl.DataFrame) -> bool:
+    return "title" in frame.columns and frame["title"].dtype == pl.String
+
+
+def read_queries(path: Path) -> dict[str, str]:
+    """Read queries by id.
+
+    Raises:
+        InputError: the file cannot be used, an id occurs twice, or a query is blank.
+    """
+    frame = read_table(path)
+    require_columns(frame, ("_id", "text"), path)
+    texts = text_column(frame, "text", str(path))
+    found = dict(zip(ids(frame, "_id", path), texts, strict=True))
+    for query, text in found.items():
+        if not (text or "").strip():
+            raise InputError(f"{path}: the query {query!r} is blank: fill it in or leave it out")
+    return {query: str(text).strip() for query, text in found.items()}
+
+
+def _qrels_file(folder: Path) -> Path:
+    files = sorted(folder.glob("*.tsv")) if folder.is_dir() else []
+    preferred = [path for path in files if path.stem == _PREFERRED]
+    chosen = preferred or files
+    if len(chosen) == 1:
+        return chosen[0]
+    found = ", ".join(path.name for path in files) or "none"
+    raise InputError(f"{folder} must contain {_PREFERRED}.tsv, or a single .tsv file: it contains {found}")
+
+
+def _read_qrels(path: Path, documents: dict[str, str], queries: dict[str, str]) -> dict[str, dict[str, int]]:
+    frame = read_table(path)
+    columns = ("query-id", "corpus-id", "score")
+    require_columns(frame, columns, path)
+    relevance = numbers(frame, "score", path)
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    rows = zip(labels(frame, columns[0], path), labels(frame, columns[1], path), relevance, strict=True)
+    for row, (query, document, score) in enumerate(rows, start=1):
+        for name, known, file in ((query, queries, QUERIES), (document, documents, CORPUS)):
+            if name not in known:
+                raise InputError(
+                    f"{path}: id {name!r} in row {row} is not in {file}: correct one of the two files"
+                )
+        if score != int(score):
+            raise InputError(f"{path}: the score in row {row} is {score}, not a whole number")
+        if document in found[query]:
+            raise InputError(
+                f"{path}: row {row} judges document {document!r} for query {query!r} again: remove it"
+            )
+        found[query][document] = int(score)
+    return {query: judged for query, judged in found.items() if any(score > 0 for score in judged.values())}
+
 
 LAYOUTS = (
     "STS: sentence1, sentence2, score",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stickytoken.errors import InputError, require_package
 from stickytoken.tasks.files import LAYOUTS, load_task
-from stickytoken.tasks.protocol import Task, fingerprint
+from stickytoken.tasks.metrics import Task, fingerprint
 
 # MTEB names of the tasks of Chen et al. 2025.
 PAPER_TASKS = (

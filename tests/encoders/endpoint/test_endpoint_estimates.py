@@ -12,7 +12,7 @@ import tiny
 from embedding_server import Behaviour, EmbeddingServer
 from stickytoken.encoders import load_encoder, load_tokenizer
 from stickytoken.encoders.endpoint.cost import Rehearsal, estimate_cost
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 
 CHANGES = {"insertion": "words"}
 SENTENCES = tiny.sentences(200)

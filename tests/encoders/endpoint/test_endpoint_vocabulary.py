@@ -15,11 +15,10 @@ from stickytoken.encoders.endpoint.vocabulary import (
     read_candidates,
     vocabulary_of,
 )
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError, ModelError
 from stickytoken.insertion import Insertion, Joining, Placement, copies_as_text
-from stickytoken.vocabulary.categories import categorize
-from stickytoken.vocabulary.writing import written
+from stickytoken.vocabulary import categorize, written
 from word_bag import WordBag
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 import tiny_architectures
 from prefix_trees import counted_trees, grid_probes
 from stickytoken import load_encoder
-from stickytoken.encoders.prefixes._tree import grow, levels, new_tokens
-from stickytoken.encoders.prefixes.reuse import PrefixReuse
+from stickytoken.encoders.prefixes import PrefixReuse, grow, levels, new_tokens
 from stickytoken.insertion import Placement
 
 inputs = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7).map(tuple), max_size=25, unique=True)

@@ -15,8 +15,8 @@ import tiny
 import tiny_decoders
 from stickytoken import load_encoder
 from stickytoken.encoders import Prompting
-from stickytoken.encoders.causal_module import CausalPrompt
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.module import CausalPrompt
 from stickytoken.errors import EncodingError, InputError, ModelError
 
 SENTENCES = [*tiny.sentences(7), "", 'is it "the old" bird?']

@@ -14,11 +14,10 @@ from prompted_loading import load_prompted
 from stickytoken import analyze_vocabulary, load_encoder
 from stickytoken.encoders import Encoder
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.layer_states import TokenPrepending
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import PROMPTS, find_prompt
-from stickytoken.encoders.prompted.token_prepending import TokenPrepending
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.tokenizing.word_cache import WordCache
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer, WordCache
 from stickytoken.errors import EncodingError, InputError, ModelError, StickyTokenWarning
 from stickytoken.insertion import Placement, Token, copies_as_ids
 

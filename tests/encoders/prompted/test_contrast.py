@@ -6,14 +6,13 @@ import torch
 
 import tiny_decoders
 from contrast_reference import AUXILIARY, SENTENCES, by_rule, through_transformers
-from stickytoken.encoders.prefixes.reuse import ReuseLimits
+from stickytoken.encoders.prefixes import ReuseLimits
 from stickytoken.encoders.prompted.attention_output import contrasted
-from stickytoken.encoders.prompted.contrast import Contrast, ContrastRule
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.layer_states import TokenPrepending
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.module import CausalPrompt
-from stickytoken.encoders.prompted.prompts import find_prompt
-from stickytoken.encoders.prompted.token_prepending import TokenPrepending
+from stickytoken.encoders.prompted.prompts import Contrast, ContrastRule, find_prompt
 
 WINDOWS = ("mistral", "gemma2", "gemma3")
 ALWAYS = ReuseLimits(fixed_share=0, rows=1)

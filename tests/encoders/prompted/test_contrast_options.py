@@ -10,15 +10,21 @@ from sentence_transformers import SentenceTransformer
 import tiny
 import tiny_decoders
 from prompted_loading import load_prompted
-from stickytoken.detection.schema import LoadingRecord
+from stickytoken.detection.run_folder import LoadingRecord
 from stickytoken.encoders import Prompting, load_encoder
-from stickytoken.encoders.causal_module import CausalPrompt
-from stickytoken.encoders.prompted._presets import contrast_layer_for, preset_for
-from stickytoken.encoders.prompted.contrast import AUXILIARY, Contrast, ContrastRule
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.layer_states import TokenPrepending
 from stickytoken.encoders.prompted.model import Reading
-from stickytoken.encoders.prompted.prompts import PROMPTS, find_prompt
-from stickytoken.encoders.prompted.token_prepending import TokenPrepending
+from stickytoken.encoders.prompted.module import CausalPrompt
+from stickytoken.encoders.prompted.prompts import (
+    AUXILIARY,
+    PROMPTS,
+    Contrast,
+    ContrastRule,
+    contrast_layer_for,
+    find_prompt,
+    preset_for,
+)
 from stickytoken.errors import EncodingError, InputError, ModelError
 
 SENTENCES = [*tiny.sentences(7), "", "the bird"]

@@ -9,13 +9,12 @@ import transformers
 
 import contrast_reference
 import tiny_architectures as architectures
-from stickytoken.encoders.prefixes.reuse import ReuseLimits
-from stickytoken.encoders.prompted.contrast import Contrast, ContrastRule
+from stickytoken.encoders.prefixes import ReuseLimits
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.layer_states import TokenPrepending
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.module import CausalPrompt
-from stickytoken.encoders.prompted.prompts import find_prompt
-from stickytoken.encoders.prompted.token_prepending import TokenPrepending
+from stickytoken.encoders.prompted.prompts import Contrast, ContrastRule, find_prompt
 from stickytoken.errors import EncodingError, ModelError
 from stickytoken.inspection import inspector_of
 from stickytoken.inspection.integrated_jacobians import JacobianIntegrator

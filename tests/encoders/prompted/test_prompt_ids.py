@@ -6,10 +6,9 @@ import pytest
 import transformers
 
 import tiny_architectures as architectures
-from stickytoken.encoders.prompted._cleaning import clean_sentence, join_words
 from stickytoken.encoders.prompted._prompt_ids import PromptTokenizer
-from stickytoken.encoders.prompted.prompts import PLACEHOLDER, find_prompt
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.prompted.prompts import PLACEHOLDER, clean_sentence, find_prompt, join_words
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 
 SENTENCES = (
     *architectures.HOSTILE_TEXTS,

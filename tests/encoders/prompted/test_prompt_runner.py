@@ -7,15 +7,15 @@ import torch
 import tiny
 import tiny_decoders
 from prefix_trees import counted_trees, grid_probes
-from stickytoken.encoders.prefixes.reuse import REUSE, PrefixReuse, ReuseLimits
-from stickytoken.encoders.prompted import _runner as prompt_runner
+from stickytoken.encoders.prefixes import REUSE, PrefixReuse, ReuseLimits
+from stickytoken.encoders.prompted import encoder as prompt_runner
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.layer_states import TokenPrepending
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import find_prompt
-from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
-from stickytoken.precision import Precision
+from stickytoken.machine import Precision
 
 KNOWN = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3")
 CARRIERS = ("the old river sings to the stone", "a bird", "the quiet winter night walks under the glass")

@@ -9,11 +9,10 @@ import torch
 
 import tiny
 import tiny_decoders
-from stickytoken.encoders.prompted._runner import PromptRunner
-from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder, PromptRunner
+from stickytoken.encoders.prompted.layer_states import TokenPrepending
 from stickytoken.encoders.prompted.model import Reading
 from stickytoken.encoders.prompted.prompts import find_prompt
-from stickytoken.encoders.prompted.token_prepending import TokenPrepending
 
 SENTENCES = tiny.sentences(6)
 
@@ -84,7 +83,7 @@ def test_a_model_spread_over_devices_is_read():
 
 def test_index_tensors_follow_the_states(monkeypatch):
     """Without a second device: places and last slots are moved to where each layer has its states."""
-    from stickytoken.encoders.prompted.token_prepending import prepended
+    from stickytoken.encoders.prompted.layer_states import prepended
 
     asked = []
 

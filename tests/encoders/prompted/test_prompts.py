@@ -7,12 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stickytoken.encoders.prompted._cleaning import clean_sentence, join_words, reachable_text
-from stickytoken.encoders.prompted._presets import layer_for, preset_for
+from stickytoken.encoders.prompted.layer_states import TokenPrepending
 from stickytoken.encoders.prompted.model import Reading
-from stickytoken.encoders.prompted.prompts import PLACEHOLDER, PROMPTS, SENTENCE, find_prompt, is_template
-from stickytoken.encoders.prompted.token_prepending import TokenPrepending
-from stickytoken.encoders.prompting import LayerChoice
+from stickytoken.encoders.prompted.prompts import (
+    PLACEHOLDER,
+    PROMPTS,
+    SENTENCE,
+    clean_sentence,
+    find_prompt,
+    is_template,
+    join_words,
+    layer_for,
+    preset_for,
+    reachable_text,
+)
+from stickytoken.encoders.protocol import LayerChoice
 from stickytoken.errors import InputError
 
 

@@ -10,15 +10,13 @@ import torch
 
 import tiny
 import tiny_decoders
-from stickytoken.encoders.prefixes.reuse import ReuseLimits
+from stickytoken.encoders.prefixes import ReuseLimits
 from stickytoken.encoders.prompted import layer_states
-from stickytoken.encoders.prompted._cleaning import clean_sentence
-from stickytoken.encoders.prompted._decoder import find_decoder
+from stickytoken.encoders.prompted.attention_output import find_decoder
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.layer_states import pooled_states
+from stickytoken.encoders.prompted.layer_states import TokenPrepending, pooled_states, prepended
 from stickytoken.encoders.prompted.model import PromptedModel, PromptRow, Reading
-from stickytoken.encoders.prompted.prompts import PROMPTS, find_prompt
-from stickytoken.encoders.prompted.token_prepending import TokenPrepending, prepended
+from stickytoken.encoders.prompted.prompts import PROMPTS, clean_sentence, find_prompt
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,9 @@ import tiny_decoders
 from plain_decoder import prompt_states
 from stickytoken.encoders.prompted import layer_states
 from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
-from stickytoken.encoders.prompted.layer_states import pooled_states
+from stickytoken.encoders.prompted.layer_states import TokenPrepending, pooled_states, prepended
 from stickytoken.encoders.prompted.model import PromptedModel, Reading
 from stickytoken.encoders.prompted.prompts import find_prompt
-from stickytoken.encoders.prompted.token_prepending import TokenPrepending, prepended
 
 pytestmark = pytest.mark.slow
 

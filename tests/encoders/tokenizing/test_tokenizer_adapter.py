@@ -11,9 +11,9 @@ import saved_models
 import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder, load_tokenizer
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import ModelError
-from stickytoken.vocabulary.categories import Category, categorize
+from stickytoken.vocabulary import Category, categorize
 
 BUILDERS = {
     "bert": architectures.bert_tokenizer,

@@ -12,9 +12,7 @@ import tiny
 import tiny_architectures as architectures
 import word_pipelines as pipelines
 from stickytoken.encoders import load_tokenizer
-from stickytoken.encoders.tokenizing._word_boundaries import Boundaries, boundaries
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
-from stickytoken.encoders.tokenizing.word_cache import WordCache
+from stickytoken.encoders.tokenizer import Boundaries, HuggingFaceTokenizer, WordCache, boundaries
 from stickytoken.errors import EncodingError
 from stickytoken.insertion import Placement, Token, copies_as_text
 

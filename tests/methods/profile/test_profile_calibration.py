@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import RidgeCV
 
-from stickytoken.methods.profile._calibration import calibrate
+from stickytoken.methods.profile.estimates import calibrate
 
 TOKENS, MEASURED, DIMENSION = 400, 150, 12
 

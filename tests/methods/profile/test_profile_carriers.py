@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stickytoken.methods.profile.carrier_choice import representative_carriers, typical_carriers
+from stickytoken.methods.profile.anchors import representative_carriers, typical_carriers
 
 TOKENS, GROUPS = 128, 3
 WEIGHTS = np.array([0.5, 0.3, 0.2])

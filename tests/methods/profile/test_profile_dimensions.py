@@ -17,8 +17,8 @@ from stickytoken import detect, judge, load_encoder, open_run
 from stickytoken.detection.detect import with_views
 from stickytoken.errors import EncodingError, InputError, ModelError, RunError
 from stickytoken.insertion import Insertion
-from stickytoken.methods.dimensions import DIMENSIONS_FILE
 from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.records import DIMENSIONS_FILE
 
 DIMENSIONS = (8, 16, 32)
 EXACT = 1e-6

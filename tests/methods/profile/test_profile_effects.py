@@ -9,17 +9,17 @@ import pytest
 import profiled
 from stickytoken import load_encoder
 from stickytoken.measurement.store import ResultFolder
-from stickytoken.methods.panel import AnchorPanel
-from stickytoken.methods.profile._effects import (
+from stickytoken.methods.probes import AnchorPanel
+from stickytoken.methods.profile.estimates import (
     AXES_FILE,
     EFFECTS_COLUMNS,
+    Measurements,
     kept_effects,
     read_effects,
     write_effects,
 )
-from stickytoken.methods.profile.estimates import Measurements
-from stickytoken.methods.profile.rounds import Round
-from stickytoken.methods.pull import Pull, anchorage, fit_pull, predicted_lifts
+from stickytoken.methods.profile.plan import Round
+from stickytoken.methods.statistics import Pull, anchorage, fit_pull, predicted_lifts
 from stickytoken.unit_vectors import unit_vectors
 
 DIMENSION = 9

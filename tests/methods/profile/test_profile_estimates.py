@@ -8,7 +8,7 @@ from scipy import stats
 
 from stickytoken.errors import InputError
 from stickytoken.methods.profile.estimates import Lifts, TokenEstimates, estimate, lifts_of, screen
-from stickytoken.methods.profile.rounds import highest
+from stickytoken.methods.profile.plan import highest
 from stickytoken.methods.statistics import shrunk
 
 # Sizes of the order of those on all-MiniLM-L6-v2: of effects, of a probe around its token's effect, of the

@@ -9,7 +9,7 @@ from stickytoken import load_encoder
 from stickytoken.corpora import text_kinds_frame
 from stickytoken.corpora.corpus import collect_sentences
 from stickytoken.detection import detect
-from stickytoken.methods.profile.carrier_choice import representative_carriers
+from stickytoken.methods.profile.anchors import representative_carriers
 
 pytestmark = pytest.mark.slow
 ORDINARY = list(range(40, 6000, 260))

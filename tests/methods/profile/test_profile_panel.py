@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stickytoken.methods.panel import AnchorPanel, Response, balanced
+from stickytoken.methods.probes import AnchorPanel, Response, balanced
 
 DIMENSION = 6
 # Ten anchors in four groups of unequal sizes and weights; the last one is measured beside the lift.

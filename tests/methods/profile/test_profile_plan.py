@@ -13,8 +13,7 @@ from stickytoken.corpora.corpus import collect_sentences, open_ended
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
-from stickytoken.methods.profile.anchors import TextGroup, sources
-from stickytoken.methods.profile.carriers import short_texts
+from stickytoken.methods.profile.anchors import TextGroup, short_texts, sources
 from stickytoken.methods.profile.plan import make_profile_plan
 from stickytoken.methods.profile.settings import ProfileSettings
 

@@ -14,9 +14,9 @@ from stickytoken.detection import probe
 from stickytoken.encoders import analyze_vocabulary
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
-from stickytoken.methods.profile.probe import ProfileEvidence
+from stickytoken.methods.probes import SYMPTOM_COPIES
+from stickytoken.methods.profile._judging import ProfileEvidence
 from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.methods.symptoms import SYMPTOM_COPIES
 
 STICKY, RIVER, UNAVAILABLE = 34, 55, 5  # "!", "river", "[unused0]"
 

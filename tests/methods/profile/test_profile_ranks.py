@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stickytoken.methods.profile._judging import moves_up
-from stickytoken.methods.pull import Pull
+from stickytoken.methods.statistics import Pull
 
 
 def units(seed, count, dimension=8):

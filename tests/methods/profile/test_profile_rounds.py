@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stickytoken.insertion import Placement
-from stickytoken.methods.profile.rounds import (
+from stickytoken.methods.profile.plan import (
     LATE_REFERENCE,
     Cell,
     Round,

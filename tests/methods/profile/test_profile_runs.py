@@ -16,9 +16,9 @@ from stickytoken.corpora.corpus import Sentences
 from stickytoken.corpora.pairs import SentencePair
 from stickytoken.errors import RunError
 from stickytoken.insertion import Insertion
-from stickytoken.measurement.identity import differences
-from stickytoken.methods.profile._effects import EFFECTS_FILE
-from stickytoken.methods.profile._results import TOKEN_COLUMNS
+from stickytoken.measurement.resume import differences
+from stickytoken.methods.profile.estimates import EFFECTS_FILE
+from stickytoken.methods.profile.verdict import TOKEN_COLUMNS
 
 ROUNDS = ("pilot", "screen", "confirm")
 NAMED = [34, 55, 60, 200]  # "!", "river" and two more

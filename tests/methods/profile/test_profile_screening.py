@@ -8,7 +8,7 @@ import profiled
 from stickytoken import load_encoder
 from stickytoken.errors import InputError
 from stickytoken.methods.profile.estimates import screen
-from stickytoken.methods.profile.rounds import tokens_to_confirm
+from stickytoken.methods.profile.plan import tokens_to_confirm
 
 CONFIDENCE = 0.9
 

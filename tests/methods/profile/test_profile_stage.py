@@ -22,9 +22,8 @@ from stickytoken.insertion import (
     insert_as_ids,
     insert_as_text,
 )
-from stickytoken.methods.panel import AnchorPanel
-from stickytoken.methods.profile.rounds import Cell
-from stickytoken.methods.profile.stage import ProfileStage
+from stickytoken.methods.probes import AnchorPanel
+from stickytoken.methods.profile.plan import Cell, ProfileStage
 
 PREFIX, SUFFIX, RANDOM = Placement
 MARK = "\N{BLACK STAR}"

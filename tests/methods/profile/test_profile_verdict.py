@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from stickytoken.methods._null import Null, Shape
+from stickytoken.methods.entry import SEVERITY_BOUNDS, Severity, Verdict
 from stickytoken.methods.profile.estimates import TokenEstimates
 from stickytoken.methods.profile.verdict import (
     LEAST_NULL_TOKENS,
@@ -19,8 +19,7 @@ from stickytoken.methods.profile.verdict import (
     universality,
     verdicts,
 )
-from stickytoken.methods.statistics import Estimates
-from stickytoken.methods.verdicts import SEVERITY_BOUNDS, Severity, Verdict
+from stickytoken.methods.statistics import Estimates, Null, Shape
 
 MANY = LEAST_NULL_TOKENS
 

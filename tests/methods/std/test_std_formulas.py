@@ -13,9 +13,10 @@ from sklearn.metrics.pairwise import cosine_distances, euclidean_distances, manh
 
 from stickytoken.errors import EncodingError, InputError
 from stickytoken.insertion import Insertion, Placement
-from stickytoken.methods.std._distances import Metric, distances
 from stickytoken.methods.std.formulas import (
+    Metric,
     candidate_threshold,
+    distances,
     falls_on_average,
     outlier_threshold,
     sticky_score,

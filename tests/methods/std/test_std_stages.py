@@ -13,17 +13,17 @@ import tiny
 from stickytoken.insertion import Insertion, Token, TokenizedText
 from stickytoken.measurement.stage import cut_into_shards
 from stickytoken.methods.probes import ProbeGrid, WalkedPaths
-from stickytoken.methods.std._distances import Metric, distances
-from stickytoken.methods.std.plan import scoring_stage, validation_stage
-from stickytoken.methods.std.record import PairRecord, StdPlanRecord
-from stickytoken.methods.std.settings import PlacementWeights, ScoreConstants, StdSettings
-from stickytoken.methods.std.stages import (
+from stickytoken.methods.std.formulas import (
     PLACEMENTS,
+    Metric,
     PairProbes,
     ScoringStage,
     ValidationStage,
+    distances,
     weighted,
 )
+from stickytoken.methods.std.plan import PairRecord, StdPlanRecord, scoring_stage, validation_stage
+from stickytoken.methods.std.settings import PlacementWeights, ScoreConstants, StdSettings
 
 DIMENSION = 6
 COPIES = 3

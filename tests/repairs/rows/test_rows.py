@@ -10,12 +10,13 @@ import tiny
 import tiny_architectures as architectures
 from stickytoken.encoders import load_encoder
 from stickytoken.errors import RepairError
-from stickytoken.measurement.progress import Progress
-from stickytoken.methods.pull import Pull
-from stickytoken.repairs.rows import RowContext, _keep, new_rows
-from stickytoken.repairs.rows._contexts import MANY, contexts_among
-from stickytoken.repairs.rows._network import Network
-from stickytoken.repairs.strategies import ROWS, Strategy
+from stickytoken.measurement.stage import Progress
+from stickytoken.methods.statistics import Pull
+from stickytoken.repairs import _training as _keep
+from stickytoken.repairs._training import MANY, Network, contexts_among
+from stickytoken.repairs.plan import RowContext
+from stickytoken.repairs.result import ROWS, Strategy
+from stickytoken.repairs.rows import new_rows
 from stickytoken.unit_vectors import unit_vectors
 
 TEXTS = tiny.sentences(80)

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from stickytoken.cli._command import command
-from stickytoken.cli.options.output import VerbosityOptions
-from stickytoken.cli.options.panels import output_option
+from stickytoken.cli._loading import command
+from stickytoken.cli.options.output import VerbosityOptions, output_option
 from stickytoken.cli.output.console import inform, print_document, print_json, status
 from stickytoken.errors import InputError
 

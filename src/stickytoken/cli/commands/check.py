@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stickytoken.cli._command import command
-from stickytoken.cli._loading import silence_transformers_once_loaded
-from stickytoken.cli.options.output import VerbosityOptions
-from stickytoken.cli.options.panels import METHOD, MODEL, OUTPUT, TEXTS
+from stickytoken.cli._loading import command, silence_transformers_once_loaded
+from stickytoken.cli.options.output import METHOD, MODEL, OUTPUT, TEXTS, VerbosityOptions
 from stickytoken.cli.output.console import (
     as_json,
     inform,
@@ -216,16 +214,16 @@ def _document(
     summary: dict[str, Any],
 ) -> str:
     if output_format is CheckFormat.JUNIT:
-        from stickytoken.findings.junit import junit
+        from stickytoken.findings import junit
 
         return junit(findings, rules, _SUITE, incomplete)
     if output_format is CheckFormat.GITHUB:
-        from stickytoken.findings.annotations import github_annotations
+        from stickytoken.findings import github_annotations
 
         return "".join(f"{line}\n" for line in github_annotations(findings, incomplete))
     document = summary
     if output_format is CheckFormat.SARIF:
-        from stickytoken.findings.sarif import sarif
+        from stickytoken.findings import sarif
 
         document = sarif(findings, rules, __version__, incomplete)
     return as_json(document)

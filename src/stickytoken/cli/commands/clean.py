@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from stickytoken.cli._command import command
-from stickytoken.cli.options.cleaning import Actions, LineFormat, LineOutput, parsed_actions
-from stickytoken.cli.options.output import VerbosityOptions
-from stickytoken.cli.options.panels import OUTPUT
+from stickytoken.cli._loading import command
+from stickytoken.cli.options.output import OUTPUT, VerbosityOptions
+from stickytoken.cli.options.texts import Actions, LineFormat, LineOutput, parsed_actions
 from stickytoken.cli.output.console import inform, print_json, print_line
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
     from stickytoken.cleaning import Action, Cleaner, SpanKind
-    from stickytoken.cleaning.lines import CleanedLine, LineTotals
+    from stickytoken.cleaning.cleaner import CleanedLine, LineTotals
 
 
 @command
@@ -57,7 +56,7 @@ def clean(
     Example: stickytoken clean runs/minilm documents.txt --diff
     """
     del verbosity
-    from stickytoken.cleaning.lines import LineTotals, clean_lines
+    from stickytoken.cleaning.cleaner import LineTotals, clean_lines
 
     if diff and output_format is LineFormat.JSON:
         raise typer.BadParameter("use one of --diff and --format json", param_hint="--diff")
@@ -82,7 +81,7 @@ def clean(
 
 def _cleaner(source: Path, actions: dict[SpanKind, Action]) -> Cleaner:
     from stickytoken.cleaning import Cleaner
-    from stickytoken.cleaning.opening import open_cleaner
+    from stickytoken.cleaning.cleaner import open_cleaner
 
     read = open_cleaner(source)
     return Cleaner(read.rules, read.actions | actions, replacement=read.replacement, source=read.source)
@@ -136,7 +135,7 @@ def _document(totals: LineTotals, removals: list[dict[str, Any]]) -> dict[str, A
 
 def _tell(totals: LineTotals, file: Path) -> None:
     """Say on stderr what was done."""
-    from stickytoken.cleaning.summary import counts_in_words
+    from stickytoken.cleaning.cleaner import counts_in_words
 
     counts = counts_in_words(totals.removed, totals.reported)
     found = f" ({counts})" if counts else ""

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stickytoken.cli._command import command
-from stickytoken.cli.options.output import TableFormat, VerbosityOptions
-from stickytoken.cli.options.panels import output_option
-from stickytoken.cli.output.console import inform, print_json, print_line, print_table, status
-from stickytoken.cli.output.spreadsheet import print_csv
+from stickytoken.cli._loading import command
+from stickytoken.cli.options.output import TableFormat, VerbosityOptions, output_option
+from stickytoken.cli.output.console import inform, print_csv, print_json, print_line, print_table, status
 
 if TYPE_CHECKING:
     from stickytoken.comparisons import Comparison

@@ -6,21 +6,22 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from stickytoken.cli._command import command
-from stickytoken.cli._loading import collector_paused
-from stickytoken.cli._run_models import load_for, require_found
-from stickytoken.cli.options.endpoint import EndpointLoadingOptions
-from stickytoken.cli.options.model import PromptingOptions
-from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import model_option, output_option, texts_option
+from stickytoken.cli._loading import collector_paused, command, load_for, require_found
+from stickytoken.cli.options.model import EndpointLoadingOptions, PromptingOptions
+from stickytoken.cli.options.output import (
+    Format,
+    OutputFormat,
+    VerbosityOptions,
+    model_option,
+    output_option,
+    texts_option,
+)
 from stickytoken.cli.output.console import inform, print_json, print_line, status
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:
-    from stickytoken.demo.context import Context
-    from stickytoken.demo.run_library import RunLibrary
+    from stickytoken.demo.context import Context, RunLibrary, Startup
     from stickytoken.demo.server import Served
-    from stickytoken.demo.startup import Startup
     from stickytoken.encoders import Encoder
     from stickytoken.repairs import Repair
 
@@ -57,9 +58,8 @@ def demo(
     Example: stickytoken demo --run runs/all-MiniLM-L6-v2-profile-0123456789ab --open
     """
     with collector_paused():
-        from stickytoken.demo.run_library import find_runs
+        from stickytoken.demo.context import Startup, find_runs
         from stickytoken.demo.server import require_free
-        from stickytoken.demo.startup import Startup
         from stickytoken.repairs import open_repair
 
         require_free(port)  # before the slow work
@@ -93,10 +93,9 @@ def _served(startup: Startup, port: int, share: bool) -> Served:
 def _context(encoder: Encoder, library: RunLibrary, repair: Repair | None) -> Context:
     """Make what the tabs compute with."""
     from stickytoken.corpora import load_sentences
-    from stickytoken.demo.context import make_context
-    from stickytoken.demo.shared_model import SharedModel
-    from stickytoken.encoders.decoded import as_id_reader
+    from stickytoken.demo.context import SharedModel, make_context
     from stickytoken.encoders.loading.load import loaded_like
+    from stickytoken.encoders.text_encoder import as_id_reader
 
     shared, repaired = SharedModel(as_id_reader(encoder, "demo")), None
     if repair is not None and shared.is_model_of(repair.record):

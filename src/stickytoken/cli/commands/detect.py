@@ -6,14 +6,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
-from stickytoken.cli._command import command
-from stickytoken.cli._endpoints import announced
-from stickytoken.cli._loading import load, tell_layer
-from stickytoken.cli._named_tokens import named_token_ids
-from stickytoken.cli.options.computation import EngineOptions
-from stickytoken.cli.options.endpoint import AddressOptions, ModelOrEndpoint
+from stickytoken.cli._loading import announced, command, load, named_token_ids, tell_layer
 from stickytoken.cli.options.method import MethodOptions, method_options
-from stickytoken.cli.options.model import PromptingOptions
+from stickytoken.cli.options.model import AddressOptions, EngineOptions, ModelOrEndpoint, PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, RunFolderPath, VerbosityOptions, WriteReport
 from stickytoken.cli.options.texts import CorpusOptions, Sample, Tokens
 from stickytoken.cli.output.run import finish_run

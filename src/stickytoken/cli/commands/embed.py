@@ -5,13 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from stickytoken.cli._command import command
-from stickytoken.cli._endpoints import announced
-from stickytoken.cli._loading import load, tell_layer
-from stickytoken.cli.options.endpoint import EndpointLoadingOptions, ModelOrEndpoint
-from stickytoken.cli.options.model import PromptingOptions
-from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import output_option, texts_option
+from stickytoken.cli._loading import announced, command, load, tell_layer
+from stickytoken.cli.options.model import EndpointLoadingOptions, ModelOrEndpoint, PromptingOptions
+from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions, output_option, texts_option
 from stickytoken.cli.output.console import print_json, print_line
 
 
@@ -38,8 +34,8 @@ def embed(
 
     Example: stickytoken embed ./qwen2 --prompt prompteol --input texts.txt --out vectors.parquet
     """
-    from stickytoken.evaluation.embedding import embed_file, require_new_file, texts_of_file
-    from stickytoken.measurement.progress import Progress
+    from stickytoken.evaluation import embed_file, require_new_file, texts_of_file
+    from stickytoken.measurement.stage import Progress
 
     texts = texts_of_file(source, column)
     require_new_file(out)

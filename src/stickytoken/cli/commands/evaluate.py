@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-from stickytoken.cli._command import command
-from stickytoken.cli._endpoints import announced
-from stickytoken.cli._loading import load
-from stickytoken.cli.options.endpoint import EndpointLoadingOptions, ModelOrEndpoint
-from stickytoken.cli.options.model import PromptingOptions
-from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import texts_option
+from stickytoken.cli._loading import announced, command, load
+from stickytoken.cli.options.model import EndpointLoadingOptions, ModelOrEndpoint, PromptingOptions
+from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions, texts_option
 from stickytoken.cli.output.console import inform, print_json, print_table
 
 
@@ -29,7 +25,8 @@ def evaluate(
 
     Example: stickytoken evaluate ./qwen2 --prompt prompteol --token-prepending --task stsb-test.jsonl
     """
-    from stickytoken.evaluation import compare, find_task
+    from stickytoken.evaluation import compare
+    from stickytoken.tasks.mteb import find_task
 
     found, notes = find_task(task)
     for note in notes:

@@ -6,13 +6,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from stickytoken.cli._command import command
-from stickytoken.cli._named_tokens import token_id
-from stickytoken.cli._run_models import load_for, run_in
-from stickytoken.cli.options.measuring import AnySeed, CopiesInText, IntervalConfidence
+from stickytoken.cli._loading import command, load_for, run_in, token_id
+from stickytoken.cli.options.method import AnySeed, CopiesInText, IntervalConfidence
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
-from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import method_option, output_option, texts_option
+from stickytoken.cli.options.output import (
+    Format,
+    OutputFormat,
+    VerbosityOptions,
+    method_option,
+    output_option,
+    texts_option,
+)
 from stickytoken.cli.options.texts import Column, Ids, Source, TokenArguments
 from stickytoken.cli.output.console import inform, print_json, print_line, print_table
 from stickytoken.cli.output.progress import progress_bar
@@ -110,8 +114,7 @@ def explain(
     from stickytoken.explanation import ExplainSettings
     from stickytoken.explanation import explain as run_explain
     from stickytoken.explanation.explain import require_unlocked
-    from stickytoken.explanation.files import require_place
-    from stickytoken.explanation.record import EXPLANATIONS_FOLDER
+    from stickytoken.explanation.files import EXPLANATIONS_FOLDER, require_place
 
     if out is not None:
         require_place(out)

@@ -7,16 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from stickytoken.cli._command import command
-from stickytoken.cli._endpoints import announced
-from stickytoken.cli._named_tokens import named_token_ids
-from stickytoken.cli._run_models import load_for, run_in
-from stickytoken.cli.options.computation import EngineOptions
-from stickytoken.cli.options.endpoint import EndpointLoadingOptions
-from stickytoken.cli.options.impact import MeasuredOptions, MeasuringOptions
-from stickytoken.cli.options.model import PromptingOptions, RunsModel
-from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import output_option
+from stickytoken.cli._loading import announced, command, load_for, named_token_ids, run_in
+from stickytoken.cli.options.method import MeasuredOptions, MeasuringOptions
+from stickytoken.cli.options.model import EndpointLoadingOptions, EngineOptions, PromptingOptions, RunsModel
+from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions, output_option
 from stickytoken.cli.options.texts import Source
 from stickytoken.cli.output.console import inform, print_json, print_line, print_table
 from stickytoken.errors import InputError
@@ -103,7 +97,8 @@ def show_impact(impact: Impact, output_format: Format) -> None:
 
 
 def _print(impact: Impact) -> None:
-    from stickytoken.impacts.conclusion import (
+    from stickytoken.impacts.results import measured_kind
+    from stickytoken.impacts.statistics import (
         CONDITIONS,
         EFFECTS,
         INTRUSION,
@@ -111,7 +106,6 @@ def _print(impact: Impact) -> None:
         headed,
         settings_line,
     )
-    from stickytoken.impacts.record import measured_kind
 
     effects, kind = impact.effects, measured_kind(impact.record)
     main = effects.filter("main")

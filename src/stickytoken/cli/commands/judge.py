@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stickytoken.cli._command import command
-from stickytoken.cli._endpoints import announced
-from stickytoken.cli._run_models import load_for
-from stickytoken.cli.options.endpoint import EndpointLoadingOptions
-from stickytoken.cli.options.model import PromptingOptions, RunsModel
-from stickytoken.cli.options.output import TableFormat, VerbosityOptions
-from stickytoken.cli.options.panels import method_option, output_option, texts_option
+from stickytoken.cli._loading import announced, command, load_for
+from stickytoken.cli.options.model import EndpointLoadingOptions, PromptingOptions, RunsModel
+from stickytoken.cli.options.output import (
+    TableFormat,
+    VerbosityOptions,
+    method_option,
+    output_option,
+    texts_option,
+)
 from stickytoken.cli.options.texts import Column as ColumnOption
-from stickytoken.cli.output.console import inform, print_columns, print_json, print_line
-from stickytoken.cli.output.dimensions import print_dimensions
-from stickytoken.cli.output.spreadsheet import print_csv
-from stickytoken.methods.descriptions import Column
+from stickytoken.cli.output.console import inform, print_columns, print_csv, print_json, print_line
+from stickytoken.cli.output.run import print_dimensions
+from stickytoken.methods.entry import Column
 
 if TYPE_CHECKING:
-    from stickytoken.methods.judgement import Judgement
+    from stickytoken.methods.protocol import Judgement
 
 _COLUMNS = (
     Column("token_id", "id"),
@@ -83,7 +84,7 @@ def judge(
     from stickytoken.corpora import load_sentences
     from stickytoken.detection import judge as run_judge
     from stickytoken.detection import open_run
-    from stickytoken.methods.judgement import MEASURING
+    from stickytoken.methods.protocol import MEASURING
 
     opened = open_run(run)
     opened.method.require_judging(opened)

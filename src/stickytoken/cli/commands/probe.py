@@ -6,13 +6,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
-from stickytoken.cli._command import command
-from stickytoken.cli._endpoints import announced
-from stickytoken.cli._loading import load
-from stickytoken.cli._named_tokens import token_id
-from stickytoken.cli.options.endpoint import EndpointLoadingOptions, ModelOrEndpoint
+from stickytoken.cli._loading import announced, command, load, token_id
 from stickytoken.cli.options.method import MethodOptions, method_options
-from stickytoken.cli.options.model import PromptingOptions
+from stickytoken.cli.options.model import EndpointLoadingOptions, ModelOrEndpoint, PromptingOptions
 from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
 from stickytoken.cli.options.texts import CorpusOptions, Ids, TokenArguments
 from stickytoken.cli.output.console import print_json, print_line, print_table

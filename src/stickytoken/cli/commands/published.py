@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stickytoken.cli._command import command
-from stickytoken.cli.options.output import TableFormat, VerbosityOptions
-from stickytoken.cli.options.panels import output_option, texts_option
-from stickytoken.cli.output.console import print_columns, print_json, print_line
-from stickytoken.cli.output.spreadsheet import print_csv
-from stickytoken.methods.descriptions import Column
+from stickytoken.cli._loading import command
+from stickytoken.cli.options.output import TableFormat, VerbosityOptions, output_option, texts_option
+from stickytoken.cli.output.console import print_columns, print_csv, print_json, print_line
+from stickytoken.methods.entry import Column
 
 if TYPE_CHECKING:
     import polars as pl

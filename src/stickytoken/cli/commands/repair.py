@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stickytoken.cli._command import command
-from stickytoken.cli._named_tokens import named_token_ids
-from stickytoken.cli._run_models import load_for
+from stickytoken.cli._loading import command, load_for, named_token_ids
+from stickytoken.cli.options.method import AffectedOptions, RepairOptions
 from stickytoken.cli.options.model import LoadingOptions, PromptingOptions, RunsModel
-from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import output_option
-from stickytoken.cli.options.repair import AffectedOptions, RepairOptions
+from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions, output_option
 from stickytoken.cli.output.console import inform, print_columns, print_json, print_line
 from stickytoken.cli.output.progress import progress_bar
-from stickytoken.methods.descriptions import Column
+from stickytoken.methods.entry import Column
 
 if TYPE_CHECKING:
     from stickytoken.repairs import Repair

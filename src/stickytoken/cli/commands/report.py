@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from stickytoken.cli._command import command
-from stickytoken.cli.options.output import VerbosityOptions
-from stickytoken.cli.options.panels import output_option, texts_option
+from stickytoken.cli._loading import command
+from stickytoken.cli.options.output import VerbosityOptions, output_option, texts_option
 from stickytoken.cli.output.console import inform, print_document, print_line, status
 from stickytoken.errors import InputError
 

@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stickytoken.cli._command import command
-from stickytoken.cli._endpoints import announced
-from stickytoken.cli._run_models import load_for
-from stickytoken.cli.options.endpoint import EndpointLoadingOptions
-from stickytoken.cli.options.model import PromptingOptions, RunsModel
+from stickytoken.cli._loading import announced, command, load_for
+from stickytoken.cli.options.model import EndpointLoadingOptions, PromptingOptions, RunsModel
 from stickytoken.cli.options.output import VerbosityOptions
-from stickytoken.cli.options.scan import (
+from stickytoken.cli.options.texts import (
     DocumentColumns,
     EffectOptions,
     ProcessOptions,
     ScanFormat,
     ScanOutput,
 )
-from stickytoken.cli.output.console import as_json, inform, print_document, print_line, print_table
-from stickytoken.cli.output.spreadsheet import harmless
+from stickytoken.cli.output.console import as_json, harmless, inform, print_document, print_line, print_table
 from stickytoken.version import __version__
 
 if TYPE_CHECKING:
@@ -110,9 +106,8 @@ def _json(scan: Scan) -> str:
 
 
 def _sarif(scan: Scan) -> str:
-    from stickytoken.findings.repository import repository_root
-    from stickytoken.findings.sarif import sarif
-    from stickytoken.scanning.findings import RULES, incomplete, scan_findings
+    from stickytoken.findings import repository_root, sarif
+    from stickytoken.scanning.results import RULES, incomplete, scan_findings
 
     root = repository_root(Path.cwd())
     return as_json(sarif(scan_findings(scan, root), RULES, __version__, incomplete(scan)))

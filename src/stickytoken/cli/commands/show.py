@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stickytoken.cli._command import command
-from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import output_option, texts_option
+from stickytoken.cli._loading import command
+from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions, output_option, texts_option
 from stickytoken.cli.options.texts import InCategory
 from stickytoken.cli.output.console import print_json, print_line
-from stickytoken.cli.output.dimensions import print_dimensions
-from stickytoken.cli.output.run import print_rows, show_run
+from stickytoken.cli.output.run import print_dimensions, print_rows, show_run
 from stickytoken.errors import InputError
 
 if TYPE_CHECKING:

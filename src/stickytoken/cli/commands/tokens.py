@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from stickytoken.cli._command import command
-from stickytoken.cli._loading import silence_transformers
+from stickytoken.cli._loading import command, silence_transformers
 from stickytoken.cli.options.model import Model, Revision, TrustRemoteCode
-from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import output_option
+from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions, output_option
 from stickytoken.cli.options.texts import InCategory
 from stickytoken.cli.output.console import print_json, print_line, print_table, status
 
@@ -39,7 +37,7 @@ def tokens(
     Example: stickytoken tokens all-MiniLM-L6-v2 --category UNREACHABLE_MULTI_TOKEN
     """
     from stickytoken.encoders.endpoint.vocabulary import load_vocabulary
-    from stickytoken.vocabulary.categories import categorize
+    from stickytoken.vocabulary import categorize
 
     silence_transformers()
     with status(f"reading the tokenizer of {model}"):

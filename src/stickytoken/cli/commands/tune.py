@@ -7,8 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from stickytoken.cli._command import command
-from stickytoken.cli._loading import load
+from stickytoken.cli._loading import command, load
 from stickytoken.cli.options.model import (
     ContrastLayer,
     ContrastRule,
@@ -18,8 +17,13 @@ from stickytoken.cli.options.model import (
     PromptingOptions,
     Start,
 )
-from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import language_option, texts_option
+from stickytoken.cli.options.output import (
+    Format,
+    OutputFormat,
+    VerbosityOptions,
+    language_option,
+    texts_option,
+)
 from stickytoken.cli.output.console import print_json, print_line, print_table
 from stickytoken.cli.output.progress import counted
 from stickytoken.errors import InputError
@@ -27,7 +31,7 @@ from stickytoken.errors import InputError
 if TYPE_CHECKING:
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.evaluation import Tried, Tuning
-    from stickytoken.tasks.pairs import SimilarityTask
+    from stickytoken.tasks.files import SimilarityTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +101,8 @@ def tune(
 
 def _kept(prompt: str, tuning: TuningOptions) -> PromptingOptions:
     """Return the options to load the model with; refuse those that would have no effect."""
-    from stickytoken.encoders.prompted.contrast import require_contrast_options
-    from stickytoken.encoders.prompting import Prompting
+    from stickytoken.encoders.prompted.prompts import require_contrast_options
+    from stickytoken.encoders.protocol import Prompting
 
     given = Prompting(prompt, **asdict(tuning))
     require_contrast_options(given)
@@ -115,7 +119,7 @@ def _kept(prompt: str, tuning: TuningOptions) -> PromptingOptions:
 
 
 def _tuned(encoder: CausalPromptEncoder, pairs: SimilarityTask, tuning: TuningOptions) -> Tuning:
-    from stickytoken.encoders.prompted.contrast import ContrastRule as Rule
+    from stickytoken.encoders.prompted.prompts import ContrastRule as Rule
     from stickytoken.evaluation import tune as tune_prepending
     from stickytoken.evaluation import tune_contrast
 

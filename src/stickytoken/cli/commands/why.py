@@ -13,12 +13,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from stickytoken.attribution.methods import AttributionMethod
-from stickytoken.cli._command import command
-from stickytoken.cli._run_models import load_for, require_found
+from stickytoken.attribution.result import AttributionMethod
+from stickytoken.cli._loading import command, load_for, require_found
 from stickytoken.cli.options.model import LoadingOptions, Model, PromptingOptions
-from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions
-from stickytoken.cli.options.panels import output_option, texts_option
+from stickytoken.cli.options.output import Format, OutputFormat, VerbosityOptions, output_option, texts_option
 from stickytoken.cli.output.console import (
     inform,
     print_json,
@@ -29,7 +27,7 @@ from stickytoken.cli.output.console import (
 )
 from stickytoken.cli.output.progress import late_progress
 from stickytoken.errors import InputError
-from stickytoken.visible_text import visible
+from stickytoken.validation import visible
 
 if TYPE_CHECKING:
     from stickytoken.attribution.result import Part, Why
@@ -74,7 +72,7 @@ def why(
         if not text.strip():
             raise InputError(f"the {name} text is {text!r}: pass a text with words")
     if html is not None:
-        from stickytoken.reports.similarity import require_place
+        from stickytoken.reports.page import require_place
 
         require_place(html)
     require_found(model, None, loading)
@@ -83,7 +81,7 @@ def why(
     with late_progress(_UNSEEN_SECONDS) as progress:
         found = run_why(encoder, first, second, method=method, run=opened, words=words, progress=progress)
     if html is not None:
-        from stickytoken.reports.similarity import write_similarity_page
+        from stickytoken.reports.page import write_similarity_page
 
         write_similarity_page(found, html, top)
         inform(f"page: {html}")
@@ -95,7 +93,7 @@ def why(
 
 def _print_why(found: Why, top: int) -> None:
     """Print the findings in words, the strongest pairs, the matrix, and what deletions change."""
-    from stickytoken.attribution.words import sentences
+    from stickytoken.attribution.result import sentences
 
     for line in sentences(found, top):
         print_line(line)

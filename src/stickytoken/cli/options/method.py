@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from stickytoken.cli.options.panels import method_option
+from stickytoken.cli.options.output import method_option, texts_option
+from stickytoken.cli.options.texts import ImpactTokens
 from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion, Placement, Side
 from stickytoken.methods.entry import MethodEntry, Option
 from stickytoken.methods.registry import entries, entry_of, method_named
 
@@ -106,3 +108,123 @@ def _owners(name: str) -> Iterator[tuple[str, Option]]:
         for option in entry.options:
             if option.name == name:
                 yield entry.name, option
+
+
+CopiesInText: TypeAlias = Annotated[
+    int, method_option("--copies", min=1, help="Number of copies of a token in a text.")
+]
+IntervalConfidence: TypeAlias = Annotated[
+    float, method_option("--confidence", help="Coverage of the intervals.")
+]
+AnySeed: TypeAlias = Annotated[int, method_option("--seed", min=0, help="Seed of all random sampling.")]
+
+
+class Preset(StrEnum):
+    """Sets of tasks."""
+
+    PAPER = "paper"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredOptions:
+    """What is measured."""
+
+    task: Annotated[
+        list[str] | None, texts_option(help="Task file, BEIR folder, or name of an MTEB task. Repeatable.")
+    ] = None
+    preset: Annotated[
+        Preset | None, texts_option(help="paper: the sixteen MTEB tasks of Chen et al. 2025.")
+    ] = None
+    intrusion: Annotated[
+        str | None,
+        texts_option(
+            help="Also measure how far copies push random documents into search results: a BEIR folder, a "
+            "file of documents, or bundled."
+        ),
+    ] = None
+    tokens: ImpactTokens = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuringOptions:
+    """How it is measured; the names are those of the settings."""
+
+    copies: CopiesInText = 8
+    placement: Annotated[Placement, method_option(help="Where the copies go.")] = Placement.RANDOM
+    side: Annotated[
+        Side, method_option(help="Which texts get copies; a second sentence counts as a document.")
+    ] = Side.DOCUMENT
+    insertion: Annotated[
+        Insertion,
+        method_option(help="ids: the model sees exactly n copies. text: copies are inserted as words."),
+    ] = Insertion.IDS
+    sticky: Annotated[
+        int, method_option(min=1, help="Maximum number of sticky tokens of the run to use.")
+    ] = 5
+    benign: Annotated[int, method_option(min=1, help="Matched benign tokens per sticky token.")] = 8
+    seeds: Annotated[int, method_option("--repetitions", min=1, help="Number of random repetitions.")] = 1
+    resamples: Annotated[int, method_option(min=100, help="Number of bootstrap samples.")] = 1000
+    confidence: IntervalConfidence = 0.9
+    seed: AnySeed = 42
+
+
+class RepairStrategy(StrEnum):
+    """What is done about a token."""
+
+    AUTO = "auto"
+    UNREACHABLE = "unreachable"
+    PLAIN_SPECIALS = "plain-specials"
+    PIECES = "pieces"
+    RELATIVES = "relatives"
+    DISTIL = "distil"
+    KEEP_MEANING = "keep-meaning"
+    COLLAPSE = "collapse"
+    CENTRE = "centre"
+
+
+@dataclass(frozen=True, slots=True)
+class RepairOptions:
+    """What is repaired, and how; the names are those of `stickytoken.repair`."""
+
+    tokens: ImpactTokens = None
+    strategy: Annotated[
+        RepairStrategy,
+        method_option(
+            help="auto: special tokens become plain text, and other tokens get a new row or, if no row is "
+            "ordinary, are split into pieces. Any other strategy applies to all tokens."
+        ),
+    ] = RepairStrategy.AUTO
+    sentences: Annotated[
+        str | None,
+        texts_option(
+            help="Texts to verify on, as for detect. Default: texts of the run's corpus that it did not use."
+        ),
+    ] = None
+    task: Annotated[
+        str | None,
+        texts_option(
+            help="Task to score before and after: a task file, a BEIR folder, or the name of an MTEB task. "
+            "Default: a packaged one."
+        ),
+    ] = None
+    verify: Annotated[
+        bool,
+        method_option("--verify/--no-verify", help="Detect again on other texts, and compare the models."),
+    ] = True
+    seed: AnySeed = 4242
+
+
+@dataclass(frozen=True, slots=True)
+class AffectedOptions:
+    """Documents that may have to be encoded again."""
+
+    affected: Annotated[
+        Path | None,
+        texts_option(
+            help="Also list which documents in this txt, csv, tsv, jsonl or parquet file must be encoded "
+            "again."
+        ),
+    ] = None
+    column: Annotated[
+        str | None, texts_option(help="Column of --affected with the texts. Default: found by name.")
+    ] = None

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
-from stickytoken.cli.options.panels import output_option
-from stickytoken.cli.output.verbosity import Verbosity
+from stickytoken.cli.output.console import Verbosity
+
+MODEL = "Model"
+TEXTS = "Tokens and texts"
+ENDPOINT = "Models behind an endpoint"
+METHOD = "Method"
+COMPUTATION = "Computation"
+LANGUAGE_MODELS = "Language models"
+OUTPUT = "Output"
+
+model_option = partial(typer.Option, rich_help_panel=MODEL)
+texts_option = partial(typer.Option, rich_help_panel=TEXTS)
+method_option = partial(typer.Option, rich_help_panel=METHOD)
+endpoint_option = partial(typer.Option, rich_help_panel=ENDPOINT)
+computation_option = partial(typer.Option, rich_help_panel=COMPUTATION)
+language_option = partial(typer.Option, rich_help_panel=LANGUAGE_MODELS)
+output_option = partial(typer.Option, rich_help_panel=OUTPUT)
 
 
 class Format(StrEnum):

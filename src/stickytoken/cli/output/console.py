@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
+import os
+import signal
 import sys
+import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import IntEnum
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -14,13 +22,43 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from stickytoken.cli.output.verbosity import Verbosity, current_verbosity
-from stickytoken.visible_text import visible
+from stickytoken.errors import StickyTokenWarning
+from stickytoken.validation import visible
 
 if TYPE_CHECKING:
+    from typing import TextIO
+
     import polars as pl
 
-    from stickytoken.methods.descriptions import Column
+    from stickytoken.methods.entry import Column
+
+
+class Verbosity(IntEnum):
+    """How much is printed besides results and errors."""
+
+    QUIET = 0
+    NORMAL = 1
+    VERBOSE = 2
+
+
+# A process runs one command, and what its threads print is under the same level.
+_levels = [Verbosity.NORMAL]
+
+
+def current_verbosity() -> Verbosity:
+    """Return the verbosity of the running command."""
+    return _levels[-1]
+
+
+@contextmanager
+def verbosity(level: Verbosity) -> Iterator[None]:
+    """Set the verbosity for a block."""
+    _levels.append(level)
+    try:
+        yield
+    finally:
+        _levels.pop()
+
 
 _SHORT = 8
 """Columns of text up to this width are not broken over lines."""
@@ -149,3 +187,136 @@ def _cell(value: Any, digits: int | None) -> str:
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 100_000 else str(value)
     return visible(str(value))
+
+
+_PACKAGE = "stickytoken"
+_LEVELS = {
+    Verbosity.QUIET: logging.ERROR,
+    Verbosity.NORMAL: logging.WARNING,
+    Verbosity.VERBOSE: logging.DEBUG,
+}
+
+
+@contextmanager
+def log_lines() -> Iterator[None]:
+    """Print log records on stderr during a block, as far as the verbosity allows.
+
+    Normally these are the warnings of this package. Verbose adds what this package resolved, and the
+    messages of the libraries underneath.
+    """
+    verbose = current_verbosity() is Verbosity.VERBOSE
+    package, root = logging.getLogger(_PACKAGE), logging.getLogger()
+    before = package.level, package.propagate, root.level
+    logger, handler = root if verbose else package, _LogLines()
+    logger.addHandler(handler)
+    package.setLevel(_LEVELS[current_verbosity()])
+    package.propagate = verbose
+    root.setLevel(logging.INFO if verbose else root.level)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        level, package.propagate, root_level = before
+        package.setLevel(level)
+        root.setLevel(root_level)
+
+
+def show_warnings_as_notes() -> None:
+    """Print this package's warnings as notes, and those of other packages with `--verbose` alone."""
+    warnings.simplefilter("default")
+    warnings.simplefilter("always", StickyTokenWarning)
+    warnings.showwarning = _show_warning
+
+
+class _LogLines(logging.Handler):
+    """Prints a record as a line: a warning of this package as a note, others under their library's name."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        library = record.name.partition(".")[0]
+        note = library == _PACKAGE and record.levelno >= logging.WARNING
+        inform(f"{'note' if note else library}: {record.getMessage()}")
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    del filename, lineno, file, line
+    if issubclass(category, StickyTokenWarning):
+        inform(f"note: {message}")
+    elif current_verbosity() is Verbosity.VERBOSE:
+        inform(f"{category.__name__}: {message}")
+
+
+_FORMULAS = ("=", "+", "-", "@")
+
+
+def harmless(text: str) -> str:
+    """Make text visible, and keep a spreadsheet from reading it as a formula."""
+    shown = visible(text)
+    return f"'{shown}" if shown.startswith(_FORMULAS) else shown
+
+
+def print_csv(rows: pl.DataFrame) -> None:
+    """Write a table as CSV on stdout; texts are escaped."""
+    import polars as pl
+
+    texts = pl.col(pl.String).map_elements(harmless, return_dtype=pl.String)
+    print_document(rows.with_columns(texts).write_csv())
+
+
+INTERRUPTED = 130
+# A key that bounces, an impatient second press, or a tool that signals both a process and its group.
+_SAME_PRESS_SECONDS = 1.0
+_received: list[float] = []
+
+
+def remember_interrupts() -> None:
+    """Record Ctrl-C in addition to raising KeyboardInterrupt.
+
+    A library that is interrupted during an import or inside foreign code sometimes raises another error
+    instead. Presses in quick succession count as one, so that they do not interrupt the tidying up that the
+    first one began. A process that ignores the signal, such as a shell's background job, keeps ignoring it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def was_interrupted() -> bool:
+    """Return whether Ctrl-C was pressed since `remember_interrupts`."""
+    return bool(_received)
+
+
+def ignore_interrupts() -> None:
+    """Ignore Ctrl-C from now on, because the command is ending with the status of the first one.
+
+    Libraries with a signal handler of their own raise KeyboardInterrupt, and Python raises it again later.
+    """
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    pressed = time.monotonic()
+    if not _received or pressed - _received[-1] >= _SAME_PRESS_SECONDS:
+        _received.append(pressed)
+        signal.default_int_handler(number, frame)
+
+
+CLOSED_PIPE = 141  # as a shell reports a program that SIGPIPE ended
+
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG})
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a disk is full or cannot be written."""
+    return isinstance(error, OSError) and error.errno in _UNWRITABLE
+
+
+def silence_stdout() -> None:
+    """Send the rest of stdout nowhere, so that flushing it at exit does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

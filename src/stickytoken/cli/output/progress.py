@@ -19,11 +19,10 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
-from stickytoken.cli._interrupts import was_interrupted
-from stickytoken.cli.output.verbosity import Verbosity, current_verbosity
+from stickytoken.cli.output.console import Verbosity, current_verbosity, was_interrupted
 
 if TYPE_CHECKING:
-    from stickytoken.measurement.progress import Progress, ProgressCallback
+    from stickytoken.measurement.stage import Progress, ProgressCallback
 
 _SECONDS_BETWEEN_LINES = 30.0
 _BARS: list[Bars] = []
@@ -115,7 +114,7 @@ def _shown(interval: float) -> Iterator[ProgressCallback]:
 @contextmanager
 def counted(what: str) -> Iterator[Callable[[int, int], None]]:
     """Yield a callback that takes how many of all are done."""
-    from stickytoken.measurement.progress import Progress
+    from stickytoken.measurement.stage import Progress
 
     with progress_bar() as progress:
         yield lambda done, total: progress(Progress(what, done, total, computed=done))

@@ -7,14 +7,51 @@ from typing import TYPE_CHECKING
 
 from stickytoken.cli.options.output import Format
 from stickytoken.cli.output.console import inform, print_columns, print_json, print_line, status
-from stickytoken.cli.output.dimensions import print_dimensions
 from stickytoken.errors import MissingExtraError
-from stickytoken.methods.descriptions import Column
+from stickytoken.methods.entry import Column
 
 if TYPE_CHECKING:
     import polars as pl
 
     from stickytoken.detection import Run
+
+
+_COLUMNS = (
+    Column("layer", "layer"),
+    Column("dimension", "dimension"),
+    Column("sticky", "sticky"),
+    Column("topical", "topical"),
+    Column("severe", "severe"),
+    Column("serious", "serious"),
+    Column("mild", "mild"),
+    Column("largest_sd", "largest lift, SD", 2),
+    Column("ordinary_sd", "ordinary spread, SD", 2),
+    Column("similarity_spread", "SD", 4),
+)
+
+
+def print_dimensions(model: str, table: pl.DataFrame) -> None:
+    """Print one row per dimension and layer.
+
+    Args:
+        model: name of the model.
+        table: of `Run.by_dimension` or `Judgement.by_dimension`.
+    """
+    import polars as pl
+
+    whole = table["layer"].null_count() == len(table)
+    columns = [
+        column for column in _COLUMNS if column.key in table.columns and not (column.key == "layer" and whole)
+    ]
+    print_columns(
+        f"{model} by dimension" if whole else f"{model} by layer and dimension",
+        columns,
+        table.with_columns(pl.col("layer").cast(pl.String).fill_null("all")),
+    )
+    print_line(
+        "SD: standard deviation of the similarities of texts; lifts are above the ordinary token's, in these"
+    )
+
 
 _ID, _TOKEN = Column("token_id", "id"), Column("token", "token")
 _CATEGORY, _VERDICT = Column("category", "category"), Column("verdict", "verdict")
@@ -95,7 +132,7 @@ def _print_run(run: Run) -> None:
     print_line(f"{run.result.sequences:,} texts in {run.result.seconds:,.0f} s; run: {run.path}")
     for note in run.method.notes(run):
         inform(f"note: {note}")
-    from stickytoken.detection.next_steps import next_steps
+    from stickytoken.detection.judge import next_steps
 
     step = next_steps(run)[0]
     inform(f"next, to {step.purpose}: {step.command}")

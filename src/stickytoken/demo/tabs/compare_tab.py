@@ -7,9 +7,16 @@ from typing import Any
 import gradio as gr
 
 from stickytoken.comparisons import compare
-from stickytoken.demo._components import figure_slots, message, render, show_errors, slot_contents
-from stickytoken.demo.run_library import RunLibrary
-from stickytoken.demo.tabs._events import ON_TABLES, on_first_opening
+from stickytoken.demo._components import (
+    ON_TABLES,
+    figure_slots,
+    message,
+    on_first_opening,
+    render,
+    show_errors,
+    slot_contents,
+)
+from stickytoken.demo.context import RunLibrary
 from stickytoken.errors import InputError
 from stickytoken.reports.comparison import (
     agreement_table,

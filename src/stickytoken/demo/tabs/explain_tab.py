@@ -6,18 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo._components import (
-    Once,
-    count_field,
-    figure_slots,
-    placement_field,
-    render,
-    show_errors,
-    slot_contents,
-    tables,
-)
-from stickytoken.demo._examples import worked_example
-from stickytoken.demo._explaining import (
+from stickytoken.demo._answers import (
     FIGURES,
     chosen_settings,
     explain_on,
@@ -25,16 +14,27 @@ from stickytoken.demo._explaining import (
     findings_table,
     neighbours_table,
     pairs_table,
+    worked_example,
 )
-from stickytoken.demo._inputs import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS
-from stickytoken.demo._naming import named_token
-from stickytoken.demo.startup import Startup
-from stickytoken.demo.tabs._events import ON_MODEL, ON_STARTUP, on_first_opening
+from stickytoken.demo._components import (
+    ON_MODEL,
+    ON_STARTUP,
+    Once,
+    count_field,
+    figure_slots,
+    on_first_opening,
+    placement_field,
+    render,
+    show_errors,
+    slot_contents,
+    tables,
+)
+from stickytoken.demo.context import COPIES, EXPLAIN_BENIGN, EXPLAIN_CARRIERS, Startup, named_token
 from stickytoken.demo.tabs.try_tab import NAMING
 from stickytoken.explanation import Explanation
 from stickytoken.insertion import Placement
-from stickytoken.measurement.progress import Progress, ProgressCallback
-from stickytoken.vocabulary.benign import LEAST_BENIGN
+from stickytoken.measurement.stage import Progress, ProgressCallback
+from stickytoken.vocabulary import LEAST_BENIGN
 
 _COPIES, _CARRIERS, _BENIGN = 8, 8, 8
 

@@ -6,9 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.demo._components import figure_slots, message, render, show_errors, slot_contents
-from stickytoken.demo._examples import worst_token
-from stickytoken.demo._exploring import (
+from stickytoken.demo._answers import (
     Filters,
     choices,
     computed_evidence,
@@ -19,15 +17,21 @@ from stickytoken.demo._exploring import (
     shown_rows,
     table_rows,
     tokens_offered,
+    worst_token,
 )
-from stickytoken.demo._inputs import TABLE_ROWS, checked_choices, checked_token_id
-from stickytoken.demo.run_library import RunLibrary
-from stickytoken.demo.startup import Startup
-from stickytoken.demo.tabs._events import ON_MODEL, ON_TABLES, on_first_opening
+from stickytoken.demo._components import (
+    ON_MODEL,
+    ON_TABLES,
+    figure_slots,
+    message,
+    on_first_opening,
+    render,
+    show_errors,
+    slot_contents,
+)
+from stickytoken.demo.context import TABLE_ROWS, RunLibrary, Startup, checked_choices, checked_token_id
 from stickytoken.errors import InputError
-from stickytoken.reports.cards import card_of
-from stickytoken.reports.content import RunContent
-from stickytoken.reports.facts import headline, key_facts, meaning, notes, steps, tone
+from stickytoken.reports.content import RunContent, card_of, headline, key_facts, meaning, notes, steps, tone
 from stickytoken.reports.figure_set import curve_figures
 from stickytoken.reports.figures.figure import ReportFigure
 

@@ -6,7 +6,10 @@ from typing import Any
 
 import gradio as gr
 
+from stickytoken.demo._answers import RepairAnswer, RepairQuestion, measure_repair, worked_example
 from stickytoken.demo._components import (
+    ON_MODEL,
+    ON_STARTUP,
     Once,
     count_field,
     figure_slots,
@@ -17,23 +20,26 @@ from stickytoken.demo._components import (
     slot_contents,
     text_fields,
 )
-from stickytoken.demo._examples import worked_example
-from stickytoken.demo._inputs import COPIES, checked_count, checked_placement, checked_text, checked_token_id
-from stickytoken.demo._repairing import RepairAnswer, RepairQuestion, measure_repair
-from stickytoken.demo.startup import Startup
-from stickytoken.demo.tabs._events import ON_MODEL, ON_STARTUP
+from stickytoken.demo.context import (
+    COPIES,
+    Startup,
+    checked_count,
+    checked_placement,
+    checked_text,
+    checked_token_id,
+)
 from stickytoken.demo.tabs.try_tab import LOADING, SENTENCES
 from stickytoken.errors import InputError
 from stickytoken.insertion import Placement
 from stickytoken.repairs import Repair
-from stickytoken.repairs.record import RepairedTokenRecord
+from stickytoken.repairs.result import RepairedTokenRecord
 from stickytoken.reports.figures.figure import ReportFigure
-from stickytoken.reports.figures.repair_effect import (
+from stickytoken.reports.figures.impact_costs import (
     describe_repair_curves,
     repair_curves,
     repair_curves_table,
 )
-from stickytoken.visible_text import visible
+from stickytoken.validation import visible
 
 NO_REPAIR = (
     "No repaired model is open. Make one with `stickytoken repair RUN --out FOLDER`, then start the app with "

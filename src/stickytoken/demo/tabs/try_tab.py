@@ -6,7 +6,10 @@ from typing import Any
 
 import gradio as gr
 
+from stickytoken.demo._answers import listed_tokens, other_sentences, worked_example
 from stickytoken.demo._components import (
+    ON_MODEL,
+    ON_STARTUP,
     Once,
     count_field,
     figure_slots,
@@ -18,18 +21,29 @@ from stickytoken.demo._components import (
     tables,
     text_fields,
 )
-from stickytoken.demo._examples import listed_tokens, other_sentences, worked_example
-from stickytoken.demo._inputs import COPIES, checked_count, checked_placement, checked_text, checked_token_id
-from stickytoken.demo._naming import named_token
-from stickytoken.demo._trial import Answer, Question, measure_trial, plan_trial
-from stickytoken.demo._trial_figures import describe_answer, pair_heatmap, similarity_curve
-from stickytoken.demo.context import Context
-from stickytoken.demo.startup import Startup
-from stickytoken.demo.tabs._events import ON_MODEL, ON_STARTUP
+from stickytoken.demo._trial import (
+    Answer,
+    Question,
+    describe_answer,
+    measure_trial,
+    pair_heatmap,
+    plan_trial,
+    similarity_curve,
+)
+from stickytoken.demo.context import (
+    COPIES,
+    Context,
+    Startup,
+    checked_count,
+    checked_placement,
+    checked_text,
+    checked_token_id,
+    named_token,
+)
 from stickytoken.errors import StickyTokenError
 from stickytoken.insertion import Placement
 from stickytoken.reports.figures.figure import DataTable, ReportFigure
-from stickytoken.visible_text import visible
+from stickytoken.validation import visible
 
 _BENIGN = 4
 _WHERE = {

@@ -6,18 +6,24 @@ from typing import Any
 
 import gradio as gr
 
-from stickytoken.attribution.methods import AttributionMethod
+from stickytoken.attribution.result import AttributionMethod, sentences
 from stickytoken.attribution.why import why
-from stickytoken.attribution.words import sentences
-from stickytoken.demo._components import Once, message, render, show_errors, text_fields
-from stickytoken.demo._examples import worked_example
-from stickytoken.demo._inputs import checked_text
-from stickytoken.demo.startup import Startup
-from stickytoken.demo.tabs._events import ON_MODEL, ON_STARTUP, on_first_opening
+from stickytoken.demo._answers import worked_example
+from stickytoken.demo._components import (
+    ON_MODEL,
+    ON_STARTUP,
+    Once,
+    message,
+    on_first_opening,
+    render,
+    show_errors,
+    text_fields,
+)
+from stickytoken.demo.context import Startup, checked_text
 from stickytoken.demo.tabs.explain_tab import progress_callback
 from stickytoken.errors import InputError
-from stickytoken.measurement.progress import ProgressCallback
-from stickytoken.reports.similarity import shaded_rows
+from stickytoken.measurement.stage import ProgressCallback
+from stickytoken.reports.page import shaded_rows
 
 _PAIRS = 10
 METHODS = [

@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
-from stickytoken.cache import keep, recalled
-from stickytoken.encoders.cpu._linear_places import linear_places
-from stickytoken.hashing import digest
+from stickytoken.encoders.cpu.linear import linear_places
+from stickytoken.machine import digest, keep, recalled
 
 _SECONDS = 0.5
 _LEAST_TURNS = 3

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from stickytoken.cores import available_cores
+from stickytoken.machine import available_cores
 
 T = TypeVar("T")
 

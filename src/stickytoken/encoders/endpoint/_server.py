@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from stickytoken.encoders._sentinels import SENTINELS, fingerprint_of
 from stickytoken.encoders.endpoint._answers import Attempts, NoAnswerError, until_answered
 from stickytoken.encoders.endpoint._client import (
     Encoding,
@@ -25,6 +24,7 @@ from stickytoken.encoders.endpoint._client import (
     refused,
 )
 from stickytoken.encoders.endpoint.cost import Spending, Usage, compared_usage
+from stickytoken.encoders.text_encoder import SENTINELS, fingerprint_of
 from stickytoken.errors import ModelError
 from stickytoken.unit_vectors import exact_unit_vectors
 

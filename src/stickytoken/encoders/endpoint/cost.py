@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stickytoken.encoders._stand_in import StandIn
-from stickytoken.encoders.checks import require_list
+from stickytoken.encoders.protocol import StandIn, require_list
 from stickytoken.errors import RunError
 
 if TYPE_CHECKING:

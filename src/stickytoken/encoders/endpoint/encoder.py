@@ -11,22 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from stickytoken.encoders._sentinels import SENTINELS
-from stickytoken.encoders._text_encoder import TextEncoder, vocabulary_hash
-from stickytoken.encoders.checks import require_usable, shown
 from stickytoken.encoders.endpoint._answers import Answers, Sender, answers_folder
 from stickytoken.encoders.endpoint._client import Requester
 from stickytoken.encoders.endpoint._server import Capabilities, Conversation, discover
 from stickytoken.encoders.endpoint.cost import Spending
 from stickytoken.encoders.endpoint.options import Address, EndpointOptions, key_of, parse_address
 from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary, vocabulary_of
-from stickytoken.encoders.loading.spec import EncoderSpec
-from stickytoken.encoders.prompting import Prompting
-from stickytoken.encoders.protocol import EncoderIdentity
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.loading.resolution import EncoderSpec
+from stickytoken.encoders.protocol import EncoderIdentity, Prompting, require_usable, shown
+from stickytoken.encoders.text_encoder import SENTINELS, TextEncoder, vocabulary_hash
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
-from stickytoken.vocabulary.categories import RoundTripTokenizer
+from stickytoken.vocabulary import RoundTripTokenizer
 
 # Requests after which the sentinel texts are sent again.
 _CHECKED_EVERY = 200

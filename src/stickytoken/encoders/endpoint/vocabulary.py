@@ -14,10 +14,10 @@ from typing import Any
 from stickytoken.corpora import load_sentences
 from stickytoken.encoders.endpoint.options import names_endpoint
 from stickytoken.encoders.loading.tokenizers import load_tokenizer
-from stickytoken.encoders.tokenizing.tokenizer import adapted
+from stickytoken.encoders.tokenizer import adapted
 from stickytoken.errors import InputError, ModelError, require_package
 from stickytoken.validation import list_of
-from stickytoken.vocabulary.categories import RoundTripTokenizer
+from stickytoken.vocabulary import RoundTripTokenizer
 
 _TIKTOKEN = "tiktoken:"
 _TIKTOKEN_SUFFIX = ".tiktoken"
@@ -144,7 +144,7 @@ def read_candidates(path: Path) -> list[str]:
     Raises:
         InputError: the file cannot be read or has no candidate.
     """
-    from stickytoken.corpora.tables import decode, read_bytes
+    from stickytoken.corpora.files import decode, read_bytes
 
     lines = [line.rstrip("\r") for line in decode(read_bytes(path), path).split("\n")]
     found = [line for line in lines if line.strip()]

@@ -5,25 +5,25 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast, overload
 
-from stickytoken.encoders._lengths import require_length
-from stickytoken.encoders._text_encoder import TextFunction, TextModel
 from stickytoken.encoders.endpoint.options import EndpointOptions, names_endpoint
-from stickytoken.encoders.loading._texts_only import Vocabularies, of_endpoint, of_object
-from stickytoken.encoders.loading._weights_dtype import require_running, set_precision
-from stickytoken.encoders.loading.devices import require_cuda, require_device
-from stickytoken.encoders.loading.errors import explained, reported_missing, require_all_weights
+from stickytoken.encoders.endpoint.vocabulary import vocabulary_of
 from stickytoken.encoders.loading.resolution import (
+    EncoderSpec,
     ModelSource,
     Origin,
+    explained,
     has_weights,
     hub_repositories,
+    reported_missing,
+    require_all_weights,
+    require_cuda,
+    require_device,
     resolve_model,
 )
-from stickytoken.encoders.loading.spec import EncoderSpec
 from stickytoken.encoders.loading.tokenizers import TOKENIZER_FILES, load_tokenizer
 from stickytoken.encoders.prompted.loading import (
     encoder_of_module,
@@ -31,15 +31,154 @@ from stickytoken.encoders.prompted.loading import (
     loads_as_causal,
     refuse_prompt_options,
 )
-from stickytoken.encoders.prompting import Prompting
-from stickytoken.encoders.protocol import Encoder, IdEncoder, is_encoder, reads_ids
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.protocol import Encoder, IdEncoder, Prompting, is_encoder, reads_ids
+from stickytoken.encoders.text_encoder import (
+    FunctionModel,
+    TextEncoder,
+    TextFunction,
+    TextModel,
+    require_length,
+)
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
-from stickytoken.precision import Precision
-from stickytoken.vocabulary.categories import Vocabulary, categorize
+from stickytoken.machine import Precision
+from stickytoken.vocabulary import Vocabulary, categorize
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from stickytoken.encoders.sentence_transformer import SentenceTransformerEncoder
+
+
+_SHOWN_REASON = 300
+
+
+def set_precision(model: SentenceTransformer, dtype: str, name: str) -> None:
+    """Convert the weights outside of transformers backbones to the precision of the backbones.
+
+    sentence-transformers passes the precision only to transformers: a static embedding keeps that of its
+    file, and so does a dense layer inside a router. Backbones are not changed: transformers keeps in float32
+    what needs it (rotary tables, T5's output layers).
+    """
+    import torch
+    from transformers import PreTrainedModel
+
+    wanted = getattr(torch, dtype)
+    inside: set[int] = set()
+    for backbone in (module for module in model.modules() if isinstance(module, PreTrainedModel)):
+        weights = [weight for weight in backbone.parameters() if weight.is_floating_point()]
+        if weights and all(weight.dtype != wanted for weight in weights):
+            found = str(weights[0].dtype).removeprefix("torch.")
+            raise ModelError(
+                f"{name!r} cannot be loaded in {dtype}: its {type(backbone).__name__} always loads in "
+                f"{found}: pass {found}"
+            )
+        inside.update(map(id, backbone.parameters()))
+    for weight in model.parameters():
+        if weight.is_floating_point() and id(weight) not in inside:
+            weight.data = weight.data.to(wanted)
+
+
+def require_running(encoder: SentenceTransformerEncoder, dtype: str) -> None:
+    """Encode one token, so that an unsupported precision is reported before a run starts."""
+    import torch
+
+    try:
+        _ = encoder.dimension
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # raised by torch for an unsupported operation or mixture of types
+        reason = " ".join(str(error).split())[:_SHOWN_REASON]
+        raise ModelError(
+            f"{encoder.name!r} does not support {dtype} on {encoder.device} ({reason}): use float32"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabularies:
+    """The source of the vocabulary for a model that does not bring its own.
+
+    Attributes:
+        tokenizer: an object, or what names a tokenizer.
+        candidates: strings in its place, or a file of them.
+    """
+
+    tokenizer: Any = None
+    candidates: str | Path | Sequence[str] | None = None
+
+    def refuse(self, model: object, endpoint: EndpointOptions | None) -> None:
+        """Refuse all of this for a model that brings its own."""
+        said = {"tokenizer": self.tokenizer, "candidates": self.candidates, "endpoint": endpoint}
+        if given := [name for name, value in said.items() if value is not None]:
+            raise InputError(
+                f"{', '.join(given)} cannot be set on {model}, which is neither a model behind an endpoint "
+                "nor a function: leave it out"
+            )
+
+
+def of_endpoint(
+    name: str, vocabulary: Vocabularies, given: dict[str, Any], options: EndpointOptions | None
+) -> Encoder:
+    """Load a model behind an endpoint.
+
+    Args:
+        name: of the model.
+        vocabulary: where its vocabulary comes from.
+        given: options of loading that were passed.
+        options: of the endpoint.
+    """
+    from stickytoken.encoders.endpoint.encoder import load_endpoint
+
+    prompt, max_length = given.pop("prompt", None), given.pop("max_length", None)
+    if given:
+        raise InputError(
+            f"{', '.join(given)} cannot be set on {name}, which is behind an endpoint: leave it out"
+        )
+    return load_endpoint(
+        name,
+        vocabulary.tokenizer,
+        candidates=vocabulary.candidates,
+        prompt=prompt,
+        max_length=max_length,
+        options=options,
+    )
+
+
+def _is_function(model: object) -> TypeGuard[TextFunction]:
+    """Check for a function or a callable object, which a class and a torch module are not."""
+    others = isinstance(model, type) or hasattr(model, "encode") or hasattr(model, "forward")
+    return callable(model) and not others
+
+
+def of_object(
+    model: Encoder | TextModel | TextFunction,
+    vocabulary: Vocabularies,
+    given: dict[str, Any],
+    endpoint: EndpointOptions | None,
+) -> Encoder:
+    """Return an encoder unchanged, or wrap an object or a function that encodes texts.
+
+    Args:
+        model: the object.
+        vocabulary: that of a function.
+        given: options of loading that were passed.
+        endpoint: options of an endpoint that were passed.
+    """
+    if _is_function(model):
+        tokenizer = vocabulary_of(vocabulary.tokenizer, vocabulary.candidates)
+        own = FunctionModel(model, tokenizer, given.pop("max_length", None))
+        Vocabularies().refuse(own.name, endpoint)
+        encoder: Encoder = TextEncoder(own)
+    else:
+        encoder = model if is_encoder(model) else TextEncoder(model)
+        vocabulary.refuse(encoder.name, endpoint)
+    if given:
+        raise InputError(
+            f"{', '.join(given)} cannot be set on {encoder.name}, a {type(model).__name__} that is already "
+            "loaded: set it on the object and leave it out here"
+        )
+    return encoder
+
 
 AnyModel: TypeAlias = "str | Path | SentenceTransformer | Encoder | TextModel | TextFunction"
 

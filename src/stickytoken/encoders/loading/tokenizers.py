@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stickytoken.encoders.loading.errors import explained
-from stickytoken.encoders.loading.resolution import Origin, hub_repositories, resolve_model
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.loading.resolution import Origin, explained, hub_repositories, resolve_model
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import InputError, ModelError
 from stickytoken.validation import shown
 

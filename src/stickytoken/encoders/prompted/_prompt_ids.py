@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
+from typing import Any, NamedTuple
 
-from stickytoken.encoders.prompted.prompts import PLACEHOLDER, Prompt
-from stickytoken.encoders.tokenizing.tokenizer import HuggingFaceTokenizer
+from stickytoken.encoders.prompted.prompts import PLACEHOLDER, Prompt, reachable_text
+from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
 from stickytoken.errors import EncodingError, InputError, ModelError
 from stickytoken.insertion import TokenizedText
 
@@ -278,3 +281,114 @@ def _cut_at_words(content: Ids, spans: Sequence[Span], text: str, start: int, st
             words[-1].append(token_id)
         seen = max(seen, end)
     return TokenizedText(tuple(head), tuple(tuple(word) for word in words), tuple(tail))
+
+
+class OwnTokenizer(NamedTuple):
+    """A copy of the user's tokenizer.
+
+    Attributes:
+        tokenizer: the copy.
+        special: special tokens before every text.
+        padding_id: id of the padding token; None without one.
+        placeholder_id: id of the placeholder; None if the copy has none.
+    """
+
+    tokenizer: HuggingFaceTokenizer
+    special: Ids
+    padding_id: int | None
+    placeholder_id: int | None
+
+
+class PromptTokenizers:
+    """The tokenizers of a prompted model.
+
+    Copying a large vocabulary and proving where words can be encoded separately takes seconds, so every
+    reading of a model shares one of these.
+
+    Args:
+        tokenizer: the user's transformers tokenizer, which is not changed.
+        name: name of the model in messages.
+    """
+
+    def __init__(self, tokenizer: Any, name: str) -> None:
+        if not hasattr(tokenizer, "add_tokens") or not hasattr(tokenizer, "convert_ids_to_tokens"):
+            raise ModelError(
+                f"the tokenizer of {name} is a {type(tokenizer).__name__}: pass a transformers tokenizer"
+            )
+        self._user = tokenizer
+
+    @cached_property
+    def plain(self) -> OwnTokenizer:
+        """Without the placeholder."""
+        return _own(copy.deepcopy(self._user), None)
+
+    @cached_property
+    def prepending(self) -> OwnTokenizer:
+        """With the placeholder as one more token."""
+        own = copy.deepcopy(self._user)
+        own.add_tokens([PLACEHOLDER])
+        return _own(own, own.convert_tokens_to_ids(PLACEHOLDER))
+
+
+def _own(tokenizer: Any, placeholder_id: int | None) -> OwnTokenizer:
+    adapted = HuggingFaceTokenizer(tokenizer)
+    padding_id: int | None = getattr(tokenizer, "pad_token_id", None)
+    return OwnTokenizer(adapted, _special_ids(tokenizer, adapted), padding_id, placeholder_id)
+
+
+def _special_ids(tokenizer: Any, adapted: HuggingFaceTokenizer) -> Ids:
+    """Find the special tokens before every text; those after it are left out."""
+    bare = adapted.encode_many(["a b"])[0]
+    whole = list(tokenizer("a b")["input_ids"])
+    for start in range(len(whole) - len(bare) + 1):
+        if whole[start : start + len(bare)] == bare:
+            return tuple(whole[:start])
+    raise ModelError(f"the special tokens of a {type(tokenizer).__name__} change the text between them")
+
+
+class PromptVocabulary:
+    """A tokenizer for the vocabulary that encodes text as part of a sentence in the prompt.
+
+    A token that would close the quotation around the sentence, or with whitespace that cleaning removes,
+    encodes to other ids: no text can produce it.
+
+    Args:
+        tokenizer: the user's tokenizer, without the placeholder.
+        quoted: whether the prompt quotes the sentence.
+    """
+
+    def __init__(self, tokenizer: HuggingFaceTokenizer, *, quoted: bool) -> None:
+        self._tokenizer = tokenizer
+        self._quoted = quoted
+
+    @property
+    def entries(self) -> Mapping[int, str]:
+        """Vocabulary strings by id, ids ascending."""
+        return self._tokenizer.entries
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids with a special role; cls alone does not count."""
+        return self._tokenizer.special_ids
+
+    @property
+    def unknown_id(self) -> int | None:
+        """Id of the unknown token; None without one."""
+        return self._tokenizer.unknown_id
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of the pipeline and the vocabulary."""
+        return self._tokenizer.fingerprint
+
+    def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Decode each list of ids, keeping special tokens, without clean-up."""
+        return self._tokenizer.decode_many(ids)
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode each text as part of a sentence, without the prompt."""
+        return self._tokenizer.encode_many([reachable_text(text, quoted=self._quoted) for text in texts])
+
+    def encode_with_spans(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]] | None]]:
+        """Encode each text as `encode_many` does; character spans are not known."""
+        return [(ids, None) for ids in self.encode_many(texts)]

@@ -8,15 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stickytoken.encoders.loading.devices import best_device, require_cuda
-from stickytoken.encoders.loading.errors import explained, reported_missing, require_all_weights
-from stickytoken.encoders.loading.resolution import ModelSource, Origin, has_weights
-from stickytoken.encoders.loading.spec import EncoderSpec
-from stickytoken.encoders.prompted.contrast import require_contrast_options
-from stickytoken.encoders.prompted.prompts import PROMPTS, find_prompt, is_template
-from stickytoken.encoders.prompting import LayerChoice, Prompting
+from stickytoken.encoders.loading.resolution import (
+    EncoderSpec,
+    ModelSource,
+    Origin,
+    best_device,
+    explained,
+    has_weights,
+    reported_missing,
+    require_all_weights,
+    require_cuda,
+)
+from stickytoken.encoders.prompted.prompts import PROMPTS, find_prompt, is_template, require_contrast_options
+from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.errors import InputError, ModelError, StickyTokenWarning
-from stickytoken.precision import Precision
+from stickytoken.machine import Precision
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

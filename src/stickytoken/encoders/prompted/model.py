@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,15 +11,35 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from stickytoken.encoders.prompted._cleaning import clean_sentence, join_words
-from stickytoken.encoders.prompted._decoder import Decoder, find_decoder
-from stickytoken.encoders.prompted._prompt_ids import Ids, PromptIds, PromptTokenizer
-from stickytoken.encoders.prompted._tokenizers import OwnTokenizer, PromptTokenizers
-from stickytoken.encoders.prompted.attention_output import Subtraction, attention_heads, output_projection
-from stickytoken.encoders.prompted.contrast import AUXILIARY, Contrast, ContrastRule
-from stickytoken.encoders.prompted.layer_states import PromptBatch, attended_values
-from stickytoken.encoders.prompted.prompts import SENTENCE, Prompt
-from stickytoken.encoders.prompted.token_prepending import TokenPrepending
+from stickytoken.encoders.prompted._prompt_ids import (
+    Ids,
+    OwnTokenizer,
+    PromptIds,
+    PromptTokenizer,
+    PromptTokenizers,
+)
+from stickytoken.encoders.prompted.attention_output import (
+    Decoder,
+    Subtraction,
+    attention_heads,
+    find_decoder,
+    output_projection,
+)
+from stickytoken.encoders.prompted.layer_states import (
+    PromptBatch,
+    TokenPrepending,
+    attended_values,
+    pooled_states,
+)
+from stickytoken.encoders.prompted.prompts import (
+    AUXILIARY,
+    SENTENCE,
+    Contrast,
+    ContrastRule,
+    Prompt,
+    clean_sentence,
+    join_words,
+)
 from stickytoken.errors import InputError
 from stickytoken.insertion import TokenizedText
 
@@ -298,3 +319,57 @@ class PromptLayout(NamedTuple):
     mask: torch.Tensor
     positions: torch.Tensor
     slots: torch.Tensor
+
+
+class FixedBeginnings:
+    """The tokens of each prompt before the placeholder or the sentence.
+
+    Later tokens do not change their states, and overwriting starts after them: reuse is exact up to rounding.
+
+    Args:
+        model: the model and its prompts; in evaluation and inference mode.
+        numbers: layer counts to read after; keys and values are computed up to the largest.
+    """
+
+    def __init__(self, model: PromptedModel, numbers: Sequence[int]) -> None:
+        from transformers import DynamicCache
+        from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+        # Kinds whose only per-row contents are keys and values.
+        self._plain = (DynamicLayer, DynamicSlidingWindowLayer)
+        prompts = model.prompts
+        width = max(prompt.fixed for prompt in prompts)
+        ids = torch.zeros((len(prompts), width), dtype=torch.long, device=model.decoder.device)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            if prompt.fixed:
+                ids[row, width - prompt.fixed :] = torch.tensor(prompt.before[: prompt.fixed])
+                mask[row, width - prompt.fixed :] = 1
+        last = torch.full((len(prompts),), width - 1, device=ids.device)
+        batch = PromptBatch(
+            embeddings=model.embed(ids),
+            mask=mask,
+            positions=(mask.cumsum(1) - 1).clamp(min=0),
+            first=last,
+            last=last,
+            places=None,
+            echoes=False,
+            beside=model.beside(ids),
+        )
+        self.mask = mask
+        self._cache: Any = DynamicCache(config=model.decoder.model.config)
+        pooled_states(model.decoder, batch, numbers, None, self._cache)
+
+    def cache(self, prompts: torch.Tensor) -> Any:
+        """Return keys and values for a batch, given the prompt index of each row, shape (rows,)."""
+        found = copy.copy(self._cache)
+        # A cache grows by allocating new tensors; it never writes to those of the beginning.
+        found.layers = [copy.copy(layer) for layer in self._cache.layers]
+        if len(self.mask) == 1 and all(type(layer) in self._plain for layer in found.layers):
+            for layer in found.layers:
+                if layer.get_seq_length():
+                    layer.keys = layer.keys.expand(len(prompts), -1, -1, -1)
+                    layer.values = layer.values.expand(len(prompts), -1, -1, -1)
+        else:
+            found.batch_select_indices(prompts.to(self.mask.device))
+        return found

@@ -10,17 +10,21 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import InputModule
 from sentence_transformers.sentence_transformer.modules import Normalize
 
-from stickytoken.encoders._lengths import context_length
-from stickytoken.encoders.prompted._decoder import find_decoder
-from stickytoken.encoders.prompted._presets import contrast_layer_for, layer_for, preset_for
 from stickytoken.encoders.prompted._prompt_ids import Ids
-from stickytoken.encoders.prompted.attention_output import layers_with_projection
-from stickytoken.encoders.prompted.contrast import Contrast, require_contrast_options
-from stickytoken.encoders.prompted.layer_states import pooled_states
+from stickytoken.encoders.prompted.attention_output import find_decoder, layers_with_projection
+from stickytoken.encoders.prompted.layer_states import TokenPrepending, pooled_states
 from stickytoken.encoders.prompted.model import PromptedModel, PromptLayout, Reading
-from stickytoken.encoders.prompted.prompts import Prompt, find_prompt
-from stickytoken.encoders.prompted.token_prepending import TokenPrepending
-from stickytoken.encoders.prompting import LayerChoice, Prompting
+from stickytoken.encoders.prompted.prompts import (
+    Contrast,
+    Prompt,
+    contrast_layer_for,
+    find_prompt,
+    layer_for,
+    preset_for,
+    require_contrast_options,
+)
+from stickytoken.encoders.protocol import LayerChoice, Prompting
+from stickytoken.encoders.text_encoder import context_length
 from stickytoken.errors import EncodingError, InputError
 
 # Before the names of an auxiliary prompt's features.

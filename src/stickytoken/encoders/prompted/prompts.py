@@ -8,8 +8,14 @@ et al. 2024 (2404.03921); the mean of both: Cheng et al., ACL 2025 (2505.12831).
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
+from stickytoken.encoders.protocol import LayerChoice, Prompting
 from stickytoken.errors import InputError
 
 PLACEHOLDER = "<PST>"
@@ -176,3 +182,226 @@ PROMPTS = {
         Prompt("echo", (f"Rewrite the sentence: {SENTENCE}, rewritten sentence: {SENTENCE}",)),
     )
 }
+
+
+AUXILIARY = Prompt(
+    "auxiliary", (f'The irrelevant information of this sentence : "{SENTENCE}" means in one word:"',)
+)
+DEFAULT_STRENGTH = 0.5
+
+
+class ContrastRule(StrEnum):
+    """What replaces the values A of the prompt's last token, given the values B of the auxiliary prompt's."""
+
+    SCALED = "scaled"
+    """c (A - B), the published default."""
+    NORM = "norm"
+    """(A - B) |A| / |A - B|: the difference with the norm of A."""
+    SCALED_NORM = "scaled_norm"
+    """c (A - B) |A| / |A - B|."""
+    SUB_HEAD_NORM = "sub_head_norm"
+    """As NORM, for every attention head by itself."""
+
+    @property
+    def scales(self) -> bool:
+        """Whether the rule has a strength c."""
+        return self in (ContrastRule.SCALED, ContrastRule.SCALED_NORM)
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """Where and how the auxiliary prompt is subtracted.
+
+    Attributes:
+        layer: layer whose attention is changed, from 0.
+        strength: the factor c; None for a rule without one.
+        rule: what replaces the values.
+
+    Raises:
+        InputError: The layer is below 0, or the rule and the strength do not go together.
+    """
+
+    layer: int
+    strength: float | None = DEFAULT_STRENGTH
+    rule: ContrastRule = ContrastRule.SCALED
+
+    def __post_init__(self) -> None:
+        _require_values(self.layer, self.strength, self.rule)
+        if self.rule.scales and self.strength is None:
+            raise InputError(f"the contrast rule {self.rule} needs a strength: pass a number from 0")
+
+    def require_layers(self, layers: int, number: int, name: str) -> None:
+        """Refuse a layer that does not exist or that the vector does not depend on.
+
+        Args:
+            layers: number of layers of the model.
+            number: number of layers before the state that is read.
+            name: name of the model.
+
+        Raises:
+            InputError: The layer is one of them.
+        """
+        if self.layer >= layers:
+            raise InputError(
+                f"the contrast layer is {self.layer}, but {name} has {layers} layers: pass 0 to {layers - 1}"
+            )
+        if self.layer >= number:
+            raise InputError(
+                f"the contrast layer is {self.layer}, counted from 0, but vectors of {name} are read after "
+                f"{number} layers, so nothing would change: pass 0 to {number - 1}, or read a later layer"
+            )
+
+
+def require_contrast_options(options: Prompting) -> ContrastRule:
+    """Check the options of contrast before a model is loaded, and return the rule.
+
+    Raises:
+        InputError: One of them is impossible, or is given without contrast.
+    """
+    given = [name for name in options.given if name.startswith("contrast_")]
+    if given and not options.contrast:
+        raise InputError(f"{', '.join(given)} would have no effect, since contrast is off: turn it on")
+    try:
+        rule = ContrastRule(options.contrast_rule or ContrastRule.SCALED)
+    except ValueError as error:
+        raise InputError(
+            f"the contrast rule {options.contrast_rule!r} is unknown: use one of {', '.join(ContrastRule)}"
+        ) from error
+    _require_values(options.contrast_layer, options.contrast_strength, rule)
+    return rule
+
+
+def _require_values(layer: int | None, strength: float | None, rule: ContrastRule) -> None:
+    if layer is not None and layer < 0:
+        raise InputError(f"the contrast layer is {layer}: layers are counted from 0")
+    if strength is None:
+        return
+    if not rule.scales:
+        raise InputError(
+            f"the contrast rule {rule} has no strength, got {strength}: leave the strength out, or use "
+            f"{ContrastRule.SCALED} or {ContrastRule.SCALED_NORM}"
+        )
+    if not (math.isfinite(strength) and strength >= 0):
+        raise InputError(f"the contrast strength is {strength}: pass a finite number from 0")
+
+
+_LLAMA_3_VOCABULARY = 128_000
+_SCALED = "scaled from Llama 2 7B"
+# Templates that the settings were published for.
+_TEMPLATES = ("prompteol", "cot", "ke", "ck", "metaeol")
+# Prompts that are read after the last layer but one, also where the others are not.
+_READ_LATER = ("ke", "ck")
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Layers to overwrite and to read.
+
+    Attributes:
+        start: first layer at which the placeholder is overwritten, from 0.
+        exit: first later layer at which it is not.
+        layer: layer to read, an index into the embedding and the outputs of all layers.
+        source: model of the published setting, or how it was derived.
+        contrast_layer: layer whose attention contrast changes, from 0; None is 4/32 of the depth.
+        contrast_strength: factor of contrast.
+    """
+
+    start: int
+    exit: int
+    layer: int
+    source: str
+    contrast_layer: int | None = None
+    contrast_strength: float = DEFAULT_STRENGTH
+
+
+def preset_for(config: Any, layers: int, prompt: Prompt) -> Preset:
+    """Return the published setting of a model family, or that of Llama 2 7B at the same relative depth.
+
+    Args:
+        config: the configuration of the decoder.
+        layers: its number of layers.
+        prompt: the prompt; knowledge enhancement is read from another layer than the others.
+    """
+    family = (config.model_type, layers)
+    if family == ("llama", 32) and config.vocab_size >= _LLAMA_3_VOCABULARY:
+        return Preset(1, 3, -2, "Llama 3 8B", 6, 0.25)
+    if family == ("llama", 32):
+        return Preset(1, 7, -2 if prompt.name in _READ_LATER else 27, "Llama 2 7B", 4)
+    if family == ("llama", 40):
+        return Preset(1, 7, -2, "Llama 2 13B")
+    if family == ("qwen2", 28):
+        return Preset(1, 6, -2, "Qwen2 7B")
+    if family == ("gemma2", 42):
+        return Preset(1, 6, -2, "Gemma 2 9B")
+    # 7/32 and 27/32 of the depth, not measured on this model.
+    return Preset(
+        min(1, layers - 1),
+        max(2, round(7 * layers / 32)),
+        max(1, round(27 * layers / 32)),
+        _SCALED,
+    )
+
+
+def layer_for(preset: Preset, prompt: Prompt, given: int | None, *, steered: bool) -> tuple[int, LayerChoice]:
+    """Choose the layer to read, and say where the choice comes from.
+
+    Where a setting is published for the model and the template, the plain prompt reads its layer too, so that
+    the two can be compared. Elsewhere a plain prompt reads the last layer.
+
+    Args:
+        preset: the preset of the model.
+        prompt: the prompt.
+        given: the layer that the user chose, if any.
+        steered: whether token prepending or contrast is on.
+    """
+    if given is not None:
+        return given, LayerChoice.GIVEN
+    if preset.source != _SCALED and prompt.name in _TEMPLATES:
+        return preset.layer, LayerChoice.PUBLISHED
+    return (preset.layer, LayerChoice.SCALED) if steered else (-1, LayerChoice.LAST)
+
+
+def contrast_layer_for(preset: Preset, layers: int, number: int, possible: Sequence[int]) -> int:
+    """Choose the layer of contrast: that of the preset, or the nearest one that can be changed.
+
+    Args:
+        preset: the preset of the model.
+        layers: its number of layers.
+        number: number of layers before the state that is read.
+        possible: layers whose attention has an output projection.
+    """
+    wanted = round(4 * layers / 32) if preset.contrast_layer is None else preset.contrast_layer
+    earlier = [layer for layer in possible if layer < number]
+    return min(earlier, key=lambda layer: abs(layer - wanted), default=min(wanted, number - 1))
+
+
+_ENDINGS = (".", "?", '"', "'")
+_OTHER_SPACE = re.compile(r"\s{2,}|[^\S ]")
+
+
+def join_words(text: str) -> str:
+    """Join the words of a text with single spaces, as SentEval does."""
+    return " ".join(text.split())
+
+
+def clean_sentence(text: str) -> str:
+    """End a sentence with a full stop and replace its double quotation marks.
+
+    Follows the published code, in its order: append a full stop unless the text ends with ``.``, ``?``,
+    ``"`` or ``'``; replace every ``"`` with ``'``; replace a final question mark with a full stop. An empty
+    sentence stays empty.
+    """
+    if text and not text.endswith(_ENDINGS):
+        text += "."
+    text = text.replace('"', "'")
+    return text[:-1] + "." if text.endswith("?") else text
+
+
+def reachable_text(text: str, *, quoted: bool) -> str:
+    """Return what remains of a piece of text inside a cleaned sentence.
+
+    Whitespace becomes single spaces, and quotation marks are replaced. Punctuation at the end is kept, since
+    the piece may be anywhere in the sentence.
+    """
+    text = _OTHER_SPACE.sub(" ", text)
+    return text.replace('"', "'") if quoted else text

@@ -1,5 +1,64 @@
 """The profile method: every token's lift with an interval, rounds that narrow the upper tail."""
 
-from stickytoken.methods.profile._entry import ENTRY
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stickytoken.insertion import Insertion
+from stickytoken.machine import Precision
+from stickytoken.methods.entry import SEED, MethodEntry, Option, insertion_option
+
+if TYPE_CHECKING:
+    from stickytoken.methods.protocol import AnyMethod
+
+
+def _load() -> AnyMethod:
+    from stickytoken.methods.profile._method import ProfileMethod
+
+    return ProfileMethod()
+
+
+ENTRY = MethodEntry(
+    name="profile",
+    summary="every token, with an interval",
+    options=(
+        SEED,
+        insertion_option(Insertion.IDS),
+        Option("budget", float, "Texts per available token, on average.", "4"),
+        Option("confidence", float, "Coverage of the intervals.", "0.9", probe=True),
+        Option("fdr", float, "False discovery rate of the verdicts.", "0.05"),
+        Option(
+            "smallest_effect",
+            float,
+            "Smallest lift that must not be missed, in standard deviations of the model's similarities.",
+            "0.5",
+        ),
+        Option(
+            "adaptive",
+            bool,
+            "Spend more texts on the tokens that lift most; --no-adaptive spends the same on every token.",
+            "adaptive",
+        ),
+        Option(
+            "dimensions",
+            str,
+            "Also judge by so many first components of the vectors, such as 64,128,256.",
+            "the model's own",
+        ),
+        Option(
+            "layers", str, "Also judge by the vectors after so many layers, such as 2,4,6.", "the model's own"
+        ),
+        Option(
+            "screen_precision",
+            Precision,
+            "Precision of the pass over all tokens: faster, less exact. CPU: int8 (bfloat16 if the model "
+            "does not bear it), bfloat16. GPU: tf32, bfloat16, float16.",
+            "the model's own",
+        ),
+    ),
+    takes_pairs=False,
+    load=_load,
+)
+
 
 __all__ = ["ENTRY"]

@@ -2,47 +2,258 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.encoders.views import View
-from stickytoken.errors import RunError
-from stickytoken.measurement.progress import ProgressCallback
-from stickytoken.methods._null import Null
-from stickytoken.methods.job import Job
-from stickytoken.methods.judgement import Judgement
-from stickytoken.methods.memory_runner import MemoryRunner
-from stickytoken.methods.profile._calibration import Calibrated
-from stickytoken.methods.profile._corpus_probes import (
-    Calibrating,
-    Corpus,
-    Probed,
-    calibrated,
-    calibrating_tokens,
-    encoded_corpus,
-    probed_tokens,
-)
-from stickytoken.methods.profile._effects import EFFECTS_FILE, RoundEffects, read_effects
-from stickytoken.methods.profile._views import known_in
+from stickytoken.encoders.protocol import Encoder, reads_ids
+from stickytoken.encoders.views import View, ViewEncoder
+from stickytoken.errors import InputError, ModelError, RunError
+from stickytoken.insertion import Insertion, Placement
+from stickytoken.inspection import inspector_of
+from stickytoken.measurement.stage import Progress, ProgressCallback, ignore_progress
+from stickytoken.methods.job import Job, MemoryRunner
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector
+from stickytoken.methods.profile._run import Measured, known_in, measure_rounds, plan_profile
 from stickytoken.methods.profile._words import ProfileRun
-from stickytoken.methods.profile.anchors import anchor_panel
-from stickytoken.methods.profile.estimates import Ids, TokenEstimates, Vector
-from stickytoken.methods.profile.record import ProfilePlanRecord
-from stickytoken.methods.profile.rounds import Round
+from stickytoken.methods.profile.anchors import (
+    ProfilePlanRecord,
+    Sources,
+    TextGroup,
+    anchor_panel,
+    choose_anchors,
+    short_texts,
+)
+from stickytoken.methods.profile.estimates import (
+    EFFECTS_FILE,
+    Calibrated,
+    Ids,
+    Measurements,
+    RoundEffects,
+    TokenEstimates,
+    calibrate,
+    read_effects,
+    round_measurements,
+)
+from stickytoken.methods.profile.plan import (
+    Round,
+    Seen,
+    cells,
+    round_stage,
+    screening_carriers,
+    spread_of,
+    usable_carriers,
+)
 from stickytoken.methods.profile.settings import ProfileSettings
 from stickytoken.methods.profile.verdict import (
     NEGLIGIBLE_SHARE,
+    Findings,
     find_lifts,
     severities,
     universality,
     verdicts,
 )
-from stickytoken.methods.pull import Pull, anchorage, fixed_points, predicted_lifts
-from stickytoken.methods.statistics import Estimates
+from stickytoken.methods.protocol import MEASURING, Judgement, fitting_copies
+from stickytoken.methods.statistics import (
+    Estimates,
+    Null,
+    Pull,
+    anchorage,
+    fixed_points,
+    mean_with_interval,
+    predicted_lifts,
+)
 from stickytoken.unit_vectors import unit_vectors
+
+_CARRIERS = 24
+# Carriers that each calibrating token is put into; all tokens together cover all carriers. Many tokens in few
+# carriers teach more than few in many.
+_CALIBRATING = 2
+_TOKENS = 2400
+_LEAST_TOKENS = 24
+# A text as a query, and another as a document.
+_LEAST_ANCHORS = 2
+_CALIBRATING_TOKENS = 5  # key of the generator
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Carriers and anchors of the corpus.
+
+    Attributes:
+        plan: the run's plan with carriers of the corpus.
+        panel: anchors.
+        spread: standard deviation of the carriers' similarities to them.
+        left_out: texts that the model does not read whole.
+    """
+
+    plan: ProfilePlanRecord
+    panel: AnchorPanel
+    spread: float
+    left_out: int
+
+
+def encoded_corpus(job: Job[ProfileSettings], plan: ProfilePlanRecord, anchors: int) -> Corpus:
+    """Choose carriers and anchors of the job's corpus, and encode them."""
+    encoder, settings = job.encoder, replace(job.settings, anchors=anchors)
+    group = TextGroup("corpus", list(job.sentences.texts), 1.0, False)
+    source = job.sentences.source
+    carriers = short_texts(encoder, settings, [group], _CARRIERS, source)
+    chosen = choose_anchors(encoder, settings, Sources([group], []), set(carriers.values()))
+    if (left := len(chosen.texts)) < _LEAST_ANCHORS:
+        counted = "1 text" if left == 1 else f"{left} texts"
+        raise InputError(
+            f"{source} has {counted} left to compare with, and {_LEAST_ANCHORS} are needed: use more texts"
+        )
+    vectors = unit_vectors(encoder.encode(chosen.texts))
+    panel = AnchorPanel(vectors, np.zeros(len(vectors), dtype=np.intp), np.ones(1))
+    seen = Seen(View(encoder.dimension), panel, plan.mean_similarity)
+    texts, (before,) = usable_carriers(encoder, list(carriers), [seen], _CARRIERS, source)
+    return Corpus(
+        plan.model_copy(update={"carriers": texts}),
+        panel,
+        spread_of(before, panel.weights),
+        chosen.left_out,
+    )
+
+
+class Calibrating(NamedTuple):
+    """What the random tokens showed.
+
+    Attributes:
+        common: common effect of each carrier, beside their mean, shape (K,).
+        effects: contraction and pull of each token in a few of the carriers.
+    """
+
+    common: Vector
+    effects: Pull
+
+
+def calibrating_tokens(available: Ids, seed: int) -> Ids:
+    """Draw the random tokens that calibrate, ascending.
+
+    Args:
+        available: ids of the tokens that were not chosen for their results.
+        seed: seed of the draw.
+    """
+    if len(available) < _LEAST_TOKENS:
+        raise InputError(
+            f"the run measured {len(available)} random tokens, and {_LEAST_TOKENS} are needed to judge "
+            "another corpus: detect without --tokens"
+        )
+    return np.sort(np.random.default_rng([seed, _CALIBRATING_TOKENS]).permutation(available)[:_TOKENS])
+
+
+def calibrated(
+    job: Job[ProfileSettings],
+    corpus: Corpus,
+    screened: RoundEffects,
+    reference: Ids,
+    progress: ProgressCallback,
+) -> tuple[Calibrated, Calibrating]:
+    """Correct the predicted lifts by random tokens, each of which is put into a few of the carriers."""
+    every = round_stage(job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, range(_CARRIERS))
+    predicted = predicted_lifts(screened.effects, anchorage(every.panel))
+    common, residuals = np.empty(_CARRIERS), np.empty((len(reference), _CALIBRATING))
+    pulls = np.empty((len(reference), corpus.panel.vectors.shape[1]))
+    contractions = np.empty(len(reference))
+    parts = _CARRIERS // _CALIBRATING
+    silent = MemoryRunner(job.encoder, ignore_progress)
+    for part in range(parts):
+        ids, places = reference[part::parts], list(range(part, _CARRIERS, parts))
+        measured = _measure(job, corpus, ids, places, silent)
+        left = measured.lifts - predicted[np.searchsorted(screened.ids, ids), None]
+        common[places] = left.mean(axis=0)
+        residuals[part::parts] = left - common[places]
+        contractions[part::parts], pulls[part::parts] = measured.effects
+        done = (part + 1) * len(reference) // parts
+        progress(Progress("calibrate", done, len(reference), done, done * _CALIBRATING))
+    level = float(common.mean())
+    rows = np.searchsorted(screened.ids, reference)
+    lifts = predicted[rows] + residuals.mean(axis=1) + level
+    least = corpus.plan.call_noise**2
+    noise = max(float(residuals.var(axis=1, ddof=1).mean()), least) / _CALIBRATING
+    found = calibrate(predicted, features(job.encoder, screened), rows, lifts, noise)
+    # Pull and contraction carry the noise of the calls that they were measured by.
+    carriers = screening_carriers(job.settings)
+    found = found._replace(error=max(found.error, float(np.sqrt(least / carriers))))
+    return found, Calibrating(common - level, Pull(contractions, pulls))
+
+
+def features(encoder: Encoder, screened: RoundEffects) -> list[NDArray[np.floating[Any]]]:
+    """List what is known about every token: pull and contraction, and its row of the embedding matrix if any.
+
+    The row is free of the noise of measuring.
+    """
+    contraction, pull = screened.effects
+    known = [np.column_stack([pull, contraction.astype(pull.dtype)])]
+    try:
+        model = encoder.model if isinstance(encoder, ViewEncoder) else encoder
+        rows = inspector_of(model).embedding_matrix() if reads_ids(model) else None
+    except ModelError:
+        rows = None
+    return known if rows is None else [*known, rows[screened.ids]]
+
+
+class Probed(NamedTuple):
+    """Tokens that were put into all carriers of the corpus.
+
+    Attributes:
+        ids: their ids, ascending.
+        lifts: estimates of their lifts.
+        effects: their effects there.
+        texts: number of carriers.
+    """
+
+    ids: Ids
+    lifts: Estimates
+    effects: Pull
+    texts: int = _CARRIERS
+
+
+def probed_tokens(
+    job: Job[ProfileSettings],
+    corpus: Corpus,
+    ids: Ids,
+    common: Vector,
+    common_variance: float,
+    run: MemoryRunner,
+) -> Probed:
+    """Put tokens into all carriers of the corpus.
+
+    Args:
+        job: model and settings.
+        corpus: carriers and anchors.
+        ids: ids of the tokens.
+        common: common effect of each carrier, shape (K,).
+        common_variance: variance of an error that all lifts share.
+        run: runs the stage.
+    """
+    if not len(ids):
+        nothing = np.empty(0)
+        effects = Pull(nothing, np.empty((0, corpus.panel.vectors.shape[1])))
+        return Probed(ids, Estimates(nothing, nothing, nothing, nothing), effects)
+    measured = _measure(job, corpus, ids, range(_CARRIERS), run)
+    lifts = mean_with_interval(
+        measured.lifts - common, job.settings.confidence, common_variance, corpus.plan.call_noise**2
+    )
+    return Probed(measured.ids, lifts, measured.effects)
+
+
+def _measure(
+    job: Job[ProfileSettings], corpus: Corpus, ids: Ids, places: Sequence[int], run: MemoryRunner
+) -> Measurements:
+    tokens = {token.id: token for token in job.vocabulary.available}
+    wanted = [tokens[token_id] for token_id in ids.tolist()]
+    stage = round_stage(
+        job.encoder, job.settings, corpus.plan, corpus.panel, Round.CONFIRM, places, MEASURING
+    )
+    return round_measurements(run(stage, wanted), stage, job.encoder)
+
 
 # Tokens that may be flagged and are measured on the corpus, at most.
 _MEASURED = 256
@@ -251,3 +462,141 @@ def _ahead(ranked: Vector, similarities: Vector) -> NDArray[np.intp]:
         for query in range(ranked.shape[1])
     ]
     return np.stack(columns, axis=1)
+
+
+# Number of ordinary tokens behind the curve that a probed token is compared with.
+_ORDINARY_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SymptomCurve:
+    """Mean similarity of pairs by number of copies; the curve of a side without pairs is empty.
+
+    Attributes:
+        copies: numbers of copies, 0 first.
+        below: mean over the pairs below the mean similarity.
+        above: mean over the pairs above it.
+        ordinary_below: ``below`` of ordinary tokens, as a control.
+        ordinary_above: ``above`` of ordinary tokens.
+    """
+
+    copies: list[int]
+    below: list[float]
+    above: list[float]
+    ordinary_below: list[float]
+    ordinary_above: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileEvidence:
+    """Result for one token; fields not listed are as in tokens.parquet.
+
+    Attributes:
+        validation_rate: by metric, the share of pairs below the mean similarity that rise.
+        by_placement: the lift by placement.
+        mean_similarity: u of the model.
+        curve: the symptom curve.
+    """
+
+    token_id: int
+    token: str
+    category: str
+    verdict: str
+    severity: str | None
+    lift: float
+    lift_low: float
+    lift_high: float
+    lift_words: float | None
+    ordinary_lift: float
+    universality: float | None
+    validation_rate: dict[str, float]
+    by_placement: dict[str, dict[str, float]]
+    contraction: float
+    fixed_point: float | None
+    q_value: float | None
+    texts: int
+    mean_similarity: float
+    curve: SymptomCurve
+
+
+def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list[ProfileEvidence]:
+    """Measure named tokens as closely as `detect` measures its candidates.
+
+    Random tokens of the vocabulary are measured with them, to show what is ordinary.
+
+    Args:
+        job: with the tokens to measure; duplicates are measured once.
+        progress: called after every step.
+
+    Raises:
+        InputError: settings or sentences that cannot be used.
+    """
+    if not job.settings.adaptive:
+        raise InputError("a probe measures its tokens in all rounds: leave adaptive on")
+    distinct = list({token.id: token for token in job.tokens}.values())
+    once = replace(job, tokens=distinct)
+    plan = plan_profile(once, progress)
+    runner = MemoryRunner(job.encoder, progress)
+    measured = measure_rounds(once, plan, runner)
+    findings = measured.findings(once, plan, job.vocabulary.frame())
+    curves = _curves(once, plan, runner)
+    rows = {row["token_id"]: row for row in findings.tokens.to_dicts()}
+    return [
+        _evidence(rows[token.id], measured, findings, plan, job.settings, curves[token.id])
+        for token in job.tokens
+    ]
+
+
+def _curves(job: Job[ProfileSettings], plan: ProfilePlanRecord, run: MemoryRunner) -> dict[int, SymptomCurve]:
+    """Compute the curve of each token, with the mean curve of a few ordinary ones."""
+    places = range(min(SYMPTOM_CARRIERS, len(plan.carriers)))
+    anchors = anchor_panel(job.encoder, plan, job.vocabulary.available, beside=False)
+    confirming = round_stage(job.encoder, job.settings, plan, anchors, Round.CONFIRM, places)
+    longest = max(job.encoder.content_ids([plan.carriers[place] for place in places]), key=len)
+    asked = {token.id for token in job.tokens}
+    available = {token.id: token for token in job.vocabulary.available}
+    ordinary = [available[k] for k in plan.late_reference if k not in asked][:_ORDINARY_TOKENS]
+    pieces = 1 if job.settings.insertion is Insertion.IDS else 8
+    copies = fitting_copies(job.encoder, longest, pieces)
+    stage = SymptomStage(confirming.carriers, copies, confirming.panel)
+    rows = {row["token_id"]: row for row in run(stage, [*job.tokens, *ordinary]).to_dicts()}
+    controls = {
+        side: np.mean([rows[token.id][side] for token in ordinary], axis=0).tolist() if ordinary else []
+        for side in ("below", "above")
+    }
+    return {
+        token_id: SymptomCurve(
+            [0, *copies],
+            rows[token_id]["below"],
+            rows[token_id]["above"],
+            controls["below"],
+            controls["above"],
+        )
+        for token_id in asked
+    }
+
+
+def _evidence(
+    row: dict[str, Any],
+    measured: Measured,
+    findings: Findings,
+    plan: ProfilePlanRecord,
+    settings: ProfileSettings,
+    curve: SymptomCurve,
+) -> ProfileEvidence:
+    confirmed = measured.rounds[Round.CONFIRM]
+    lifts = confirmed.lifts[confirmed.rows(np.array([row["token_id"]]))[0]]
+    every = cells(settings, len(plan.carriers))
+    places = np.array([cell.placement for place, cell in enumerate(every) if place not in measured.carriers])
+    shared = {name: row[name] for name in ProfileEvidence.__slots__ if name in row}
+    return ProfileEvidence(
+        **shared | {"validation_rate": {"cosine": row["validation_rate"]}},
+        ordinary_lift=findings.ordinary_lift,
+        by_placement={
+            placement.value: {"lift": float(lifts[places == placement].mean())}
+            for placement in Placement
+            if (places == placement).any()
+        },
+        mean_similarity=plan.mean_similarity,
+        curve=curve,
+    )

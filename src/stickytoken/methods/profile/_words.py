@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from stickytoken.methods.descriptions import Fact, Scale
-from stickytoken.methods.profile.record import ProfilePlanRecord, ProfileResultRecord
+from stickytoken.methods.entry import SEVERITY_BOUNDS, Fact, Scale, Severity, severity_counts
+from stickytoken.methods.job import StoredSettings
+from stickytoken.methods.profile.anchors import ProfilePlanRecord, ProfileResultRecord
 from stickytoken.methods.protocol import FinishedRun
-from stickytoken.methods.stored_settings import StoredSettings
-from stickytoken.methods.verdicts import SEVERITY_BOUNDS, Severity, severity_counts
-from stickytoken.visible_text import visible
+from stickytoken.validation import visible
 
 ProfileRun = FinishedRun[ProfilePlanRecord, ProfileResultRecord]
 

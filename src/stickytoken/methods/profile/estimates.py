@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from stickytoken.encoders.protocol import Encoder
 from stickytoken.encoders.views import View
 from stickytoken.errors import InputError
-from stickytoken.methods._null import Null
-from stickytoken.methods.panel import Vector
-from stickytoken.methods.profile.rounds import Round, view_columns
-from stickytoken.methods.pull import Pull
+from stickytoken.measurement.store import ResultFolder
+from stickytoken.methods.probes import Vector
+from stickytoken.methods.profile.plan import ProfileStage, Round, view_columns
+from stickytoken.methods.protocol import FinishedRun
 from stickytoken.methods.statistics import (
     Estimates,
+    Null,
+    Pull,
+    TokenEffects,
     centre_probes,
     interaction_variance,
     mean_with_interval,
@@ -281,3 +286,267 @@ def lifts_of(rounds: Mapping[Round, Measurements], group: int | None = None) -> 
     if first is None:
         raise InputError("there is no first round to estimate from")
     return first, last
+
+
+# Ridge penalties to choose from, relative to the mean squared length of the features.
+_PENALTIES = np.geomspace(1e-2, 1e3, 16)
+
+
+class Calibrated(NamedTuple):
+    """Lifts of all tokens on a corpus.
+
+    Attributes:
+        values: shape (T,).
+        error: standard error of a value: how far it is off for tokens that had no part in it.
+    """
+
+    values: Vector
+    error: float
+
+
+def calibrate(
+    predicted: Vector,
+    features: Sequence[NDArray[np.floating[Any]]],
+    measured: NDArray[np.intp],
+    lifts: Vector,
+    noise: float,
+) -> Calibrated:
+    """Fit the measured lifts of some tokens by a line in the predicted ones, and the residuals by features.
+
+    Carriers of one corpus are not those of another: a question takes copies in another way than a statement
+    does. What differs depends on the token, in directions that measured tokens show: a ridge regression,
+    whose penalty is the best of several by leave-one-out cross-validation, the infinite one, which leaves
+    the line alone, included (Golub, Heath and Wahba 1979). Every group of features counts alike.
+
+    Args:
+        predicted: lifts computed from pulls and contractions, shape (T,).
+        features: groups of features of T tokens, each of shape (T, any).
+        measured: rows of the R measured tokens.
+        lifts: their lifts, shape (R,).
+        noise: variance of the noise of these.
+    """
+    slope, intercept = _line(predicted[measured], lifts)
+    line = intercept + slope * predicted
+    left = lifts - line[measured]
+    centers = [group[measured].mean(axis=0, dtype=np.float64) for group in features]
+    parts = [group[measured] - center for group, center in zip(features, centers, strict=True)]
+    scales = [float(np.sqrt(np.square(part).sum(axis=1).mean())) or 1.0 for part in parts]
+    own = np.column_stack([part / scale for part, scale in zip(parts, scales, strict=True)])
+    places, lengths, directions = np.linalg.svd(own, full_matrices=False)
+    inside, values = places.T @ left, lengths**2
+    best, weights = float((left**2).mean()), np.zeros(own.shape[1])
+    for penalty in _PENALTIES * max(float(values.sum()) / len(left), np.finfo(float).tiny):
+        kept = values / (values + penalty)
+        errors = (left - places @ (kept * inside)) / (1 - (places**2) @ kept)
+        if (found := float((errors**2).mean())) < best:
+            best, weights = found, directions.T @ (lengths * inside / (values + penalty))
+    fitted, begin = line.copy(), 0
+    # Group by group: the features of a large vocabulary are never copied as a whole.
+    for group, center, scale in zip(features, centers, scales, strict=True):
+        of_group = weights[begin : begin + group.shape[1]] / scale
+        fitted += group @ of_group.astype(group.dtype) - center @ of_group
+        begin += group.shape[1]
+    return Calibrated(fitted, float(np.sqrt(max(best - noise, 0.0))))
+
+
+def _line(x: Vector, y: Vector) -> tuple[float, float]:
+    """Slope and intercept by least squares; slope 0 where x does not vary."""
+    deviations = x - x.mean()
+    variation = float(deviations @ deviations)
+    slope = float(deviations @ y) / variation if variation > 0 else 0.0
+    return slope, float(y.mean() - slope * x.mean())
+
+
+# With fewer than half of its share left, a token is hardly in the text: its lift is not made up further.
+_MOST = 2.0
+
+
+def round_measurements(rows: pl.DataFrame, stage: ProfileStage, encoder: Encoder) -> Measurements:
+    """Turn the rows of a round into measurements of as many copies as were planned."""
+    return allowing_for_merges_of(measurements(rows, len(stage.carriers)), stage, encoder)
+
+
+def allowing_for_merges_of(measured: Measurements, stage: ProfileStage, encoder: Encoder) -> Measurements:
+    """Scale the measurements of a round to the number of copies that was planned."""
+    lengths = list(map(len, encoder.content_ids(stage.carrier_texts)))
+    return allowing_for_merges(measured, [cell.copies for cell in stage.cells], lengths)
+
+
+def allowing_for_merges(
+    measured: Measurements, copies: Sequence[int], lengths: Sequence[int]
+) -> Measurements:
+    """Scale measurements to the number of copies that was planned.
+
+    What m copies do in a text of L other tokens grows about as their share of it, m / (m + L). A probe in
+    which the tokenizer saw fewer copies than planned is scaled by the ratio of the shares, at most twofold.
+
+    Args:
+        measured: of one round.
+        copies: planned in each of K carriers.
+        lengths: tokens of each carrier.
+    """
+    if measured.seen is None:
+        return measured
+    planned, tokens = np.array(copies, dtype=np.float64), np.array(lengths, dtype=np.float64)
+    seen = np.minimum(measured.seen, planned)
+    factors = _shares(planned, tokens) / np.maximum(_shares(seen, tokens), np.finfo(float).tiny)
+    factors = np.clip(factors, 1.0, _MOST)
+    mean = factors.mean(axis=1)
+    return replace(
+        measured,
+        lifts=measured.lifts * factors,
+        groups=(measured.groups * factors[:, :, None]).astype(measured.groups.dtype),
+        effects=Pull(
+            measured.effects.contraction * mean,
+            (measured.effects.pull * mean[:, None]).astype(measured.effects.pull.dtype),
+        ),
+    )
+
+
+def shares_seen(rounds: Sequence[Measurements], ids: Ids, copies: Sequence[Vector]) -> Vector:
+    """Say which share of its planned copies the tokenizer saw of each token, in the last round that has it.
+
+    Args:
+        rounds: measurements, the last one last.
+        ids: tokens of the first round.
+        copies: planned in each carrier of each round.
+
+    Returns:
+        Shape (T,); NaN where copies were not counted.
+    """
+    shares = np.full(len(ids), np.nan)
+    for measured, planned in zip(rounds, copies, strict=True):
+        if measured.seen is not None:
+            rows = np.searchsorted(ids, measured.ids)
+            shares[rows] = np.minimum(measured.seen, planned).sum(axis=1) / planned.sum()
+    return shares
+
+
+def _shares(copies: NDArray[np.float64], lengths: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(copies / np.maximum(copies + lengths, 1.0))
+
+
+EFFECTS_FILE = "effects.parquet"
+AXES_FILE = "effects_axes.parquet"
+EFFECTS_COLUMNS = ("token_id", "round", "contraction", "pull")
+
+
+# 150,000 tokens keep 1,789 of 4,096 axes, 44%. With that share, lifts on four other corpora agree with
+# those of whole pulls at a Spearman correlation of at least 0.998 (all-mpnet-base-v2, 768 dimensions) and
+# 0.962 (all-MiniLM-L6-v2, 384).
+MOST_BYTES = 512 * 2**20
+_ROWS = 8192
+
+
+class RoundEffects(NamedTuple):
+    """Effects that one round measured.
+
+    Attributes:
+        ids: token ids, ascending, shape (T,).
+        effects: contraction and pull of each.
+    """
+
+    ids: Ids
+    effects: Pull
+
+
+class Effects(NamedTuple):
+    """What a run keeps of the effects of all rounds.
+
+    Attributes:
+        table: one row per round and token: token_id; round; contraction; pull, float16, shape (r,).
+        axes: orthonormal directions that the pulls are coordinates on, shape (r, d); None where they are
+            the pulls themselves.
+    """
+
+    table: pl.DataFrame
+    axes: NDArray[np.float32] | None
+
+    def of(self, step: Round) -> RoundEffects:
+        """Return the effects of one round; there may be none."""
+        rows = self.table.filter(pl.col("round") == step.value).sort("token_id")
+        pull: NDArray[np.float32] = rows["pull"].to_numpy().astype(np.float32)
+        whole = pull if self.axes is None else pull @ self.axes
+        effects = Pull(rows["contraction"].to_numpy().astype(np.float64), whole)
+        return RoundEffects(rows["token_id"].to_numpy(), effects)
+
+
+def kept_effects(rounds: dict[Round, Measurements], most_bytes: int = MOST_BYTES) -> Effects:
+    """Lay out the effects of all rounds; those of a large model on as many axes as fit into `most_bytes`.
+
+    Tokens of the last round are in both: how the rounds differ tells the error of the first.
+    """
+    first = next(iter(rounds.values())).effects.pull
+    rows = sum(len(found.ids) for found in rounds.values())
+    bound = max(1, most_bytes // (np.dtype(np.float16).itemsize * rows))
+    axes = principal_axes(first, bound) if bound < first.shape[1] else None
+    tables = [
+        pl.DataFrame(
+            {
+                "token_id": found.ids,
+                "round": [step.value] * len(found.ids),
+                "contraction": found.effects.contraction.astype(np.float32),
+                "pull": _coordinates(found.effects.pull, axes).astype(np.float16),
+            }
+        )
+        for step, found in rounds.items()
+    ]
+    return Effects(pl.concat(tables), axes)
+
+
+def principal_axes(pulls: NDArray[np.floating[Any]], count: int) -> NDArray[np.float32]:
+    """Return the orthonormal directions that keep most of the sum of squares, shape (count, d)."""
+    products = np.zeros((pulls.shape[1], pulls.shape[1]))
+    for start in range(0, len(pulls), _ROWS):
+        rows = pulls[start : start + _ROWS].astype(np.float32)
+        products += rows.T @ rows
+    _, vectors = np.linalg.eigh(products)
+    return np.ascontiguousarray(vectors[:, ::-1][:, :count].T, dtype=np.float32)
+
+
+def _coordinates(
+    pulls: NDArray[np.floating[Any]], axes: NDArray[np.float32] | None
+) -> NDArray[np.floating[Any]]:
+    if axes is None:
+        return pulls
+    parts = [
+        (pulls[start : start + _ROWS].astype(np.float32) @ axes.T).astype(np.float16)
+        for start in range(0, len(pulls), _ROWS)
+    ]
+    return np.concatenate(parts) if parts else np.zeros((0, len(axes)), dtype=np.float16)
+
+
+def write_effects(folder: ResultFolder, effects: Effects, view: View | None = None) -> None:
+    """Write the axes, then the table that says that both are there.
+
+    Args:
+        folder: the run folder.
+        effects: of one view.
+        view: the view; None is the model as it is.
+    """
+    table, axes = effect_files(view)
+    if effects.axes is not None:
+        folder.write_table(axes, pl.DataFrame({"axis": effects.axes}))
+    folder.write_table(table, effects.table)
+
+
+def effect_files(view: View | None) -> tuple[str, str]:
+    """Name the files of a view's effects and axes; None is the model as it is."""
+    if view is None:
+        return EFFECTS_FILE, AXES_FILE
+    return f"effects-{view.key}.parquet", f"effects_axes-{view.key}.parquet"
+
+
+def read_effects(path: Path, view: View | None = None) -> Effects:
+    """Read the effects that a run keeps of a view; None is the model as it is."""
+    folder, (file, axes_file) = ResultFolder(path), effect_files(view)
+    table = folder.read_table(file, EFFECTS_COLUMNS)
+    projected = (path / axes_file).is_file()
+    axes = folder.read_table(axes_file, ("axis",))["axis"].to_numpy() if projected else None
+    return Effects(table, axes)
+
+
+def token_effects(run: FinishedRun[Any, Any]) -> TokenEffects:
+    """Return the effects that the first round measured of every token."""
+    screened = read_effects(run.path).of(Round.SCREEN)
+    return TokenEffects(screened.ids, screened.effects.contraction, screened.effects.pull)

@@ -2,46 +2,371 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stickytoken.corpora import Sentences
-from stickytoken.encoders.mean_similarity import MeanSimilarity
 from stickytoken.encoders.protocol import Encoder, require_ids
-from stickytoken.encoders.views import Views, only_own
+from stickytoken.encoders.views import MeanSimilarity, View, Views, only_own
 from stickytoken.errors import InputError
-from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement.progress import ProgressCallback
-from stickytoken.methods._model_mean import model_means
-from stickytoken.methods.panel import AnchorPanel
+from stickytoken.insertion import Insertion, Placement, Probe, Token, copies_as_ids, copies_as_text
+from stickytoken.machine import Precision
+from stickytoken.measurement.stage import Measured, ProgressCallback
+from stickytoken.methods.job import model_means
+from stickytoken.methods.probes import AnchorPanel, Carrier, CarrierPanel, Response, word_count
 from stickytoken.methods.profile.anchors import (
     WORDS,
+    AnchorGroupRecord,
+    AnchorRecord,
     Anchors,
+    ProfilePlanRecord,
     TextGroup,
+    ViewRecord,
     choose_anchors,
     clustered,
+    short_texts,
     sources,
     vocabulary_anchors,
 )
-from stickytoken.methods.profile.carriers import short_texts
-from stickytoken.methods.profile.record import (
-    AnchorGroupRecord,
-    AnchorRecord,
-    ProfilePlanRecord,
-)
-from stickytoken.methods.profile.rounds import LATE_REFERENCE, Round, carriers_needed, cells
-from stickytoken.methods.profile.seen import (
-    group_spread,
-    seen_anchors,
-    spread_of,
-    usable_carriers,
-    view_record,
-)
 from stickytoken.methods.profile.settings import ProfileSettings
-from stickytoken.methods.profile.stage import ProfileStage
+from stickytoken.methods.statistics import Pull, fit_pull
 from stickytoken.unit_vectors import unit_vectors
+
+# Carriers of the first round, beside what the budget leaves for the others.
+_LEAST_SCREENING = 2
+# Smallest number of tokens in the last round.
+_LEAST_CONFIRMED = 30
+# Every further view adds at least this share of the number of tokens that whole vectors choose.
+_OF_A_VIEW = 0.15
+# Number of random tokens that are measured on all carriers.
+LATE_REFERENCE = 128
+
+
+class Round(StrEnum):
+    """The passes of the method, in order."""
+
+    PILOT = "pilot"
+    """Random tokens on all carriers: which few carriers stand for all of them, and what is ordinary."""
+    SCREEN = "screen"
+    """All tokens on those few."""
+    CONFIRM = "confirm"
+    """The tokens with the highest lifts on all the others."""
+
+
+def view_columns(view: View) -> tuple[str, str]:
+    """Name the columns of a view in a shard: lifts, rising, groups and contraction together; the pull."""
+    return f"{view.key}:numbers", f"{view.key}:pull"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Where copies go, and how many."""
+
+    placement: Placement
+    copies: int
+
+
+def cells(settings: ProfileSettings, probes: int) -> list[Cell]:
+    """Choose placement and number of copies of each carrier: all combinations in turn.
+
+    Neighbours differ in both, so that a few carriers already cover all placements and numbers.
+    """
+    placements = tuple(Placement)
+    grid = [
+        Cell(placement, settings.copies[(place + turn) % len(settings.copies)])
+        for turn, (place, placement) in product(range(len(settings.copies)), enumerate(placements))
+    ]
+    return [grid[k % len(grid)] for k in range(probes)]
+
+
+def screening_carriers(settings: ProfileSettings) -> int:
+    """Count the carriers that every token is put into."""
+    whole = int(settings.budget)
+    return max(_LEAST_SCREENING, whole - 1 if settings.adaptive else whole)
+
+
+def carriers_needed(settings: ProfileSettings) -> int:
+    """Count the carriers of a plan."""
+    few = screening_carriers(settings)
+    return few + settings.confirming_texts if settings.adaptive else few
+
+
+def tokens_to_confirm(settings: ProfileSettings, tokens: int) -> int:
+    """Count the tokens of the last round, so that the budget is met on average.
+
+    A small selection of tokens may exceed it, because some always go on.
+
+    Args:
+        settings: settings of the method.
+        tokens: number of tokens to measure.
+    """
+    rest = (settings.budget - screening_carriers(settings)) * tokens
+    rest -= min(LATE_REFERENCE, tokens) * carriers_needed(settings)
+    return min(tokens, max(_LEAST_CONFIRMED, int(rest / settings.confirming_texts)))
+
+
+def tokens_of_a_view(count: int, reaching: int) -> int:
+    """Count the tokens that a further view sends to the last round, beside those of the whole vectors.
+
+    Args:
+        count: tokens that the whole vectors send there.
+        reaching: tokens whose lift in this view may matter.
+    """
+    return min(count, max(math.ceil(_OF_A_VIEW * count), reaching))
+
+
+def highest(ids: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Choose the tokens with the highest values; ties go to the smaller id.
+
+    Args:
+        ids: tokens to choose from, shape (T,).
+        values: shape (T,), or (T, columns): the columns choose in turn, each the next of its own order; a
+            column whose next is chosen already loses its turn.
+        count: number of tokens to choose; all if there are fewer.
+
+    Returns:
+        Their ids, ascending.
+    """
+    columns = values[:, None] if values.ndim == 1 else values
+    orders = [np.lexsort((ids, -columns[:, place])) for place in range(columns.shape[1])]
+    chosen: dict[int, None] = {}
+    for row in np.stack(orders, axis=1).ravel():
+        if len(chosen) == count:
+            break
+        chosen.setdefault(int(ids[row]))
+    return np.array(sorted(chosen), dtype=np.int64)
+
+
+# Smallest share of the anchors that must lie below the mean similarity for each carrier.
+_LEAST_BELOW = 0.02
+_NO_SPREAD = 1e-5
+
+
+class Seen(NamedTuple):
+    """Anchors in one view."""
+
+    view: View
+    panel: AnchorPanel
+    mean_similarity: float
+
+
+def seen_anchors(
+    vectors: NDArray[np.float32],
+    places: NDArray[np.intp],
+    weights: NDArray[np.float64],
+    means: Mapping[View, MeanSimilarity],
+) -> list[Seen]:
+    """Return the anchors in every view.
+
+    Args:
+        vectors: of `whole_vectors`, shape (A, any).
+        places: group of each anchor, shape (A,).
+        weights: of the groups.
+        means: u by view.
+    """
+    return [
+        Seen(view, AnchorPanel(view.units(vectors), places, weights), u.value) for view, u in means.items()
+    ]
+
+
+def usable_carriers(
+    encoder: Encoder, texts: Sequence[str], seen: Sequence[Seen], needed: int, source: str
+) -> tuple[list[str], list[NDArray[np.float32]]]:
+    """Choose the first carriers that have enough unrelated anchors in all views.
+
+    Args:
+        encoder: from `whole_vectors`.
+        texts: to choose from.
+        seen: the anchors in every view.
+        needed: number of carriers.
+        source: where the texts come from, for messages.
+
+    Returns:
+        The carriers, and for every view their similarities to the anchors.
+
+    Raises:
+        InputError: there are too few, or the model does not tell the sentences apart.
+    """
+    vectors = encoder.encode(texts)
+    every = [view.units(vectors) @ panel.vectors.T for view, panel, _ in seen]
+    for (view, panel, _), before in zip(seen, every, strict=True):
+        if before[:, panel.weights > 0].std() < _NO_SPREAD:
+            raise InputError(
+                f"{encoder.name} gives all sentences of {source} the same similarity "
+                f"({before.mean():.4f}{_where(seen, view)}): there is nothing that a token could move"
+            )
+    usable = np.ones(len(texts), dtype=np.bool_)
+    for (view, panel, u), before in zip(seen, every, strict=True):
+        usable &= (before < u) @ panel.weights >= _LEAST_BELOW
+        if usable.sum() < needed:
+            raise InputError(
+                f"only {usable.sum()} of {len(texts)} carriers from {source} have a similarity below the "
+                f"model's mean {u:.4f} to some anchors{_where(seen, view)}, {needed} are needed: "
+                "use sentences on more varied subjects or, if the model finds all texts more similar than "
+                "single words, load it with the prompt and pooling that it was trained with"
+            )
+    first = np.flatnonzero(usable)[:needed]
+    return [texts[k] for k in first], [before[first] for before in every]
+
+
+def _where(seen: Sequence[Seen], view: View) -> str:
+    """Name a view in a message, if there are several."""
+    return f" at {view}" if len(seen) > 1 else ""
+
+
+def view_record(seen: Seen, u: MeanSimilarity, before: NDArray[np.float32]) -> ViewRecord:
+    """Describe a view for plan.json.
+
+    Args:
+        seen: anchors in it.
+        u: mean similarity in it.
+        before: similarities of the carriers to the anchors, shape (K, A).
+    """
+    view, panel, _ = seen
+    return ViewRecord(
+        dimension=view.dimension,
+        layer=view.layer,
+        mean_similarity=u.value,
+        mean_similarity_entries=u.entries,
+        mean_similarity_error=u.error,
+        similarity_spread=spread_of(before, panel.weights),
+        share_below=float(((before < u.value) @ panel.weights).mean()),
+        spreads=[group_spread(before[:, panel.groups == k]) for k in range(len(panel.group_weights))],
+    )
+
+
+def group_spread(before: NDArray[np.float32]) -> float:
+    """Standard deviation of similarities to the anchors of one group."""
+    return spread_of(before, np.full(before.shape[1], 1 / before.shape[1]))
+
+
+def spread_of(before: NDArray[np.float32], weights: NDArray[np.float64]) -> float:
+    """Standard deviation of similarities, weighted by anchor."""
+    mean = float((before @ weights).mean())
+    return float(np.sqrt((((before - mean) ** 2) @ weights).mean()))
+
+
+class ViewPanel(NamedTuple):
+    """The carriers without copies against the anchors, in one view."""
+
+    view: View
+    panel: CarrierPanel
+
+
+@dataclass(frozen=True)
+class ProfileStage:
+    """Put a token into every carrier once, and compare the result with all anchors.
+
+    Attributes:
+        name: name of the round.
+        carriers: texts, or tokenized texts for ids insertion.
+        places: place of each carrier among all of the plan; it keys the random placement.
+        cells: placement and number of copies in each carrier.
+        panel: the carriers without copies against the anchors.
+        seed: seed of random placement.
+        precision: precision of the model; None is its own.
+        counting: whether the copies that the tokenizer sees are counted.
+        layers: layers whose vectors are read; None reads the encoder's own vectors.
+        further: further views of the vectors to measure in.
+    """
+
+    name: str
+    carriers: tuple[Carrier, ...]
+    places: tuple[int, ...]
+    cells: tuple[Cell, ...]
+    panel: CarrierPanel
+    seed: int
+    precision: Precision | None = None
+    counting: bool = False
+    layers: tuple[int, ...] | None = None
+    further: tuple[ViewPanel, ...] = ()
+
+    @property
+    def carrier_texts(self) -> Sequence[str]:
+        """The carriers, where the copies in them are counted."""
+        return [carrier for carrier in self.carriers if isinstance(carrier, str)] if self.counting else ()
+
+    @property
+    def probes_per_token(self) -> int:
+        """One per carrier."""
+        return len(self.carriers)
+
+    def probes(self, token: Token) -> Sequence[Probe]:
+        """Return the carriers with copies in them."""
+        return [self._probe(token, index) for index in range(len(self.carriers))]
+
+    def measure(self, token: Token, vectors: NDArray[np.float32]) -> Mapping[str, Measured]:
+        """Measure one token; see `measure_all`."""
+        return self.measure_all([token], vectors)[0]
+
+    def measure_all(
+        self, tokens: Sequence[Token], vectors: NDArray[np.float32]
+    ) -> Sequence[Mapping[str, Measured]]:
+        """Measure every carrier's lift, in all and by group, and fit the tokens' pulls and contractions.
+
+        Returns:
+            For every token: lifts and rising, shape (K,); groups, shape (K x G,), NaN where a carrier has no
+            pair with a group; contraction; pull, float16, shape (d,). For every further view, under the keys
+            of `view_columns`: the first four in one, and the pull.
+        """
+        own = _measured(View(self.panel.vectors.shape[1]), self.panel, vectors)
+        rows: list[dict[str, Measured]] = [
+            {
+                "lifts": own.response.lifts[row].tolist(),
+                "rising": own.response.rising[row].astype(np.float32),
+                "groups": own.response.groups[row].astype(np.float32).ravel(),
+                "contraction": float(own.effects.contraction[row]),
+                "pull": own.effects.pull[row],
+            }
+            for row in range(len(tokens))
+        ]
+        for view, panel in self.further:
+            found = _measured(view, panel, vectors)
+            numbers, pull = view_columns(view)
+            together = found.numbers()
+            for row, into in enumerate(rows):
+                into[numbers], into[pull] = together[row], found.effects.pull[row]
+        return rows
+
+    def _probe(self, token: Token, index: int) -> Probe:
+        carrier, cell = self.carriers[index], self.cells[index]
+        path: tuple[int, ...] = ()
+        if cell.placement is Placement.RANDOM:
+            generator = np.random.default_rng([self.seed, token.id, self.places[index]])
+            # The gap of copy k lies among the words of the carrier and of the k copies before it.
+            added = len(token.text.split()) if isinstance(carrier, str) else 1
+            words = word_count(carrier) + added * np.arange(cell.copies)
+            path = tuple(generator.integers(0, words + 1).tolist())
+        if isinstance(carrier, str):
+            return copies_as_text(token, carrier, cell.placement, cell.copies, path)
+        return copies_as_ids(token, carrier, cell.placement, cell.copies, path)
+
+
+class _ViewMeasured(NamedTuple):
+    """What copies of T tokens do in one view."""
+
+    response: Response
+    effects: Pull
+
+    def numbers(self) -> NDArray[np.float64]:
+        """Lay out lifts, rising, groups and contraction in one row per token."""
+        lifts, groups, rising = self.response
+        flat = groups.reshape(len(groups), -1)
+        return np.concatenate([lifts, rising, flat, self.effects.contraction[:, None]], axis=1)
+
+
+def _measured(view: View, panel: CarrierPanel, vectors: NDArray[np.float32]) -> _ViewMeasured:
+    units = view.units(vectors).reshape(-1, len(panel.vectors), view.dimension)
+    contraction, pull = fit_pull(panel.vectors, units)
+    return _ViewMeasured(panel.response(units), Pull(contraction, pull.astype(np.float16)))
+
 
 _LEAST_ANCHORS = 40
 _REFERENCE = 2  # key of the generator

@@ -8,8 +8,8 @@ from typing import Any
 
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion
-from stickytoken.measurement.identity import LATER
-from stickytoken.precision import Precision
+from stickytoken.machine import Precision
+from stickytoken.measurement.resume import LATER
 from stickytoken.validation import (
     distinct_numbers,
     proportion,

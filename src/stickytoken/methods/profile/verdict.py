@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from stickytoken.methods.profile.estimates import TokenEstimates, Vector
-from stickytoken.methods.statistics import q_values
-from stickytoken.methods.verdicts import Severity, Verdict, severity_of
+from stickytoken.corpora import Sentences
+from stickytoken.corpora.corpus import open_ended
+from stickytoken.encoders.protocol import IdEncoder
+from stickytoken.encoders.views import MeanSimilarity
+from stickytoken.insertion import Joining, Token
+from stickytoken.measurement.stage import ProgressCallback
+from stickytoken.methods.entry import Severity, Verdict, severity_of
+from stickytoken.methods.job import (
+    MeasuredTokens,
+    MemoryRunner,
+    MethodSettings,
+    Rechecked,
+    RecheckJob,
+    Tokens,
+)
+from stickytoken.methods.probes import SYMPTOM_CARRIERS, AnchorPanel, SymptomStage, Vector
+from stickytoken.methods.profile.anchors import ProfilePlanRecord, anchor_panel
+from stickytoken.methods.profile.estimates import (
+    Ids,
+    Measurements,
+    TokenEstimates,
+    estimate,
+    lifts_of,
+    measurements,
+    together,
+)
+from stickytoken.methods.profile.plan import ProfileStage, Round, make_profile_plan, round_stage
+from stickytoken.methods.profile.settings import ProfileSettings
+from stickytoken.methods.protocol import fitting_copies
+from stickytoken.methods.records import PlanRecord
+from stickytoken.methods.statistics import Pull, fixed_points, q_values
+from stickytoken.vocabulary import Vocabulary
 
 # A lift that may be smaller than this share of the smallest effect is never flagged.
 NEGLIGIBLE_SHARE = 0.5
@@ -111,3 +143,410 @@ def verdicts(mattering: NDArray[np.bool_], on_a_kind: NDArray[np.bool_], univers
         Verdict.STICKY if is_sticky else Verdict.TOPICAL if is_flagged else Verdict.BENIGN
         for is_sticky, is_flagged in zip(sticky, flagged, strict=True)
     ]
+
+
+MEASURED_COLUMNS = (
+    "token_id",
+    "token",
+    "decoded",
+    "category",
+    "texts",
+    "lift",
+    "lift_low",
+    "lift_high",
+    "lift_words",
+    "universality",
+    "kind",
+    "validation_rate",
+    "contraction",
+    "fixed_point",
+    "q_value",
+    "severity",
+    "verdict",
+)
+TOKEN_COLUMNS = (*MEASURED_COLUMNS, "precision")
+# Fewer carriers say nothing about their noise.
+_LEAST_CARRIERS = 2
+
+
+class Findings(NamedTuple):
+    """The finished table and what the verdicts rest on.
+
+    Attributes:
+        tokens: one row per measured token.
+        ordinary_lift: lift of the typical token.
+        ordinary_spread: standard deviation of the lifts of ordinary tokens.
+        empirical_null: whether false discoveries are controlled.
+    """
+
+    tokens: pl.DataFrame
+    ordinary_lift: float
+    ordinary_spread: float
+    empirical_null: bool
+
+
+def decide(
+    vocabulary: pl.DataFrame,
+    available: int,
+    rounds: Mapping[Round, Measurements],
+    plan: ProfilePlanRecord,
+    unselected: Ids,
+    settings: ProfileSettings,
+    center: Vector,
+) -> Findings:
+    """Estimate, test and judge every token.
+
+    Args:
+        vocabulary: token_id, token, decoded, category.
+        available: number of its available tokens, measured or not.
+        rounds: measurements; the last round has the random tokens of the pilot too.
+        plan: plan of the run.
+        unselected: ids of the unselected tokens of the first round.
+        settings: settings of the method.
+        center: mean vector of the anchors that the lift is measured on, shape (d,).
+    """
+    late = np.array(plan.late_reference)
+    tokens = estimate(*lifts_of(rounds), unselected, late, settings.confidence, plan.call_noise)
+    smallest = settings.smallest_effect * plan.similarity_spread
+    lifting = find_lifts(tokens, len(unselected), available, smallest, settings.fdr)
+    # Tokens that were selected by their lift must not define what is ordinary in the last round.
+    known = _latest(rounds, tokens.ids, {Round.SCREEN: unselected, Round.CONFIRM: late})
+    on_kinds = _on_kinds(rounds, plan, unselected, available, settings)
+    unknown = np.full(len(tokens.ids), np.nan)
+    words = known.groups[:, -1] + known.levels[-1] if plan.vocabulary_anchors else unknown
+    columns = {
+        "token_id": tokens.ids,
+        "texts": tokens.texts,
+        "lift": tokens.lift.value + tokens.level,
+        "lift_low": tokens.lift.low + tokens.level,
+        "lift_high": tokens.lift.high + tokens.level,
+        "lift_words": words,
+        "validation_rate": known.rising,
+        "contraction": known.effects.contraction,
+        "fixed_point": fixed_points(known.effects, center),
+        "q_value": unknown if lifting.q_values is None else lifting.q_values,
+        **_verdict_columns(tokens, lifting.found, known, on_kinds, plan, settings),
+    }
+    strings = dict.fromkeys(("kind", "severity", "verdict"), pl.String)
+    table = pl.DataFrame(columns, schema_overrides=strings).with_columns(pl.col(pl.Float64).fill_nan(None))
+    return Findings(
+        table.join(vocabulary, on="token_id", how="left", validate="1:1")
+        .select(*MEASURED_COLUMNS)
+        .sort("token_id"),
+        tokens.null.center + tokens.level,
+        tokens.null.spread,
+        lifting.q_values is not None,
+    )
+
+
+def _verdict_columns(
+    tokens: TokenEstimates,
+    lifting: NDArray[np.bool_],
+    known: _Latest,
+    on_kinds: NDArray[np.bool_],
+    plan: ProfilePlanRecord,
+    settings: ProfileSettings,
+) -> dict[str, Any]:
+    """Judge the tokens; a topical one is graded, and named, by the kind of text that it lifts most."""
+    kinds = np.array([group.kind for group in plan.groups])
+    spreads = np.array([group.spread for group in plan.groups])
+    universal = universality(known.groups[:, kinds], spreads[kinds], settings.smallest_effect)
+    on_a_kind = np.asarray(on_kinds.any(axis=1))
+    found = verdicts(lifting, on_a_kind, universal)
+    effects = (tokens.lift.value - tokens.null.center) / plan.similarity_spread
+    topical = on_a_kind & np.array([verdict is Verdict.TOPICAL for verdict in found])
+    by_kind = np.where(on_kinds, known.groups / spreads, -np.inf)
+    names = [group.name for group in plan.groups]
+    most = [names[place] if own else None for place, own in zip(by_kind.argmax(axis=1), topical, strict=True)]
+    effects = np.where(topical, np.maximum(effects, by_kind.max(axis=1)), effects)
+    return {
+        "universality": universal,
+        "kind": most,
+        "severity": severities(effects, found),
+        "verdict": found,
+    }
+
+
+class _Latest(NamedTuple):
+    """What the last round that each token reached says of it.
+
+    Attributes:
+        groups: lifts above the ordinary token's by group of anchors, shape (T, G).
+        levels: lift of the ordinary token by group in the last round, shape (G,).
+        rising: share of the pairs that rise, shape (T,).
+        effects: contraction and pull.
+    """
+
+    groups: Vector
+    levels: Vector
+    rising: Vector
+    effects: Pull
+
+
+def _latest(rounds: Mapping[Round, Measurements], ids: Ids, reference: Mapping[Round, Ids]) -> _Latest:
+    first = rounds[Round.SCREEN]
+    groups, rising = np.full((len(ids), first.groups.shape[2]), np.nan), np.full(len(ids), np.nan)
+    contraction, pull = first.effects.contraction.copy(), first.effects.pull.copy()
+    levels = np.empty(0)
+    for step in (step for step in (Round.SCREEN, Round.CONFIRM) if step in rounds):
+        measured = rounds[step]
+        rows, means = first.rows(measured.ids), measured.group_means()
+        levels = np.median(means[np.isin(measured.ids, reference[step])], axis=0)
+        groups[rows], rising[rows] = means - levels, measured.rising.mean(axis=1)
+        contraction[rows], pull[rows] = measured.effects
+    return _Latest(groups, levels, rising, Pull(contraction, pull))
+
+
+def _on_kinds(
+    rounds: Mapping[Round, Measurements],
+    plan: ProfilePlanRecord,
+    unselected: Ids,
+    available: int,
+    settings: ProfileSettings,
+) -> NDArray[np.bool_]:
+    """Find outliers on one of several groups of the lift, with false discoveries controlled over all groups.
+
+    Many words lift the texts that they are about; what is rare among them is worth a name.
+
+    Returns:
+        Shape (T, G).
+    """
+    found = np.zeros((len(rounds[Round.SCREEN].ids), len(plan.groups)), dtype=np.bool_)
+    of_lift = [place for place, group in enumerate(plan.groups) if group.weight > 0]
+    if len(of_lift) < 2 or len(unselected) < LEAST_NULL_TOKENS:
+        return found
+    late = np.array(plan.late_reference)
+    for group in of_lift:
+        first, last = lifts_of(rounds, group)
+        if min(each.values.shape[1] for each in (first, last) if each is not None) < _LEAST_CARRIERS:
+            continue
+        tokens = estimate(first, last, unselected, late, settings.confidence, plan.call_noise)
+        smallest = settings.smallest_effect * plan.groups[group].spread
+        fdr = settings.fdr / len(of_lift)
+        on_group = find_lifts(tokens, len(unselected), available, smallest, fdr, outliers_only=True)
+        found[:, group] = on_group.found
+        if last is not None:  # the few texts of the first round are not enough to name a kind
+            found[:, group] &= np.isin(first.ids, last.ids)
+    return found
+
+
+CURVE_COPIES = (1, 2, 4, 8, 16)
+_CARRIERS = 24
+_ANCHORS = 330
+# A few more than an empirical null needs, because some of them may be tokens that are asked about.
+_ORDINARY = 256
+_TOKENS_PER_TEXT_COPY = 8
+
+
+def recheck(job: RecheckJob, name: str) -> ProfileRecheck:
+    """Choose texts that a run has not used, and put a model on them.
+
+    Args:
+        job: what to begin with.
+        name: of the model in progress reports, such as ``before``.
+
+    Raises:
+        InputError: too few texts are left.
+    """
+    settings, plan = recheck_settings(job.settings, job.seed), job.plan
+    known = MeanSimilarity(plan.mean_similarity, plan.mean_similarity_entries, 0, plan.mean_similarity_error)
+    texts = plan_unused(
+        job.encoder,
+        settings,
+        job.corpus,
+        job.vocabulary.available,
+        [*job.used, *plan_texts(plan)],
+        known if job.same_model else None,
+        job.progress,
+    )
+    return ProfileRecheck(job.encoder, job.vocabulary, settings, texts, job.progress, name)
+
+
+def plan_texts(plan: PlanRecord) -> list[str]:
+    """Return all texts that a plan of this method names; none of another method's."""
+    if not isinstance(plan, ProfilePlanRecord):
+        return []
+    return [*plan.carriers, *(anchor.text for anchor in plan.anchors)]
+
+
+def recheck_settings(settings: MethodSettings, seed: int) -> ProfileSettings:
+    """Return settings that measure every token on the same texts, with what a run calls a lift that matters.
+
+    Args:
+        settings: settings of the run; those of another method give the defaults.
+        seed: seed of the recheck.
+    """
+    return replace(
+        settings if isinstance(settings, ProfileSettings) else ProfileSettings(),
+        adaptive=False,
+        budget=float(_CARRIERS),
+        anchors=_ANCHORS,
+        vocabulary_anchors=0,
+        reference=_ORDINARY,
+        screen_precision=None,
+        seed=seed,
+    )
+
+
+def plan_unused(
+    encoder: IdEncoder,
+    settings: ProfileSettings,
+    corpus: Sentences,
+    vocabulary: Sequence[Token],
+    used: Collection[str],
+    similarity: MeanSimilarity | None,
+    progress: ProgressCallback,
+) -> ProfilePlanRecord:
+    """Plan on texts that a run has not used.
+
+    Args:
+        encoder: the model.
+        settings: from `recheck_settings`.
+        corpus: the corpus of the run, or another one.
+        vocabulary: available tokens.
+        used: carriers and anchors of the run.
+        similarity: u, if it is known.
+        progress: called after every step.
+
+    Raises:
+        InputError: too few texts are left.
+    """
+    known = {open_ended(text) for text in used}
+    # The first sentence of a long text may have been a carrier.
+    begun = tuple(known)
+    return make_profile_plan(
+        encoder,
+        settings,
+        corpus,
+        vocabulary,
+        progress,
+        unused=lambda text: open_ended(text) not in known and not text.startswith(begun),
+        similarity=similarity,
+    )
+
+
+@dataclass(frozen=True)
+class ProfileRecheck:
+    """One model on the texts of a plan.
+
+    Attributes:
+        encoder: the model.
+        vocabulary: its vocabulary.
+        settings: from `recheck_settings`.
+        plan: from `plan_unused`.
+        progress: called after every step.
+        name: of the model in progress reports, such as ``before``.
+    """
+
+    encoder: IdEncoder
+    vocabulary: Vocabulary
+    settings: ProfileSettings
+    plan: ProfilePlanRecord
+    progress: ProgressCallback
+    name: str = "again"
+
+    @cached_property
+    def _panel(self) -> AnchorPanel:
+        return anchor_panel(self.encoder, self.plan, self.vocabulary.available)
+
+    @cached_property
+    def _stage(self) -> ProfileStage:
+        places = range(len(self.plan.carriers))
+        return round_stage(
+            self.encoder, self.settings, self.plan, self._panel, Round.SCREEN, places, f"{self.name}: ids"
+        )
+
+    def ordinary(self, excluded: Iterable[int], count: int | None = None) -> list[Token]:
+        """Return the random tokens of the plan, without some.
+
+        Args:
+            excluded: ids of tokens that are not ordinary.
+            count: at most this many.
+        """
+        named, left_out = {token.id: token for token in self.vocabulary.available}, set(excluded)
+        return [named[k] for k in self.plan.reference if k in named and k not in left_out][:count]
+
+    @property
+    def similarity_spread(self) -> float:
+        """Standard deviation of the similarities of the texts."""
+        return self.plan.similarity_spread
+
+    @property
+    def carriers(self) -> int:
+        """Number of texts that copies go into."""
+        return len(self.plan.carriers)
+
+    @property
+    def anchors(self) -> int:
+        """Number of texts that they are compared with."""
+        return len(self.plan.anchors)
+
+    def of_model(self, encoder: IdEncoder, vocabulary: Vocabulary, name: str) -> ProfileRecheck:
+        """Put another model on the same texts."""
+        return replace(self, encoder=encoder, vocabulary=vocabulary, name=name)
+
+    def measured(self, tokens: Tokens) -> MeasuredTokens:
+        """Put tokens into all carriers."""
+        found = self._measurements(tokens)
+        ids = found.ids.tolist()
+        return MeasuredTokens(
+            dict(zip(ids, found.lifts.mean(axis=1).tolist(), strict=True)),
+            dict(zip(ids, found.effects.contraction.tolist(), strict=True)),
+        )
+
+    def _measurements(self, tokens: Tokens) -> Measurements:
+        run = MemoryRunner(self.encoder, self.progress)
+        texts = replace(self._stage, name=f"{self.name}: text", carriers=tuple(self.plan.carriers))
+        ways = (
+            (self._stage, tokens.as_ids),
+            (texts, [replace(token, joining=Joining.WORDS) for token in tokens.written]),
+            (texts, [replace(token, joining=Joining.GLUED) for token in tokens.glued]),
+        )
+        found = [measurements(run(stage, own), len(self.plan.carriers)) for stage, own in ways if own]
+        return reduce(together, found)
+
+    def judged(self, tokens: Tokens, excluded: Iterable[int]) -> Rechecked:
+        """Measure tokens together with ordinary ones, and judge them as a run does.
+
+        Args:
+            tokens: the tokens.
+            excluded: ids of further tokens that are not ordinary.
+        """
+        ordinary = self.ordinary((*excluded, *tokens.ids))
+        found = self._measurements(tokens._replace(as_ids=[*tokens.as_ids, *ordinary]))
+        ids = np.array([token.id for token in ordinary])
+        center = self._panel.weights @ self._panel.vectors
+        vocabulary, available = self.vocabulary.frame(), len(self.vocabulary.available)
+        rounds = {Round.SCREEN: found}
+        judged = decide(vocabulary, available, rounds, self.plan, ids, self.settings, center)
+        usual = found.rows(ids)
+        means: Vector = found.lifts.mean(axis=1)
+        return Rechecked(
+            judged.tokens.filter(pl.col("token_id").is_in(tokens.ids)),
+            dict(zip(found.ids.tolist(), means.tolist(), strict=True)),
+            float(np.median(means[usual])),
+            float(np.median(found.effects.contraction[usual])),
+        )
+
+    def curves(self, tokens: Tokens) -> dict[int, list[float]]:
+        """Average the similarity of unrelated pairs by number of copies, 0 first, then `copies`."""
+        places = list(range(min(SYMPTOM_CARRIERS, len(self.plan.carriers))))
+        panel = self._stage.panel.chosen(places)
+        texts = tuple(self.plan.carriers[place] for place in places)
+        stage = SymptomStage(self._stage.carriers[: len(places)], self.copies, panel, f"{self.name}: curves")
+        written = replace(stage, carriers=texts, name=f"{self.name}: curves of text")
+        run = MemoryRunner(self.encoder, self.progress)
+        apart = [Token(token.id, f" {token.text}") for token in tokens.written]
+        rows = [
+            row
+            for each, own in ((stage, tokens.as_ids), (written, [*apart, *tokens.glued]))
+            if own
+            for row in run(each, own).to_dicts()
+        ]
+        return {row["token_id"]: row["below"] for row in rows}
+
+    @cached_property
+    def copies(self) -> tuple[int, ...]:
+        """The numbers of copies of `curves`, without 0."""
+        longest = max(self.encoder.content_ids(self.plan.carriers), key=len)
+        return fitting_copies(self.encoder, longest, _TOKENS_PER_TEXT_COPY, CURVE_COPIES)

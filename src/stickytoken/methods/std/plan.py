@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from stickytoken.corpora import Sentences
 from stickytoken.corpora.choice import PairCorpus
@@ -13,20 +15,50 @@ from stickytoken.corpora.pairs import SentencePair, sample_pairs, select_pairs
 from stickytoken.encoders.protocol import Encoder, require_ids
 from stickytoken.errors import InputError
 from stickytoken.insertion import Insertion, Token
-from stickytoken.measurement.progress import ProgressCallback
-from stickytoken.methods._model_mean import model_mean
-from stickytoken.methods.probes import (
-    Carrier,
-    KeyedPaths,
-    PathSource,
-    ProbeGrid,
-    walk_vocabulary,
-    word_count,
+from stickytoken.measurement.engine import compute_shard
+from stickytoken.measurement.resume import Record
+from stickytoken.measurement.stage import Progress, ProgressCallback, Shard
+from stickytoken.methods.job import Job, model_mean
+from stickytoken.methods.probes import Carrier, KeyedPaths, PathSource, ProbeGrid, walk_vocabulary, word_count
+from stickytoken.methods.records import PlanRecord, ResultRecord
+from stickytoken.methods.std.formulas import (
+    PLACEMENTS,
+    Metric,
+    PairProbes,
+    ScoringStage,
+    ValidationStage,
+    distances,
 )
-from stickytoken.methods.std._distances import Metric, distances
-from stickytoken.methods.std.record import PairRecord, StdPlanRecord
 from stickytoken.methods.std.settings import StdSettings
-from stickytoken.methods.std.stages import PLACEMENTS, PairProbes, ScoringStage, ValidationStage
+
+
+class PairRecord(Record):
+    """A sentence pair: the anchor, the carrier and their similarity."""
+
+    sentence1: str
+    sentence2: str
+    similarity: float
+
+
+class StdPlanRecord(PlanRecord):
+    """plan.json of the paper's method."""
+
+    left_out: int = Field(description="sentences or given pairs too long for the model with the copies in")
+    similarity_deviation: float = Field(
+        description="largest difference between a pair's recorded similarity and the model's own"
+    )
+    scoring: list[PairRecord]
+    validation: list[PairRecord]
+
+
+class StdResultRecord(ResultRecord):
+    """Result of a finished run of the paper's method."""
+
+    scored: int
+    candidates: int
+    score_threshold: float = Field(description="score that candidates reach")
+    rate_threshold: float = Field(description="validation rate that sticky tokens exceed")
+
 
 _VALIDATION_KEY = 1
 _TOKENS_PER_TEXT_COPY = 8
@@ -170,3 +202,64 @@ def _records(pairs: Sequence[SentencePair]) -> list[PairRecord]:
         PairRecord(sentence1=pair.sentence1, sentence2=pair.sentence2, similarity=pair.similarity)
         for pair in pairs
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class StdEvidence:
+    """Result for one token on the validation pairs.
+
+    Attributes:
+        token_id: id of the token.
+        token: its vocabulary string.
+        category: its category.
+        validation_rate: by metric, the weighted share of pairs whose distance falls.
+        by_placement: the unweighted shares by placement and metric.
+        lift: mean rise of the cosine over pairs, placements and copies.
+        lift_by_copies: the lift for 1, 2, ... copies.
+        pairs: number of pairs behind the numbers.
+    """
+
+    token_id: int
+    token: str
+    category: str
+    validation_rate: dict[str, float]
+    by_placement: dict[str, dict[str, float]]
+    lift: float
+    lift_by_copies: list[float]
+    pairs: int
+
+
+def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
+    """Validate tokens one by one on the validation pairs of a run with these settings.
+
+    Raises:
+        InputError: settings, sentences or pairs that cannot be used.
+    """
+    plan = make_plan(job.encoder, job.settings, job.corpus, progress)
+    stage = validation_stage(job.encoder, job.settings, plan)
+    vocabulary = job.vocabulary
+    names = dict(zip(vocabulary.ids, zip(vocabulary.tokens, vocabulary.categories, strict=True), strict=True))
+    found = []
+    progress(Progress(stage.name, 0, len(job.tokens)))
+    for place, token in enumerate(job.tokens, start=1):
+        (row,), sequences = compute_shard(stage, Shard(place, (token,)), job.encoder)
+        name, category = names[token.id]
+        found.append(_evidence(row, name, category.value, len(plan.validation)))
+        progress(Progress(stage.name, place, len(job.tokens), place, sequences * place))
+    return found
+
+
+def _evidence(row: dict[str, Any], name: str, category: str, pairs: int) -> StdEvidence:
+    return StdEvidence(
+        token_id=row["token_id"],
+        token=name,
+        category=category,
+        validation_rate={metric.value: row[f"rate_{metric}"] for metric in Metric},
+        by_placement={
+            placement.value: {metric.value: row[f"rate_{metric}_{placement}"] for metric in Metric}
+            for placement in PLACEMENTS
+        },
+        lift=row["lift"],
+        lift_by_copies=row["lift_by_copies"],
+        pairs=pairs,
+    )

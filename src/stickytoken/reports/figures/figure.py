@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 import plotly.graph_objects as go
+
+from stickytoken.validation import visible
 
 
 @dataclass(frozen=True)
@@ -45,3 +49,162 @@ class ReportFigure:
     table: DataTable = field(default_factory=lambda: DataTable((), ()))
     narrow: dict[str, Any] = field(default_factory=dict)
     in_markdown: bool = False
+
+
+# Of Okabe and Ito (2008), those with a contrast of 3 to 1 against white and against the dark ground.
+STICKY = "#D55E00"
+TOPICAL = "#0072B2"
+CONTROL = "#009E73"
+ORDINARY = "#808080"
+CONTROL_BAND = "rgba(0,158,115,0.15)"
+# From less to more than nothing; light in the middle in both themes, so that words on it stay readable.
+_DIVERGING = [[0, TOPICAL], [0.5, "#f7f7f7"], [1, STICKY]]
+COLORS: Mapping[str, str] = MappingProxyType({"sticky": STICKY, "topical": TOPICAL, "benign": ORDINARY})
+# Shapes say the same as colours.
+SYMBOLS: Mapping[str, str] = MappingProxyType(
+    {"sticky": "diamond", "topical": "square-open", "benign": "circle-open"}
+)
+# None is green: that is the colour of ordinary tokens.
+SERIES = ("#D55E00", "#0072B2", "#7B5EA7", "#CC79A7", "#8A7A00", "#56789A", "#A0522D", "#C8446A")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px", "1px,3px")
+
+# Letters of a line, and of a token in a legend, on a narrow screen.
+_NARROW_LETTERS, _LEGEND_LETTERS = 44, 20
+
+Theme = Literal["light", "dark"]
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
+_INKS = {"light": ("#1d2430", "#e3e6eb", "#ffffff"), "dark": ("#e6e9ee", "#333b47", "#161b22")}
+
+
+def template(theme: Theme) -> dict[str, Any]:
+    """Return the Plotly template of a theme as plain data."""
+    ink, grid, ground = _INKS[theme]
+    axis = {
+        "gridcolor": grid,
+        "linecolor": grid,
+        "zerolinecolor": grid,
+        "automargin": True,
+        "title": {"standoff": 8},
+        "fixedrange": False,
+    }
+    return {
+        "layout": {
+            "font": {"family": _FONT, "size": 13, "color": ink},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "xaxis": axis,
+            "yaxis": axis,
+            "colorway": list(SERIES),
+            "hoverlabel": {
+                "bgcolor": ground,
+                "bordercolor": ink,
+                "font": {"color": ink, "family": _FONT},
+                "align": "left",
+            },
+            "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12}},
+            "margin": {"l": 8, "r": 12, "t": 36, "b": 8},
+            "annotationdefaults": {"font": {"size": 12, "color": ink}},
+        }
+    }
+
+
+def new_figure(height: int = 380) -> go.Figure:
+    """Make an empty figure in our style; pages exchange its template for that of another theme."""
+    figure = go.Figure()
+    figure.update_layout(template=go.layout.Template(template("light")), height=height, dragmode=False)
+    return figure
+
+
+def diverging(strongest: float, title: str) -> dict[str, Any]:
+    """Return options of a heatmap of values around zero, with gaps between its cells.
+
+    Args:
+        strongest: where colours do not go further, on both sides of 0.
+        title: of the scale of colours.
+    """
+    return {
+        "colorscale": _DIVERGING,
+        "zmid": 0,
+        "zmin": -strongest,
+        "zmax": strongest,
+        "xgap": 1,
+        "ygap": 1,
+        "colorbar": {"title": {"text": title, "side": "right"}, "thickness": 14},
+    }
+
+
+def label(text: str) -> str:
+    """Escape token text for Plotly, which reads some HTML in every text; the result is one line.
+
+    Isolated, so that letters that run from right to left leave what stands beside them in place.
+    """
+    shown = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return f"\u2068{shown}\u2069"
+
+
+def legend_label(text: str) -> str:
+    """Shorten token text for a legend, which a narrow screen would cut off."""
+    shown = visible(text)
+    return label(shown if len(shown) <= _LEGEND_LETTERS else f"{shown[: _LEGEND_LETTERS - 1]}…")
+
+
+def empty_figure(message: str) -> go.Figure:
+    """Make a figure that says why it is empty, in lines that fit a narrow screen."""
+    figure = new_figure(height=120)
+    figure.update_layout(xaxis={"visible": False}, yaxis={"visible": False})
+    lines = "<br>".join(label(line) for line in textwrap.wrap(message, _NARROW_LETTERS))
+    figure.add_annotation(text=lines, showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
+    return figure
+
+
+def draw_band(
+    figure: go.Figure, places: Sequence[float], low: Sequence[float], high: Sequence[float], column: int
+) -> None:
+    """Draw the range of ordinary tokens in a panel.
+
+    Args:
+        figure: from `make_subplots`.
+        places: on the horizontal axis, in order.
+        low: lower end at each.
+        high: upper end at each.
+        column: of the panel, from 1 on.
+    """
+    figure.add_scatter(
+        x=[*places, *reversed(places)],
+        y=[*high, *reversed(low)],
+        mode="lines",
+        fill="toself",
+        fillcolor=CONTROL_BAND,
+        line={"width": 0},
+        hoverinfo="skip",
+        showlegend=False,
+        row=1,
+        col=column,
+    )
+
+
+def stacked(figure: go.Figure, panels: int, height: int) -> dict[str, Any]:
+    """Return layout changes that stack the panels of a figure.
+
+    Args:
+        figure: from `make_subplots`, whose first annotations are the titles of the panels.
+        panels: how many there are.
+        height: of the changed figure, in pixels.
+
+    Returns:
+        New values by path, as `Plotly.relayout` takes them.
+    """
+    gap = 0.4 / panels
+    size = (1 - gap * (panels - 1)) / panels
+    changes: dict[str, Any] = {"height": height}
+    for place in range(panels):
+        axis = "" if place == 0 else str(place + 1)
+        top = 1 - place * (size + gap)
+        changes[f"xaxis{axis}.domain"] = [0, 1]
+        changes[f"yaxis{axis}.domain"] = [max(0.0, top - size), top]
+        changes[f"yaxis{axis}.showticklabels"] = True
+        changes[f"annotations[{place}].x"] = 0.5
+        changes[f"annotations[{place}].y"] = top
+    if figure.layout.legend.y is not None and figure.layout.legend.y < 0:
+        changes["legend.y"] = -70 / height
+    return changes

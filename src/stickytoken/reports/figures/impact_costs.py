@@ -8,9 +8,18 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from stickytoken.impacts.conclusion import CONDITIONS, EFFECTS, cost_sentence, headed
-from stickytoken.reports.figures.figure import DataTable
-from stickytoken.reports.figures.style import CONTROL, ORDINARY, STICKY, empty_figure, label, new_figure
+from stickytoken.impacts.statistics import CONDITIONS, EFFECTS, INTRUSION, cost_sentence, headed
+from stickytoken.reports.figures.figure import (
+    CONTROL,
+    ORDINARY,
+    STICKY,
+    TOPICAL,
+    DataTable,
+    empty_figure,
+    label,
+    new_figure,
+)
+from stickytoken.reports.figures.symptom_curves import spread_out
 
 # More tokens make a panel that nobody reads; the table has all of them.
 _MOST_TOKENS = 30
@@ -185,4 +194,208 @@ def _finish(figure: go.Figure) -> None:
     figure.add_vline(x=0, line={"width": 1, "color": ORDINARY})
     figure.update_layout(
         hovermode="closest", legend={"y": -70 / (figure.layout.height - 110), "yanchor": "top"}
+    )
+
+
+def draw_intrusion_curves(
+    summary: Sequence[Mapping[str, Any]], curves: Sequence[Mapping[str, Any]], measured: str = "sticky"
+) -> go.Figure:
+    """Draw top-10 appearances of a random document: means of both kinds, and a thin line per sticky token.
+
+    Args:
+        summary: rows of `intrusion.parquet`.
+        curves: rows of `intrusion_curves.parquet`.
+        measured: what the measured tokens are called.
+    """
+    if not summary:
+        return empty_figure("no document was pushed into search results")
+    figure = new_figure(height=400)
+    by_token: dict[str, list[Mapping[str, Any]]] = {}
+    for row in curves:
+        if row["kind"] in MEASURED:
+            by_token.setdefault(row["token"], []).append(row)
+    for place, (token, rows) in enumerate(by_token.items()):
+        _line(
+            figure,
+            [row["copies"] for row in rows],
+            [row["hits"] for row in rows],
+            name=f"each {measured} token",
+            legendgroup="each",
+            showlegend=place == 0,
+            opacity=0.6,
+            line={"color": STICKY, "width": 1.2},
+            hovertemplate=f"{label(token)}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
+        )
+    copies = [row["copies"] for row in summary]
+    for kind, color, dash, symbol in (
+        ("sticky", STICKY, "solid", "diamond"),
+        ("benign", CONTROL, "dash", "circle-open"),
+    ):
+        _line(
+            figure,
+            copies,
+            [row[f"hits_{kind}"] for row in summary],
+            name=f"{measured if kind == 'sticky' else kind} tokens, mean",
+            mode="lines+markers",
+            line={"color": color, "width": 3, "dash": dash},
+            marker={"symbol": symbol, "size": 9},
+            hovertemplate=f"{kind}<br>%{{customdata}} copies: %{{y:.2f}}<extra></extra>",
+        )
+    if summary[0]["hits_sticky"] is not None:
+        figure.add_hline(y=summary[0]["hits_sticky"], line={"color": ORDINARY, "width": 1.5, "dash": "dot"})
+    figure.update_xaxes(title_text="copies", tickvals=spread_out(copies), ticktext=[str(n) for n in copies])
+    figure.update_yaxes(title_text="queries with the document in their top 10", rangemode="tozero")
+    figure.update_layout(hovermode="closest", legend={"y": -0.2, "yanchor": "top"})
+    return figure
+
+
+def describe_intrusion_curves(summary: Sequence[Mapping[str, Any]], measured: str = "sticky") -> str:
+    """Describe where the curves begin and where each kind is highest."""
+    if not summary:
+        return "No document was pushed into search results."
+    text = (
+        f"Without copies, a random document of {summary[0]['corpus']} is in the top 10 of "
+        f"{summary[0]['hits_sticky']:.2f} queries."
+    )
+    for kind in ("sticky", "benign"):
+        best = max(summary[1:], key=lambda row: row[f"hits_{kind}"])
+        last = summary[-1]
+        text += (
+            f" Copies of {measured if kind == 'sticky' else kind} tokens bring it to at most "
+            f"{best[f'hits_{kind}']:.2f} ({_counted(best['copies'])}), {_counted(last['copies'])} to "
+            f"{last[f'hits_{kind}']:.2f}; its "
+            f"median rank goes from {summary[0][f'rank_{kind}']:.0f} to {last[f'rank_{kind}']:.0f}."
+        )
+    return text
+
+
+def _counted(copies: int) -> str:
+    return "1 copy" if copies == 1 else f"{copies} copies"
+
+
+def table_intrusion_curves(summary: Sequence[Mapping[str, Any]], measured: str = "sticky") -> DataTable:
+    """Return a table with one row per number of copies."""
+    return DataTable(*headed(INTRUSION, summary, measured))
+
+
+def _line(figure: go.Figure, copies: list[int], values: list[float], **options: Any) -> None:
+    figure.add_scatter(
+        x=spread_out(copies),
+        y=[round(value, 4) for value in values],
+        customdata=copies,
+        **{"mode": "lines", **options},
+    )
+
+
+# More tokens make a panel that nobody reads; the table has all of them.
+_SIDES = {"before": (STICKY, "diamond"), "after": (TOPICAL, "circle")}
+_COLUMNS = {
+    "token": "token",
+    "strategy": "strategy",
+    "deviations_before": "before (SD)",
+    "deviations_after": "after (SD)",
+    "contraction_before": "meaning lost before",
+    "contraction_after": "meaning lost after",
+    "verdict_after": "verdict after",
+    "reason": "why",
+}
+
+
+def repaired_tokens(rows: Sequence[Mapping[str, Any]]) -> go.Figure:
+    """Draw a line per token, from its lift before the repair to that after it.
+
+    Args:
+        rows: rows of `Repair.tokens`.
+    """
+    shown = [row for row in rows if row["deviations_after"] is not None][:_MOST_TOKENS]
+    if not shown:
+        return empty_figure("the repair was not verified: nothing was measured")
+    shown.reverse()  # the first token on top
+    names = [label(row["token"]) for row in shown]
+    places = list(range(len(shown)))
+    figure = new_figure(height=130 + 26 * len(shown))
+    for place, row in enumerate(shown):
+        figure.add_scatter(
+            x=[row["deviations_before"], row["deviations_after"]],
+            y=[place, place],
+            mode="lines",
+            line={"color": ORDINARY, "width": 1.5},
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    for side, (color, symbol) in _SIDES.items():
+        figure.add_scatter(
+            x=[row[f"deviations_{side}"] for row in shown],
+            y=places,
+            customdata=names,
+            mode="markers",
+            marker={"color": color, "symbol": symbol, "size": 9},
+            name=side,
+            hovertemplate=f"%{{customdata}}<br>{side}: %{{x:.2f}} SD<extra></extra>",
+        )
+    figure.update_yaxes(tickvals=places, ticktext=names, range=[-0.7, len(shown) - 0.3], zeroline=False)
+    figure.update_xaxes(title_text="lift beyond an ordinary token's (SD)", rangemode="tozero", zeroline=True)
+    return figure
+
+
+def describe_repaired(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Sum up the lifts before and after in one sentence."""
+    measured = [row for row in rows if row["deviations_after"] is not None]
+    if not measured:
+        return "Nothing was measured after the repair."
+    before, after = (max(row[f"deviations_{side}"] for row in measured) for side in _SIDES)
+    return (
+        f"Largest lift of {len(measured)} repaired {'token' if len(measured) == 1 else 'tokens'} beyond an "
+        f"ordinary token's: {before:.2f} SD before, {after:.2f} SD after."
+    ).replace("-", "\N{MINUS SIGN}")
+
+
+def repaired_table(rows: Sequence[Mapping[str, Any]]) -> DataTable:
+    """Return one row per repaired token."""
+    return DataTable(tuple(_COLUMNS.values()), [tuple(row[key] for key in _COLUMNS) for row in rows])
+
+
+def repair_curves(
+    copies: Sequence[int], lines: Mapping[str, Sequence[float]], what: str = "mean cosine similarity"
+) -> go.Figure:
+    """Draw similarities by number of copies.
+
+    Args:
+        copies: numbers of copies, 0 first.
+        lines: similarities before and after the repair, and of ordinary tokens, by name.
+        what: title of the axis of similarities.
+    """
+    looks = [(STICKY, "solid"), (TOPICAL, "solid"), (CONTROL, "dash")]
+    figure = new_figure(height=340)
+    places = list(range(len(copies)))
+    for (name, line), (color, dash) in zip(lines.items(), looks, strict=True):
+        figure.add_scatter(
+            x=places,
+            y=[round(value, 5) for value in line],
+            customdata=list(copies),
+            mode="lines+markers",
+            line={"color": color, "dash": dash, "width": 2.5},
+            name=name,
+            hovertemplate=f"{name}<br>%{{customdata}} copies: %{{y:.3f}}<extra></extra>",
+        )
+    figure.update_xaxes(title_text="copies in a text", tickvals=places, ticktext=[str(n) for n in copies])
+    figure.update_yaxes(title_text=what, zeroline=False)
+    return figure
+
+
+def describe_repair_curves(
+    copies: Sequence[int],
+    lines: Mapping[str, Sequence[float]],
+    what: str = "Mean similarity of unrelated texts",
+) -> str:
+    """Say where the curves end."""
+    ends = ", ".join(f"{name} {line[-1]:.3f}" for name, line in lines.items())
+    text = f"{what} with {copies[-1]} copies in one of them: {ends}."
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def repair_curves_table(copies: Sequence[int], lines: Mapping[str, Sequence[float]]) -> DataTable:
+    """Return one row per curve."""
+    return DataTable(
+        ("tokens", *(f"{n} copies" for n in copies)), [(name, *line) for name, line in lines.items()]
     )

@@ -8,13 +8,13 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from stickytoken.reports.figures.figure import DataTable
-from stickytoken.reports.figures.panels import draw_band
-from stickytoken.reports.figures.style import (
+from stickytoken.reports.figures.figure import (
     CONTROL,
     DASHES,
     ORDINARY,
     SERIES,
+    DataTable,
+    draw_band,
     empty_figure,
     label,
     new_figure,

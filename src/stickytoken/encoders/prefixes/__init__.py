@@ -1,1 +1,0 @@
-"""Compute common beginnings of inputs once, for causal models."""

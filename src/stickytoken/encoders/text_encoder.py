@@ -1,0 +1,520 @@
+"""Use any object with a method ``encode(texts)`` as an encoder."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stickytoken.encoders.protocol import (
+    Encoder,
+    EncoderIdentity,
+    IdReader,
+    StandIn,
+    WordEncoder,
+    reads_ids,
+    require_list,
+    require_usable,
+    require_words,
+    shown,
+)
+from stickytoken.encoders.tokenizer import adapted
+from stickytoken.errors import EncodingError, InputError, ModelError
+from stickytoken.insertion import TokenizedText
+from stickytoken.unit_vectors import exact_unit_vectors
+from stickytoken.vocabulary import RoundTripTokenizer
+
+if TYPE_CHECKING:
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    from stickytoken.encoders.tokenizer import HuggingFaceTokenizer
+
+
+SENTINELS = (
+    "a",
+    "The river is cold in winter.",
+    "She paid 42.50 for two tickets!",
+    "Ein alter Baum steht am Ufer.",
+    "https://example.org/a?b=c",
+    "the the the the the the the the",
+)
+_DECIMALS = 4
+
+
+def fingerprint_of(vectors: NDArray[np.float32]) -> str:
+    """Return a hash of the directions of the vectors of the fixed texts, rounded."""
+    # Adding zero makes -0.0 equal to 0.0.
+    return hashlib.sha256((exact_unit_vectors(vectors).round(_DECIMALS) + 0.0).tobytes()).hexdigest()
+
+
+class TextModel(Protocol):
+    """What `load_encoder` accepts besides models: a class with this one method.
+
+    Optional attributes:
+
+    - ``name``: name used in messages and run folders; the default is the name of its class.
+    - ``tokenizer``: of transformers or the tokenizers library, or a `RoundTripTokenizer`. Without one the
+      vocabulary is unknown, so there is nothing to look for sticky tokens in.
+    - ``max_length``: longest input in tokens, special tokens included; texts beyond it are refused.
+    - ``device``: where it computes.
+    - ``fingerprint``: a string that changes whenever the vectors change, such as a version or a hash of the
+      weights; it identifies runs. Without one, the vectors of six fixed texts do, rounded to four decimals.
+      These can differ between machines, and then a run cannot be continued on another one.
+    """
+
+    def encode(self, texts: Sequence[str]) -> Any:
+        """Return one vector per text: an array of shape (n, d), or rows that NumPy can stack."""
+
+
+TextFunction: TypeAlias = Callable[[list[str]], Any]
+"""Takes n texts, returns n vectors."""
+
+
+class FunctionModel:
+    """A function from texts to vectors as a `TextModel`.
+
+    Args:
+        function: takes a list of n texts, returns n vectors.
+        tokenizer: see `TextModel`.
+        max_length: see `TextModel`.
+    """
+
+    def __init__(self, function: TextFunction, tokenizer: Any = None, max_length: int | None = None) -> None:
+        self._function = function
+        self.name = str(getattr(function, "__name__", None) or type(function).__name__)
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.fingerprint = getattr(function, "fingerprint", None)
+
+    def encode(self, texts: Sequence[str]) -> Any:
+        """Return one vector per text."""
+        return self._function(list(texts))
+
+
+class TextEncoder:
+    """Encodes through a `TextModel`.
+
+    Args:
+        model: any object with ``encode(texts)``.
+    """
+
+    def __init__(self, model: Any) -> None:
+        _require_encode(model)
+        self._model = model
+        self.name = str(getattr(model, "name", None) or type(model).__name__)
+        self.device = str(getattr(model, "device", None) or "cpu")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.name} on {self.device}>"
+
+    @property
+    def model(self) -> Any:
+        """The user's object."""
+        return self._model
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest input in tokens, special tokens included; None is no limit."""
+        length = getattr(self._model, "max_length", None)
+        return None if length is None else int(length)
+
+    @cached_property
+    def dimension(self) -> int:
+        """Number of components of a vector."""
+        return int(self._vectors(SENTINELS[:1]).shape[1])
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """What can change the vectors, as far as the object reveals it."""
+        for derived in ("dimension", "tokenizer", "_special_tokens"):
+            vars(self).pop(derived, None)  # the user's object may have changed
+        kind = type(self._model)
+        tokenizer = None if self._given_tokenizer is None else self.tokenizer
+        return EncoderIdentity(
+            weights=self._fingerprint(),
+            tokenizer=vocabulary_hash(tokenizer),
+            modules=_sha256(f"{kind.__module__}.{kind.__qualname__}"),
+            prompt="",
+            dtype="float32",
+            max_length=self.max_length,
+            dimension=self.dimension,
+        )
+
+    @cached_property
+    def tokenizer(self) -> RoundTripTokenizer:
+        """The tokenizer, for the vocabulary."""
+        if self._given_tokenizer is None:
+            raise ModelError(
+                f"{self.name} has no tokenizer, so its vocabulary is unknown: give the "
+                f"{type(self._model).__name__} an attribute `tokenizer` (of transformers or tokenizers)"
+            )
+        try:
+            return adapted(self._given_tokenizer)
+        except ModelError as error:
+            raise ModelError(f"the tokenizer of {self.name} cannot be used: {error}") from error
+
+    def content_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text without special tokens."""
+        return self.tokenizer.encode_many(texts)
+
+    def tokenize(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Return the content ids of each text by word; without offsets, each id is a word."""
+        split = getattr(self.tokenizer, "tokenize", None)
+        if split is not None:
+            found: list[TokenizedText] = split(texts)
+            return found
+        return [TokenizedText((), tuple((token_id,) for token_id in ids)) for ids in self.content_ids(texts)]
+
+    def fits(self, ids: Sequence[int]) -> bool:
+        """Return whether the ids and the special tokens fit into the longest input."""
+        return self.max_length is None or len(ids) + self._special_tokens <= self.max_length
+
+    def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
+        """Encode texts; see `Encoder.encode`."""
+        require_list(texts)
+        # Equal texts share one row: less work, and exactly equal vectors.
+        rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+        distinct = list(rows)
+        if not distinct:
+            return np.empty((0, self.dimension), np.float32)
+        self._require_fitting(distinct)
+        vectors = self._vectors(distinct)
+        require_usable(vectors, self.name, lambda row: shown(distinct[row]), allow_zero=allow_zero)
+        return vectors[[rows[text] for text in texts]]
+
+    def _require_fitting(self, texts: Sequence[str]) -> None:
+        if self.max_length is None or self._given_tokenizer is None:
+            return
+        if getattr(self.tokenizer, "estimates", False):  # the server knows better what it reads
+            return
+        for text, ids in zip(texts, self.content_ids(texts), strict=True):
+            if not self.fits(ids):
+                raise EncodingError(
+                    f"{self.name}: the text {shown(text)} has {len(ids) + self._special_tokens} tokens, the "
+                    f"model reads {self.max_length}: use shorter sentences or fewer copies"
+                )
+
+    def _vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Call the user's method and return its vectors, shape (n, d)."""
+        found = self._model.encode(list(texts))
+        if hasattr(found, "detach"):  # a torch tensor, which may have a gradient or be on a GPU
+            found = found.detach().float().cpu()
+        try:
+            vectors = np.asarray(found, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise EncodingError(
+                f"{self.name}: encode returned a {type(found).__name__} that is not an array of numbers "
+                f"({error}): return one vector per text, all of the same length"
+            ) from error
+        if vectors.ndim != 2 or len(vectors) != len(texts) or not vectors.shape[1]:
+            raise EncodingError(
+                f"{self.name}: encode returned an array of shape {vectors.shape} for {len(texts)} texts: "
+                "return one vector per text, shape (n, d)"
+            )
+        return vectors
+
+    def _fingerprint(self) -> str:
+        given = getattr(self._model, "fingerprint", None)
+        if given is not None:
+            return _sha256(str(given() if callable(given) else given))
+        return fingerprint_of(self._vectors(SENTINELS))
+
+    @property
+    def _given_tokenizer(self) -> Any:
+        return getattr(self._model, "tokenizer", None)
+
+    @cached_property
+    def _special_tokens(self) -> int:
+        """Number of special tokens around a text; 0 if the tokenizer does not report it."""
+        added = getattr(self._given_tokenizer, "num_special_tokens_to_add", None)
+        if added is None:
+            return 0
+        try:
+            return int(added())
+        except TypeError:  # that of the tokenizers library asks whether it is for a pair
+            return int(added(False))
+
+
+def _require_encode(model: Any) -> None:
+    if isinstance(model, type):
+        raise ModelError(f"{model.__name__} is a class: pass an object of it, {model.__name__}(...)")
+    if not callable(getattr(model, "encode", None)):
+        raise ModelError(
+            f"an object of type {type(model).__name__} is not an encoder: it lacks the method encode(texts). "
+            "Pass the name of a model, a SentenceTransformer, or an object with that method"
+        )
+
+
+def vocabulary_hash(tokenizer: RoundTripTokenizer | None) -> str:
+    """Return the fingerprint of a tokenizer; of one without, the hash of its vocabulary."""
+    given: str = getattr(tokenizer, "fingerprint", "")
+    return given or _sha256("" if tokenizer is None else repr(sorted(tokenizer.entries.items())))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+_POSITION_EMBEDDINGS = ("position_embeddings", "embed_positions", "wpe")
+# Tokenizers write "no limit" as a huge integer or as infinity.
+_NO_LIMIT = 10**9
+
+
+def maximum_length(model: SentenceTransformer) -> int | None:
+    """Return the smallest of the truncation limits and the number of positions; None is no limit."""
+    truncation = getattr(model.tokenizer, "truncation", None)
+    limits = [
+        model.max_seq_length,
+        truncation["max_length"] if truncation else None,
+        *learned_positions(model),
+    ]
+    return min((int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
+
+
+def require_length(max_length: int | None) -> None:
+    """Refuse a longest input below one token."""
+    if max_length is not None and max_length < 1:
+        raise InputError(
+            f"max_length is {max_length}: pass at least 1, or leave it out for the model's own limit"
+        )
+
+
+def set_maximum_length(model: SentenceTransformer, max_length: int, name: str, *, taken: int) -> None:
+    """Set the longest input of a model to ``max_length`` tokens.
+
+    Args:
+        model: the model.
+        max_length: longest input in tokens, including special tokens.
+        name: name of the model in messages.
+        taken: number of special tokens and prompt tokens in every input.
+    """
+    readable = min([*learned_positions(model), *declared_positions(model)], default=None)
+    if readable is not None and max_length > readable:
+        raise InputError(
+            f"max_length is {max_length}: {name!r} has only {readable} positions; pass at most {readable}"
+        )
+    if max_length <= taken:
+        raise InputError(
+            f"max_length is {max_length}: the special tokens and the prompt of {name!r} take {taken} tokens, "
+            "which leaves no room for a text; pass more"
+        )
+    with suppress(AttributeError):  # a static embedding has the property without a setter
+        model.max_seq_length = max_length
+    if model.max_seq_length != max_length:
+        raise InputError(
+            f"max_length is {max_length}: {name!r} reads texts of any length and has no limit to set; "
+            "leave max_length out"
+        )
+
+
+def learned_positions(model: torch.nn.Module) -> list[int]:
+    """Return the number of usable positions in each learned position embedding."""
+    import torch
+
+    found = []
+    for name, module in model.named_modules():
+        if name.endswith(_POSITION_EMBEDDINGS) and isinstance(module, torch.nn.Embedding):
+            # RoBERTa counts positions from after the padding index, OPT from an offset.
+            skipped = getattr(module, "offset", 0) if module.padding_idx is None else module.padding_idx + 1
+            found.append(int(module.num_embeddings - skipped))
+    return found
+
+
+def declared_positions(model: torch.nn.Module) -> list[int]:
+    """Return the number of positions in each backbone's configuration, except if they are scaled."""
+    from transformers import PreTrainedModel
+
+    found = []
+    for module in model.modules():
+        if not isinstance(module, PreTrainedModel):
+            continue
+        declared: Any = getattr(module.config, "max_position_embeddings", None)
+        # XLNet uses -1 for no limit.
+        if isinstance(declared, int) and declared > 0 and not _stretched(module.config):
+            found.append(declared)
+    return found
+
+
+def _stretched(config: Any) -> bool:
+    """Check whether rotary positions are scaled, so that the configured number is not a limit."""
+    rope: Any = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    if not isinstance(rope, Mapping):
+        return False
+    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, Mapping))]  # one per kind of layer
+    return any(kind.get("rope_type", kind.get("type", "default")) != "default" for kind in kinds)
+
+
+def context_length(
+    model: torch.nn.Module, tokenizer: Any, max_length: int | None, name: str, *, taken: int
+) -> int | None:
+    """Return the longest input of a prompted language model; None is no limit.
+
+    Args:
+        model: the decoder.
+        tokenizer: its transformers tokenizer.
+        max_length: the user's limit; None is the model's own.
+        name: name of the model in messages.
+        taken: length of the prompt without a sentence.
+    """
+    require_length(max_length)
+    positions = min([*learned_positions(model), *declared_positions(model)], default=None)
+    own = getattr(tokenizer, "model_max_length", None)
+    limits = [limit for limit in (own, positions) if limit is not None and limit < _NO_LIMIT]
+    if max_length is not None and positions is not None and max_length > positions:
+        raise InputError(
+            f"max_length is {max_length}: {name!r} has only {positions} positions; pass at most {positions}"
+        )
+    longest = min(limits, default=None) if max_length is None else max_length
+    if longest is not None and longest <= taken:
+        raise InputError(
+            f"{name!r} reads {longest} tokens, and the prompt alone takes {taken}: use a shorter prompt"
+        )
+    return None if longest is None else int(longest)
+
+
+def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
+    """Return an encoder that reads token ids, if need be by decoding them.
+
+    Args:
+        encoder: any encoder.
+        purpose: what needs it, the subject of the message.
+
+    Raises:
+        ModelError: its tokenizer is not known.
+    """
+    if reads_ids(encoder):
+        return encoder
+    if getattr(encoder.tokenizer, "estimates", False):
+        raise ModelError(
+            f"{purpose} needs the tokens of texts, and of {encoder.name} only candidates are known: "
+            "detect with its tokenizer"
+        )
+    return DecodedEncoder(require_words(encoder, purpose))
+
+
+class DecodedEncoder(StandIn[WordEncoder]):
+    """An encoder whose ids are sent as text. The model may cut that text into other tokens, which is rare.
+
+    Args:
+        encoder: reads texts.
+    """
+
+    def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
+        """Encode texts; see `Encoder.encode`."""
+        return self._encoder.encode(texts, allow_zero=allow_zero)
+
+    def encode_ids(self, ids: Sequence[Sequence[int]], *, allow_zero: bool = False) -> NDArray[np.float32]:
+        """Encode the texts of lists of content ids; see `IdReader.encode_ids`."""
+        return self._encoder.encode([self._text(each) for each in ids], allow_zero=allow_zero)
+
+    @cached_property
+    def _prompt(self) -> list[int]:
+        return self._encoder.content_ids([""])[0]
+
+    def _text(self, ids: Sequence[int]) -> str:
+        """Decode ids without those of the prompt, which `encode` puts there; drop what no longer fits."""
+        shared = 0
+        while shared < min(len(self._prompt), len(ids)) and ids[shared] == self._prompt[shared]:
+            shared += 1
+        for end in range(len(ids), shared, -1):
+            (text,) = self.tokenizer.decode_many([list(ids[shared:end])])
+            text = text.lstrip() if shared else text
+            if self.fits(self.content_ids([text])[0]):
+                return text
+        return ""
+
+
+_SAMPLES = ("The cat sat on a warm stone.", "Trains leave at noon")
+_SHORT_SAMPLES = ("a", "to")  # for models that read only a few tokens
+_ROOM = 8
+
+
+@dataclass(frozen=True, slots=True)
+class InputTemplate:
+    """How content ids become model input.
+
+    Attributes:
+        before: special ids before the content.
+        after: special ids after the content.
+        features: further inputs of the modules, such as ``prompt_length``.
+        token_types: types of the ids before, of every content id, and of the ids after; None if the model has
+            no token types.
+        flat: one flat id list with offsets (static embeddings) instead of a matrix.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    features: tuple[tuple[str, Any], ...]
+    token_types: tuple[tuple[int, ...], int, tuple[int, ...]] | None
+    flat: bool
+
+    @property
+    def overhead(self) -> int:
+        """Number of special tokens around the content."""
+        return len(self.before) + len(self.after)
+
+
+def read_template(
+    model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, name: str
+) -> InputTemplate:
+    """Find the special tokens by comparing the model's own input with the content alone."""
+    longest = model.max_seq_length if model.max_seq_length is not None else math.inf
+    sizes = [len(ids) for ids in tokenizer.encode_many([prompt + sample for sample in _SAMPLES])]
+    samples = _SAMPLES if max(sizes) + _ROOM <= longest else _SHORT_SAMPLES
+    if len(tokenizer.encode_many([prompt])[0]) >= longest:
+        raise ModelError(f"{name}: the prompt is too long: the model reads {longest} tokens in total")
+    with tokenizer.settings_kept():
+        templates = [_template_of(model, tokenizer, prompt, sample, name) for sample in samples]
+    if templates[0] != templates[1]:
+        raise ModelError(
+            f"{name}: the special tokens depend on the text; stickytoken cannot insert ids into its input"
+        )
+    return templates[0]
+
+
+def _template_of(
+    model: SentenceTransformer, tokenizer: HuggingFaceTokenizer, prompt: str, sample: str, name: str
+) -> InputTemplate:
+    features = model.preprocess([sample], prompt=prompt or None)
+    if "input_ids" not in features:
+        raise ModelError(f"{name}: its first module does not read token ids (is it a text model?)")
+    flat = "offsets" in features
+    ids = features["input_ids"] if flat else features["input_ids"][0]
+    padded = not flat and "attention_mask" in features
+    kept = features["attention_mask"][0].bool() if padded else slice(None)
+    whole = tuple(ids[kept].tolist())
+    content = tuple(tokenizer.encode_many([prompt + sample])[0])
+    start = _find(whole, content)
+    if start is None:
+        raise ModelError(f"{name}: its input does not contain the tokens of the text as they are")
+    return InputTemplate(
+        before=whole[:start],
+        after=whole[start + len(content) :],
+        features=tuple((key, features[key]) for key in ("modality", "prompt_length") if key in features),
+        token_types=_token_types(features, kept, start, len(content)) if not flat else None,
+        flat=flat,
+    )
+
+
+def _token_types(
+    features: dict[str, Any], kept: Any, start: int, size: int
+) -> tuple[tuple[int, ...], int, tuple[int, ...]] | None:
+    if "token_type_ids" not in features:
+        return None
+    types = tuple(features["token_type_ids"][0][kept].tolist())
+    return types[:start], types[start], types[start + size :]
+
+
+def _find(whole: Sequence[int], part: Sequence[int]) -> int | None:
+    size = len(part)
+    return next(
+        (start for start in range(len(whole) - size + 1) if whole[start : start + size] == part), None
+    )

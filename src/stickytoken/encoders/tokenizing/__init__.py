@@ -1,1 +1,0 @@
-"""One batched interface to tokenizers of all kinds."""

@@ -1,0 +1,533 @@
+"""Score an encoder on labelled data, and embed files of texts."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stickytoken.corpora.files import all_texts
+from stickytoken.encoders.prompted.attention_output import layers_with_projection
+from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
+from stickytoken.encoders.prompted.layer_states import TokenPrepending
+from stickytoken.encoders.prompted.prompts import DEFAULT_STRENGTH, Contrast, ContrastRule
+from stickytoken.encoders.protocol import Encoder, WordEncoder, require_words
+from stickytoken.errors import InputError, ModelError
+from stickytoken.impacts.conditions import prepare
+from stickytoken.insertion import Insertion
+from stickytoken.measurement.atomic import write_atomically
+from stickytoken.tasks.files import SimilarityTask, load_task
+from stickytoken.tasks.metrics import Task
+from stickytoken.tasks.mteb import AnyTask, MtebTask, evaluate, find_task, load_data, require_module
+
+__all__ = [
+    "AnyTask",
+    "MtebTask",
+    "SimilarityTask",
+    "cosines",
+    "find_task",
+    "fitting_texts",
+    "mteb_score",
+    "read_similarity",
+    "scores_of",
+]
+
+
+def read_similarity(path: Path) -> SimilarityTask:
+    """Read pairs of sentences with scores.
+
+    Raises:
+        InputError: The file cannot be used, or is a task of another kind.
+    """
+    task = load_task(path)[0] if path.exists() else None
+    if task is None:
+        raise InputError(f"there is no task file {str(path)!r}")
+    if not isinstance(task, SimilarityTask):
+        raise InputError(f"{path} is a {task.layout} task: pass pairs with sentence1, sentence2, score")
+    return task
+
+
+def fitting_texts(encoder: Encoder, task: Task) -> tuple[dict[str, list[str]], int]:
+    """Return the texts of a task by role, truncated after a word if the model cannot read them in full.
+
+    Returns:
+        The texts, and the number of truncated ones.
+    """
+    words = _counting_tokens(encoder)
+    if words is None:  # such an encoder truncates or refuses long texts itself
+        return {role: list(texts) for role, texts in task.texts.items()}, 0
+    found = {role: prepare(words, texts, 0, Insertion.TEXT, task.name) for role, texts in task.texts.items()}
+    cut = sum(each.cut for carriers in found.values() for each in carriers)
+    return {role: [each.text for each in carriers] for role, carriers in found.items()}, cut
+
+
+def _counting_tokens(encoder: Encoder) -> WordEncoder | None:
+    """Return an encoder that counts the tokens of texts; None without its tokenizer."""
+    try:
+        words = require_words(encoder, "evaluate")
+        return None if getattr(words.tokenizer, "estimates", False) else words
+    except ModelError:
+        return None
+
+
+def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the cosine of each vector with its partner, over the last axis."""
+    left, right = first.astype(np.float64), second.astype(np.float64)
+    norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
+    found: NDArray[np.float64] = (left * right).sum(axis=-1) / norms
+    return found
+
+
+def scores_of(task: Task, vectors: dict[str, NDArray[np.float32]], seed: int) -> dict[str, float]:
+    """Return all metrics of a task; NaN where a metric is undefined."""
+    outcomes = task.outcomes(vectors, seed)[None]
+    return {metric: float(task.scores(metric, outcomes)[0]) for metric in task.metrics}
+
+
+def mteb_score(model: Any, task: MtebTask) -> dict[str, float]:
+    """Return the main score of a SentenceTransformer on an MTEB task."""
+    load_data(task)
+    return {"main_score": evaluate(model, task)}
+
+
+_SEED = 42
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """One way of encoding.
+
+    Attributes:
+        name: ``as it is``, ``plain prompt``, ``token prepending``, ``contrast`` or both of these, separated
+            by a comma.
+        start: First layer that is overwritten; None without token prepending.
+        exit: First later layer that is not overwritten.
+        layer: Layer that is read, from 1; None for a model without a prompt.
+        encoder: The encoder.
+        contrast: Layer, strength and rule of contrast; None without it.
+    """
+
+    name: str
+    start: int | None
+    exit: int | None
+    layer: int | None
+    encoder: Encoder
+    contrast: Contrast | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The scores of one way of encoding.
+
+    Attributes:
+        encoding: Its name; see `Encoding`.
+        start: As in `Encoding`.
+        exit: As in `Encoding`.
+        layer: As in `Encoding`.
+        scores: Scores times 100 by metric; None where a metric is undefined.
+        seconds: Time taken.
+        contrast_layer: Layer whose attention contrast changes, from 0; None without it.
+        contrast_strength: Its factor; None for a rule without one.
+        contrast_rule: Its rule.
+    """
+
+    encoding: str
+    start: int | None
+    exit: int | None
+    layer: int | None
+    scores: dict[str, float | None]
+    seconds: float
+    contrast_layer: int | None = None
+    contrast_strength: float | None = None
+    contrast_rule: str | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Scores of a task.
+
+    Attributes:
+        scores: One item per way of encoding; the first metric is the main one.
+        cut: Number of texts truncated to fit the model, the same for every way of encoding.
+    """
+
+    scores: list[Score] = field(default_factory=list)
+    cut: int = 0
+
+
+def encodings(encoder: Encoder) -> list[Encoding]:
+    """List the ways to encode: the encoder itself and, if it has a prompt, the plain prompt.
+
+    An encoder with token prepending and contrast is also read with each of them alone.
+    """
+    if not isinstance(encoder, CausalPromptEncoder):
+        return [Encoding("as it is", None, None, None, encoder)]
+    reading, layers = encoder.reading, encoder.layers
+    number = reading.layer + layers + 1 if reading.layer < 0 else reading.layer
+    plain = replace(reading, prepending=None, contrast=None)
+    found = [Encoding("plain prompt", None, None, number, encoder.reread(plain))]
+    if number != layers:
+        last = encoder.reread(replace(plain, layer=-1))
+        found.insert(0, Encoding("plain prompt", None, None, layers, last))
+    span, contrast = reading.prepending, reading.contrast
+    start, stop = (None, None) if span is None else (span.start, min(span.exit, layers))
+    if span is not None:
+        own = encoder if contrast is None else encoder.reread(replace(reading, contrast=None))
+        found.append(Encoding("token prepending", start, stop, number, own))
+    if contrast is not None:
+        own = encoder if span is None else encoder.reread(replace(reading, prepending=None))
+        found.append(Encoding("contrast", None, None, number, own, contrast))
+    if span is not None and contrast is not None:
+        found.append(Encoding("token prepending, contrast", start, stop, number, encoder, contrast))
+    return found
+
+
+def compare(encoder: Encoder, task: AnyTask, *, seed: int = _SEED) -> Comparison:
+    """Score an encoder, and its plain prompt at the same layer if it uses token prepending or contrast.
+
+    Args:
+        encoder: The model.
+        task: A task from `find_task`.
+        seed: Seed of random steps, such as the start of a clustering.
+
+    Raises:
+        InputError: The data of an MTEB task cannot be loaded.
+        EncodingError: The model cannot encode a text.
+    """
+    ways = encodings(encoder)
+    if isinstance(task, MtebTask):
+        return Comparison([_scored(each, lambda own: mteb_score(_module_of(own), task)) for each in ways])
+    # All ways get the same texts; of all, the encoder itself has the longest prompts.
+    texts, cut = fitting_texts(encoder, task)
+
+    def scores(own: Encoder) -> dict[str, float]:
+        return scores_of(task, {role: own.encode(each) for role, each in texts.items()}, seed)
+
+    return Comparison([_scored(each, scores) for each in ways], cut)
+
+
+def _scored(way: Encoding, score: Any) -> Score:
+    started = time.perf_counter()
+    found = {
+        metric: None if math.isnan(value) else 100 * value for metric, value in score(way.encoder).items()
+    }
+    seconds, contrast = time.perf_counter() - started, way.contrast
+    own = () if contrast is None else (contrast.layer, contrast.strength, str(contrast.rule))
+    return Score(way.name, way.start, way.exit, way.layer, found, seconds, *own)
+
+
+def _module_of(encoder: Encoder) -> Any:
+    """Return the encoder in the form that MTEB expects."""
+    if isinstance(encoder, CausalPromptEncoder):
+        return encoder.sentence_transformer()
+    return require_module(encoder)
+
+
+_CHUNK = 256
+_MOST_EXITS = 12
+_STARTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One setting and its score.
+
+    Attributes:
+        start: First layer that is overwritten; None without token prepending.
+        exit: First later layer that is not overwritten.
+        layer: Layer that is read, from 1.
+        spearman: Spearman correlation times 100; None if all cosines are equal.
+        contrast_layer: Layer whose attention contrast changes, from 0; None without contrast.
+        contrast_strength: Its factor; None for a rule without one.
+        contrast_rule: Its rule.
+    """
+
+    start: int | None
+    exit: int | None
+    layer: int
+    spearman: float | None
+    contrast_layer: int | None = None
+    contrast_strength: float | None = None
+    contrast_rule: str | None = None
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """All settings that were tried, in order, and the best ones.
+
+    Attributes:
+        tried: All settings at all layers; of contrast, the layers after the one that it changes.
+        plain: The best layer of the plain prompt.
+        best: The best setting of what was tuned, token prepending or contrast.
+        plain_at_best: The plain prompt at the layer of the best setting.
+    """
+
+    tried: tuple[Tried, ...]
+    plain: Tried
+    best: Tried
+    plain_at_best: Tried
+
+
+def tune(
+    encoder: CausalPromptEncoder,
+    task: SimilarityTask,
+    *,
+    start: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Tuning:
+    """Score settings of token prepending at every layer.
+
+    Args:
+        encoder: An encoder with the prompt to tune; its own setting and layer are ignored.
+        task: The development set.
+        start: First layer that is overwritten while the exit is chosen; None is 1, the second layer.
+        progress: Called with the number of settings done and in total.
+
+    Raises:
+        InputError: The prompt is an echo, or the model gives all pairs the same similarity.
+    """
+    if encoder.reading.prompt.echoes:
+        raise InputError("an echo prompt has no layers to overwrite: use another prompt")
+    layers = encoder.layers
+    first = min(1, layers - 1) if start is None else start
+    TokenPrepending(first, first + 1).require_layers(layers, encoder.name)
+    exits = _exits(first, layers)
+    others = [each for each in range(min(_STARTS, layers)) if each != first]
+    total = 1 + len(exits) + len(others)
+    tried: list[Tried] = []
+
+    def score(span: TokenPrepending | None) -> None:
+        tried.extend(layers_scored(encoder, task, span))
+        progress(len(tried) // layers, total)
+
+    progress(0, total)
+    score(None)
+    for each in exits:
+        score(TokenPrepending(first, each))
+    stop = best_of([own for own in tried if own.start is not None], encoder.name).exit or layers
+    for each in others:
+        if each < stop:
+            score(TokenPrepending(each, stop))
+    best = best_of([own for own in tried if own.start is not None], encoder.name)
+    plain = [own for own in tried if own.start is None]
+    progress(total, total)
+    return Tuning(tuple(tried), best_of(plain, encoder.name), best, plain[best.layer - 1])
+
+
+def _exits(start: int, layers: int) -> list[int]:
+    """List exits to try: the layers up to two thirds of the depth, or evenly spread ones."""
+    last = max(start + 1, round(2 * layers / 3))
+    places = np.linspace(start + 1, last, min(_MOST_EXITS, last - start))
+    return sorted({round(place) for place in places})
+
+
+def layers_scored(
+    encoder: CausalPromptEncoder,
+    task: SimilarityTask,
+    span: TokenPrepending | None,
+    contrast: Contrast | None = None,
+) -> list[Tried]:
+    """Score one setting at every layer that it changes, in one pass."""
+    # Read from the last layer: the encoder's own may come before the layer of contrast.
+    own = encoder.reread(replace(encoder.reading, prepending=span, contrast=contrast, layer=-1))
+    numbers = range(1 if contrast is None else contrast.layer + 1, encoder.layers + 1)
+    found = _similarities(own, task, numbers)
+    start, stop = (None, None) if span is None else (span.start, span.exit)
+    added = () if contrast is None else (contrast.layer, contrast.strength, str(contrast.rule))
+    scores = 100 * task.scores("spearman", found.T[:, :, None])
+    return [
+        Tried(start, stop, number, None if np.isnan(score) else float(score), *added)
+        for number, score in zip(numbers, scores, strict=True)
+    ]
+
+
+def _similarities(
+    encoder: CausalPromptEncoder, task: SimilarityTask, numbers: Sequence[int]
+) -> NDArray[np.float64]:
+    """Return the cosine of every pair at every layer, shape (pairs, layers), a few pairs at a time."""
+    parts = []
+    for place in range(0, task.units, _CHUNK):
+        first, second = task.first[place : place + _CHUNK], task.second[place : place + _CHUNK]
+        vectors = encoder.encode_layers([*first, *second], numbers)
+        parts.append(cosines(vectors[: len(first)], vectors[len(first) :]))
+    return np.concatenate(parts)
+
+
+def best_of(tried: Sequence[Tried], name: str) -> Tried:
+    """Return the setting with the highest score, the first of equals."""
+    known = [(own.spearman, -place, own) for place, own in enumerate(tried) if own.spearman is not None]
+    if not known:
+        raise InputError(
+            f"{name} gives all pairs the same similarity at every layer: check the task and the prompt"
+        )
+    return max(known)[2]
+
+
+_MOST_LAYERS = 8
+_STRENGTHS = (0.25, 0.5, 1.0, 2.0)
+
+
+def tune_contrast(
+    encoder: CausalPromptEncoder,
+    task: SimilarityTask,
+    *,
+    layer: int | None = None,
+    strength: float | None = None,
+    rule: ContrastRule = ContrastRule.SCALED,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Tuning:
+    """Score settings of contrast at every layer that can be read after it.
+
+    Args:
+        encoder: An encoder with the prompt to tune, with or without token prepending, which is kept; its
+            own contrast and layer are ignored.
+        task: The development set.
+        layer: Layer whose attention is changed, from 0; None tries up to eight in the first half.
+        strength: Factor; None tries several with the best layer.
+        rule: What replaces the values.
+        progress: Called with the number of settings done and in total.
+
+    Raises:
+        InputError: A setting is impossible, or the model gives all pairs the same similarity.
+        ModelError: A layer has no output projection of an attention.
+    """
+    span = encoder.reading.prepending
+    first = DEFAULT_STRENGTH if strength is None and rule.scales else strength
+    layers = _layers(encoder) if layer is None else [layer]
+    chosen = [Contrast(each, first, rule) for each in layers]
+    others = [each for each in _STRENGTHS if each != first] if rule.scales and strength is None else []
+    # Refuse an impossible setting before any pass.
+    encoder.reread(replace(encoder.reading, contrast=chosen[0], layer=-1))
+    total = 1 + (span is not None) + len(chosen) + len(others)
+    tried, done = [], 0
+
+    def score(contrast: Contrast | None, *, prepending: bool = True) -> None:
+        nonlocal done
+        tried.extend(layers_scored(encoder, task, span if prepending else None, contrast))
+        done += 1
+        progress(done, total)
+
+    progress(0, total)
+    score(None, prepending=False)
+    if span is not None:
+        score(None)
+    for each in chosen:
+        score(each)
+    place = _best(tried, encoder.name).contrast_layer
+    for factor in others:
+        score(Contrast(place or 0, factor, rule))
+    best = _best(tried, encoder.name)
+    plain = [own for own in tried if own.start is None and own.contrast_layer is None]
+    return Tuning(tuple(tried), best_of(plain, encoder.name), best, plain[best.layer - 1])
+
+
+def _best(tried: list[Tried], name: str) -> Tried:
+    return best_of([own for own in tried if own.contrast_layer is not None], name)
+
+
+def _layers(encoder: CausalPromptEncoder) -> list[int]:
+    """List layers to try: those with a projection in the first half, or evenly spread ones."""
+    possible = layers_with_projection(encoder.prompted.decoder)
+    early = [layer for layer in possible if layer <= encoder.layers // 2] or possible or [0]
+    places = np.linspace(0, len(early) - 1, min(_MOST_LAYERS, len(early)))
+    return [early[round(place)] for place in places]
+
+
+_EMBEDDING_CHUNK = 2048
+
+
+def texts_of_file(path: Path, column: str | None = None) -> list[str]:
+    """Read all texts of a file in order, including repeated and blank ones.
+
+    Args:
+        path: A txt file with one text per line, or csv, tsv, jsonl, parquet.
+        column: Column of a table; None takes ``sentence``, ``text``, or the only text column.
+
+    Raises:
+        InputError: The file or the column cannot be used, or a row has no text.
+    """
+    texts, _ = all_texts(path, column)
+    for row, text in enumerate(texts, start=1):
+        if text is None:
+            raise InputError(f"{path}: row {row} has no text")
+    return [str(text) for text in texts]
+
+
+def require_new_file(path: Path) -> None:
+    """Refuse a file that cannot be written or would be overwritten.
+
+    Raises:
+        InputError: The suffix is not .parquet, the file exists, or its folder is missing or not writable.
+    """
+    if path.suffix.lower() != ".parquet":
+        raise InputError(f"{path}: vectors are written as .parquet")
+    if path.exists():
+        raise InputError(f"{path} already exists: name another file, or delete it")
+    if not path.parent.is_dir():
+        raise InputError(f"there is no folder {str(path.parent)!r} to write {path.name} to")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def embed_file(
+    encoder: Encoder,
+    texts: Sequence[str],
+    path: Path,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> int:
+    """Encode texts and write one row per text: ``text``, and ``vector`` as an array of float32.
+
+    Args:
+        encoder: The model.
+        texts: Texts to encode.
+        path: A new Parquet file.
+        progress: Called with the number of texts done and in total.
+
+    Returns:
+        The number of components of a vector.
+
+    Raises:
+        InputError: The file would be overwritten.
+        EncodingError: A text has no usable vector; nothing is written.
+    """
+    require_new_file(path)
+    parts = []
+    progress(0, len(texts))
+    for start in range(0, len(texts), _EMBEDDING_CHUNK):
+        parts.append(encoder.encode(texts[start : start + _EMBEDDING_CHUNK]))
+        progress(min(start + _EMBEDDING_CHUNK, len(texts)), len(texts))
+    vectors = np.concatenate(parts) if parts else np.empty((0, encoder.dimension), np.float32)
+    size = int(vectors.shape[1])
+    frame = pl.DataFrame(
+        {
+            "text": pl.Series(texts, dtype=pl.String),
+            "vector": pl.Series(vectors, dtype=pl.Array(pl.Float32, size)),
+        }
+    )
+    write_atomically(path, frame.write_parquet)
+    return size
+
+
+_evaluation_all__ = [
+    "Comparison",
+    "Score",
+    "Tried",
+    "Tuning",
+    "compare",
+    "embed_file",
+    "find_task",
+    "layers_scored",
+    "read_similarity",
+    "tune",
+    "tune_contrast",
+]

@@ -1,0 +1,313 @@
+"""Findings in the formats of build servers: SARIF 2.1.0, JUnit XML and GitHub annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import quote
+from xml.etree import ElementTree as ET
+
+from stickytoken.machine import digest
+from stickytoken.validation import visible
+
+JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | None"
+
+
+class Level(StrEnum):
+    """How much a finding matters."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a check looks for.
+
+    Attributes:
+        id: short name in lower case, such as ``sticky-token``.
+        title: one sentence without a full stop, such as ``No token of the model is sticky``.
+        help: what a finding means and what to do about it, in whole sentences.
+        level: level of most of its findings.
+    """
+
+    id: str
+    title: str
+    help: str
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found.
+
+    Text may be hostile: every format escapes it.
+
+    Attributes:
+        rule: id of the rule.
+        level: how much it matters.
+        message: one sentence for people.
+        path: file in the repository, relative to its root, with slashes; None if it belongs to no file.
+        line: line in the file, from 1.
+        identity: what makes it the same finding in a later run, such as rule, model and token.
+        properties: anything else, as JSON values.
+    """
+
+    rule: str
+    level: Level
+    message: str
+    path: str | None = None
+    line: int | None = None
+    identity: tuple[str, ...] = ()
+    properties: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the identity, by which later runs recognise the finding."""
+        return digest([self.rule, *(self.identity or (self.message, self.path or ""))])
+
+
+__all__ = ["Finding", "JsonValue", "Level", "Rule"]
+
+
+_COMMANDS = {Level.ERROR: "error", Level.WARNING: "warning", Level.NOTE: "notice"}
+
+
+def github_annotations(findings: Iterable[Finding], incomplete: Sequence[str] = ()) -> Iterator[str]:
+    """Yield one line per finding, in the order given, after what could not be checked.
+
+    Args:
+        findings: what was found.
+        incomplete: what could not be checked, one message each.
+    """
+    for message in incomplete:
+        yield _command("error", {"title": "stickytoken could not check everything"}, message)
+    for finding in findings:
+        properties: dict[str, str] = {}
+        if finding.path is not None:
+            properties = {"file": finding.path, "line": str(finding.line or 1)}
+        properties["title"] = f"stickytoken: {finding.rule}"
+        yield _command(_COMMANDS[finding.level], properties, finding.message)
+
+
+def _command(name: str, properties: Mapping[str, str], message: str) -> str:
+    listed = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+    return f"::{name} {listed}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    """Escape the message of a workflow command; control characters are visible, so no line can end early."""
+    return visible(text).replace("%", "%25")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+_FAILING = frozenset({Level.ERROR})
+
+
+def junit(
+    findings: Iterable[Finding], rules: Sequence[Rule], suite: str, incomplete: Sequence[str] = ()
+) -> str:
+    """Return findings as a JUnit XML document in ASCII.
+
+    A rule without findings is one passed test. A finding of level error is a failed test; one of another
+    level is a passed test with its message as output.
+
+    Args:
+        findings: what was found.
+        rules: every rule that was checked, also those without findings.
+        suite: name of the test suite, such as the model.
+        incomplete: what could not be checked, one message each: tests with errors.
+
+    Raises:
+        ValueError: a finding names a rule that is not among the rules.
+    """
+    by_rule: dict[str, list[Finding]] = {rule.id: [] for rule in rules}
+    for finding in findings:
+        if finding.rule not in by_rule:
+            raise ValueError(f"a finding names the rule {finding.rule!r}, which is not among the rules")
+        by_rule[finding.rule].append(finding)
+    cases = [_error(message) for message in incomplete]
+    for rule in rules:
+        found = by_rule[rule.id]
+        # A rule that could not be checked has not passed.
+        if not found and not incomplete:
+            cases.append(_case(rule.id, rule.title))
+        cases += [_finding_case(finding) for finding in found]
+    counts = {
+        "tests": str(len(cases)),
+        "failures": str(sum(case.find("failure") is not None for case in cases)),
+        "errors": str(len(incomplete)),
+        "skipped": "0",
+    }
+    root = ET.Element("testsuites", {"name": "stickytoken", **counts})
+    ET.SubElement(root, "testsuite", {"name": visible(suite), **counts}).extend(cases)
+    ET.indent(root)
+    content: bytes = ET.tostring(root, encoding="us-ascii", xml_declaration=True)
+    return content.decode("ascii") + "\n"
+
+
+def _case(rule: str, name: str) -> ET.Element:
+    return ET.Element("testcase", {"classname": f"stickytoken.{rule}", "name": visible(name)})
+
+
+def _error(message: str) -> ET.Element:
+    case = _case("complete", "Everything could be checked")
+    ET.SubElement(case, "error", {"type": "incomplete", "message": visible(message)})
+    return case
+
+
+def _finding_case(finding: Finding) -> ET.Element:
+    case = _case(finding.rule, finding.message)
+    if finding.path is not None:
+        case.set("file", visible(finding.path))
+    if finding.line is not None:
+        case.set("line", str(finding.line))
+    if finding.level in _FAILING:
+        attributes = {"type": finding.rule, "message": visible(finding.message)}
+        ET.SubElement(case, "failure", attributes).text = _details(finding)
+    else:
+        ET.SubElement(case, "system-out").text = f"{finding.level.value}: {visible(finding.message)}"
+    return case
+
+
+def _details(finding: Finding) -> str:
+    lines = [finding.message]
+    lines += [f"{key}: {value}" for key, value in finding.properties.items() if value is not None]
+    return "\n".join(visible(line) for line in lines)
+
+
+def repository_root(start: Path) -> Path:
+    """Return the nearest folder at or above a folder that holds ``.git``, or else the folder itself."""
+    here = start.absolute()
+    for folder in (here, *here.parents):
+        if (folder / ".git").exists():
+            return folder
+    return here
+
+
+def repository_path(path: Path, root: Path) -> str | None:
+    """Return a path relative to the root of a repository, with slashes; None if it lies outside."""
+    try:
+        inside = path.resolve().relative_to(root.resolve())
+    except (ValueError, OSError):
+        return None
+    return None if inside == Path() else inside.as_posix()
+
+
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_FINGERPRINT = "stickytoken/v1"
+# The one fingerprint that GitHub reads. Without it, GitHub hashes the line, which several findings share.
+_GITHUB_FINGERPRINT = "primaryLocationLineHash"
+_ROOT = "SRCROOT"
+
+
+def sarif(
+    findings: Iterable[Finding], rules: Sequence[Rule], tool_version: str, incomplete: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return findings as a SARIF document in JSON values.
+
+    Args:
+        findings: what was found; paths are relative to the root of the repository.
+        rules: every rule that was checked, also those without findings.
+        tool_version: version of stickytoken.
+        incomplete: what could not be checked, one message each. A document with any reports a failed run.
+
+    Raises:
+        ValueError: a finding names a rule that is not among the rules.
+    """
+    places = {rule.id: place for place, rule in enumerate(rules)}
+    invocation: dict[str, Any] = {"executionSuccessful": not incomplete}
+    if incomplete:
+        invocation["toolExecutionNotifications"] = [
+            {"level": "error", "message": {"text": message_text(message)}} for message in incomplete
+        ]
+    run = {
+        "tool": {
+            "driver": {
+                "name": "stickytoken",
+                "semanticVersion": tool_version,
+                "rules": [_rule(rule) for rule in rules],
+            }
+        },
+        "invocations": [invocation],
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(finding, places) for finding in findings],
+    }
+    return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    return {
+        "id": rule.id,
+        "name": "".join(word.capitalize() for word in rule.id.split("-")),
+        "shortDescription": {"text": message_text(rule.title)},
+        "fullDescription": {"text": message_text(rule.help)},
+        "help": {"text": message_text(rule.help)},
+        "defaultConfiguration": {"level": rule.level.value},
+    }
+
+
+def _result(finding: Finding, places: dict[str, int]) -> dict[str, Any]:
+    if finding.rule not in places:
+        raise ValueError(f"a finding names the rule {finding.rule!r}, which is not among the rules")
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": places[finding.rule],
+        "level": finding.level.value,
+        "message": {"text": message_text(finding.message)},
+        "locations": [_location(finding)],
+        "partialFingerprints": {
+            _FINGERPRINT: finding.fingerprint,
+            _GITHUB_FINGERPRINT: f"{finding.fingerprint}:1",
+        },
+        "properties": {key: _shown(value) for key, value in finding.properties.items()},
+    }
+
+
+def _location(finding: Finding) -> dict[str, Any]:
+    if finding.path is None:
+        name = "/".join(visible(part) for part in finding.identity) or finding.rule
+        return {"logicalLocations": [{"fullyQualifiedName": name}]}
+    place = {"uri": relative_uri(finding.path), "uriBaseId": _ROOT}
+    # GitHub shows no result without a line.
+    return {"physicalLocation": {"artifactLocation": place, "region": {"startLine": finding.line or 1}}}
+
+
+def relative_uri(path: str) -> str:
+    """Return a relative path as a relative URI; bytes of a name that are not UTF-8 are kept."""
+    try:
+        name = path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        name = path.encode("utf-8", "surrogatepass")
+    return quote(name, safe="/")
+
+
+def message_text(text: str) -> str:
+    """Return text that a reader of SARIF shows literally.
+
+    Braces would begin a placeholder (3.11.5), and ``[text](address)`` would be a link (3.11.6). Square
+    brackets elsewhere are literal, so that ``[CLS]`` stays readable in viewers that know no escapes.
+    """
+    shown = visible(text)
+    if "](" in shown:
+        for character in "\\[]":
+            shown = shown.replace(character, f"\\{character}")
+    return shown.replace("{", "{{").replace("}", "}}")
+
+
+def _shown(value: JsonValue) -> JsonValue:
+    """Make the text in JSON values visible, keys included."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    if isinstance(value, dict):
+        return {visible(key): _shown(each) for key, each in value.items()}
+    return value

@@ -1,1 +1,0 @@
-"""Engines execute plan items through an encoder and commit shards."""

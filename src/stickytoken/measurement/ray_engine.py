@@ -1,0 +1,510 @@
+"""Compute shards on the workers of a Ray cluster."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import socket
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from stickytoken.encoders.loading.load import load_from_spec
+from stickytoken.encoders.loading.resolution import EncoderSpec
+from stickytoken.encoders.protocol import Encoder, EncoderIdentity
+from stickytoken.errors import InputError, MissingExtraError, RunError, StickyTokenError
+from stickytoken.measurement.engine import ComputedShard, Engine, LocalEngine, P, S, Work
+from stickytoken.measurement.resume import differences
+from stickytoken.measurement.store import ShardCost
+from stickytoken.validation import shown
+from stickytoken.version import __version__
+
+# For a local Ray instance: shards and rows are small, and the shared memory of a container may be, too.
+_OBJECT_STORE_BYTES = 128 * 2**20
+_ANSWER_SECONDS = 5
+_SHOWN_REASON = 200
+# One core per worker would be the most efficient, but every worker holds the whole model.
+_CORES_PER_WORKER = 4
+
+
+class Node(NamedTuple):
+    """A machine of the cluster."""
+
+    cpus: int
+    gpus: int
+
+
+class Share(NamedTuple):
+    """How a cluster is divided.
+
+    Attributes:
+        workers: number of workers.
+        cores: number of cores of each worker.
+        gpus: number of GPUs of each worker, 0 or 1.
+    """
+
+    workers: int
+    cores: int
+    gpus: int
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[Any]:
+    """Yield the module ``ray`` with a connection.
+
+    An existing connection of this process is used and left open. A Ray instance started here stops at the
+    end of the block.
+
+    Args:
+        address: ``host:port`` or ``auto``; None is the variable RAY_ADDRESS, or a local Ray instance.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("detection on Ray", "ray") from error
+    if ray.is_initialized():
+        if address is not None:
+            raise InputError(
+                f"the Ray address is {address!r}, but this process is already connected to Ray: leave the "
+                "address out, or call ray.shutdown() first"
+            )
+        yield ray
+        return
+    if address is None:
+        address = os.environ.get("RAY_ADDRESS") or None
+    _start(ray, address)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _start(ray: Any, address: str | None) -> None:
+    if address is not None:
+        _require_answer(address)
+    own = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES} if address is None else {}
+    try:
+        with _quiet():
+            ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **own)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        reason = " ".join(str(error).split())[:_SHOWN_REASON]
+        where = "Ray does not start" if address is None else f"there is no Ray cluster at {address!r}"
+        raise RunError(f"{where} ({reason}): check the address, and that the cluster is running") from error
+
+
+def _require_answer(address: str) -> None:
+    """Check that something listens at an address. Ray takes minutes to do so; this takes seconds."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        raise InputError(
+            f"{address!r} is not a Ray address: pass host:port of the head node, or auto on one of its nodes"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise RunError(
+            f"nothing answers at the Ray address {address!r} ({error}): "
+            "check it, and that the cluster is running"
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Start Ray without usage reports and log lines, and fail fast if it cannot start."""
+    wanted = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_gcs_server_port_wait_time_s": "1",
+        # The user waits for the workers, but Ray would give them the lowest priority on the machine.
+        "RAY_worker_niceness": "0",
+    }
+    changed = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(changed)
+    logger = logging.getLogger("ray")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        for name in changed:
+            os.environ.pop(name, None)
+
+
+def nodes_of(ray: Any) -> list[Node]:
+    """Return the machines that are alive, busy or not."""
+    return [
+        Node(int(node["Resources"].get("CPU", 0)), int(node["Resources"].get("GPU", 0)))
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
+    """Divide a cluster among workers: each gets one GPU, or an equal number of cores.
+
+    Args:
+        nodes: machines of the cluster.
+        device: device of the coordinator's model; workers compute on the same kind of device.
+        workers: number of workers; None is one per GPU, or on a CPU one per four cores and at least one per
+            machine.
+    """
+    kind = device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise InputError(f"Ray workers compute on cpu or cuda, not on {device}: choose one of these devices")
+    if kind == "cuda":
+        gpus = sum(node.gpus for node in nodes if node.cpus)
+        if not gpus or (workers or 1) > gpus:
+            raise InputError(
+                f"the cluster has {gpus} GPUs, the number of workers is {workers or 1}, and each needs one: "
+                "use fewer workers, or the device cpu"
+            )
+        return Share(workers or gpus, 1, 1)
+    cpus = sum(node.cpus for node in nodes)
+    count = workers or sum(max(1, node.cpus // _CORES_PER_WORKER) for node in nodes if node.cpus)
+    cores = next((size for size in range(cpus, 0, -1) if sum(n.cpus // size for n in nodes) >= count), 0)
+    if not count or not cores:
+        raise InputError(
+            f"the cluster has {cpus} CPU cores, the number of workers is {workers or 1}, and each needs one: "
+            "use fewer workers"
+        )
+    return Share(count, cores, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What a worker reports once its model is loaded.
+
+    Attributes:
+        host: name of its machine.
+        pid: id of its process.
+        version: its version of this package.
+        identity: identity of the model that it loaded.
+        threads: number of threads that it computes with.
+        device: device that it computes on.
+    """
+
+    host: str
+    pid: int
+    version: str
+    identity: EncoderIdentity
+    threads: int
+    device: str
+
+
+class ShardWorker:
+    """Loads the encoder once, then computes shards."""
+
+    def __init__(self, spec: EncoderSpec, device: str, cores: int) -> None:
+        self._spec = spec
+        self._device = device
+        self._cores = cores
+        self._encoder: Encoder | None = None
+        self._work: tuple[int, Work[Any, Any]] | None = None
+
+    def load(self) -> WorkerReport:
+        """Load the encoder."""
+        import torch
+
+        torch.set_num_threads(self._cores)
+        host = socket.gethostname()
+        try:
+            self._encoder = load_from_spec(self._spec, self._device)
+            identity = self._encoder.identity
+        except StickyTokenError as error:
+            raise RunError(f"the worker on {host} cannot load the model: {error}") from error
+        return WorkerReport(
+            host=host,
+            pid=os.getpid(),
+            version=__version__,
+            identity=identity,
+            threads=torch.get_num_threads(),
+            device=self._encoder.device,
+        )
+
+    def compute(self, key: int, work: Sequence[Any], shard: Any) -> ComputedShard[Any]:
+        """Compute a shard, after `load`.
+
+        Args:
+            key: identifies the work.
+            work: a list with a reference to the work. Ray resolves arguments but not references inside
+                them, so the work is fetched once and not for every shard.
+            shard: the shard to compute.
+        """
+        if self._encoder is None:
+            raise RunError("a worker got work before it loaded the model: this is a bug in stickytoken")
+        if self._work is None or self._work[0] != key:
+            import ray
+
+            self._work = (key, ray.get(work[0]))
+        found, started = self._work[1], time.perf_counter()
+        rows, sequences = found.compute(found.prepare(shard, self._encoder), self._encoder)
+        return ComputedShard(shard, rows, ShardCost(time.perf_counter() - started, sequences))
+
+
+_LOG = logging.getLogger(__name__)
+
+# The current shard and the next one, so that a worker never waits for the coordinator.
+_IN_FLIGHT = 2
+# Give up on a shard that crashed this many workers.
+_ATTEMPTS = 3
+_START_SECONDS = 300
+
+
+@dataclass(eq=False)
+class _Worker:
+    """An actor and the shards given to it; it computes the first of them."""
+
+    actor: Any
+    loading: Any
+    ready: bool = False
+    given: dict[Any, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def ray_engine(
+    encoder: Encoder, address: str | None = None, workers: int | None = None
+) -> Iterator[RayEngine]:
+    """Yield an engine; its workers, and a Ray instance started for it, stop at the end of the block.
+
+    Workers load the model while the coordinator continues.
+
+    Args:
+        encoder: encoder of the coordinator; workers load the same model.
+        address: address of a cluster; see `connected`.
+        workers: number of workers; see `divide`.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        InputError: the encoder was made from a model object, or the cluster is too small.
+        RunError: Ray does not answer at the address.
+    """
+    spec: EncoderSpec | None = getattr(encoder, "spec", None)
+    if spec is None:
+        raise InputError(
+            f"{encoder.name} was made from a model object, which Ray workers cannot load: "
+            "save it, and pass its folder or name to load_encoder"
+        )
+    if spec.endpoint is not None:
+        raise InputError(
+            f"{encoder.name} is behind an endpoint, so workers would not speed it up: use the engine local"
+        )
+    if workers is not None and workers < 1:
+        raise InputError(f"the number of workers is {workers}: use at least one")
+    with connected(address) as ray:
+        engine = RayEngine(ray, divide(nodes_of(ray), encoder.device, workers), spec, encoder.identity)
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+class RayEngine:
+    """Computes shards on actors, each with its own encoder.
+
+    Args:
+        ray: the module ``ray``, connected.
+        share: number of workers, and the resources of each.
+        spec: the model that workers load.
+        identity: the identity that this model must have.
+    """
+
+    def __init__(self, ray: Any, share: Share, spec: EncoderSpec, identity: EncoderIdentity) -> None:
+        self._ray = ray
+        self._share = share
+        self._spec = spec
+        self.identity = identity
+        self.reports: list[WorkerReport] = []  # in the order in which workers became ready
+        self._failed_starts = 0
+        self._keys = itertools.count()
+        self._workers = [self._started() for _ in range(share.workers)]
+
+    def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
+        """Yield shards in the order in which workers finish them; see `Engine.compute`."""
+        try:
+            yield from self._computed(work, shards)
+        finally:
+            # Results that the caller did not wait for must not appear in the next stage.
+            for worker in self._workers:
+                for reference in worker.given:
+                    self._ray.cancel(reference)
+                worker.given.clear()
+
+    def _computed(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
+        key, reference = next(self._keys), [self._ray.put(work)]
+        queue, attempts = deque(shards), Counter[int]()
+        while queue or any(worker.given for worker in self._workers):
+            for worker in self._workers:
+                while worker.ready and queue and len(worker.given) < _IN_FLIGHT:
+                    shard = queue.popleft()
+                    worker.given[worker.actor.compute.remote(key, reference, shard)] = shard
+            worker, done = self._wait()
+            try:
+                found = self._ray.get(done)
+            except self._ray.exceptions.RayTaskError as error:
+                raise _as_raised(error) from None
+            except self._ray.exceptions.RayError as error:
+                queue.extendleft(reversed(self._replace(worker, work.name, attempts, error)))
+                continue
+            if worker.ready:
+                worker.given.pop(done)
+                yield found
+            else:
+                self._admit(worker, found)
+
+    def wait_until_ready(self) -> None:
+        """Wait until all workers have loaded the model; `compute` starts with the first one.
+
+        Raises:
+            RunError: a worker cannot load the model, loaded another one, or was lost.
+        """
+        for worker in self._workers:
+            if not worker.ready:
+                try:
+                    self._admit(worker, self._ray.get(worker.loading))
+                except self._ray.exceptions.RayTaskError as error:
+                    raise _as_raised(error) from None
+                except self._ray.exceptions.RayError as error:
+                    raise RunError(
+                        f"a Ray worker died while it loaded the model ({_last_line(error)})"
+                    ) from error
+
+    def close(self) -> None:
+        """Stop the workers."""
+        for worker in self._workers:
+            self._ray.kill(worker.actor)
+        self._workers = []
+
+    def _started(self) -> _Worker:
+        actor = (
+            self._ray.remote(ShardWorker)
+            .options(num_cpus=self._share.cores, num_gpus=self._share.gpus, max_restarts=0)
+            .remote(self._spec, "cuda" if self._share.gpus else "cpu", self._share.cores)
+        )
+        return _Worker(actor, actor.load.remote())
+
+    def _wait(self) -> tuple[_Worker, Any]:
+        """Wait for a worker to finish its start or a shard."""
+        waited = {
+            reference: worker
+            for worker in self._workers
+            for reference in ([*worker.given] if worker.ready else [worker.loading])
+        }
+        busy = any(worker.given for worker in self._workers)
+        done, _ = self._ray.wait([*waited], num_returns=1, timeout=None if busy else _START_SECONDS)
+        if not done:
+            raise RunError(
+                f"no Ray worker was ready within {_START_SECONDS} s: {self._share.workers} workers with "
+                f"{self._share.cores} cores and {self._share.gpus} GPUs each were requested; the cluster may "
+                "be busy"
+            )
+        return waited[done[0]], done[0]
+
+    def _admit(self, worker: _Worker, report: WorkerReport) -> None:
+        """Accept a worker if it computes the same numbers as the coordinator."""
+        ours, theirs = __version__, report.version
+        if ours != theirs:
+            raise RunError(
+                f"the worker on {report.host} has stickytoken {theirs}, but this process has {ours}: "
+                "install the same version there"
+            )
+        if parts := differing_parts(self.identity, report.identity):
+            raise RunError(
+                f"the worker on {report.host} has another model under the name {self._spec.model!r} "
+                f"(it differs in {', '.join(parts)}): copy the same files there"
+            )
+        worker.ready = True
+        self.reports.append(report)
+        self._failed_starts = 0
+
+    def _replace(self, worker: _Worker, stage: str, attempts: Counter[int], error: Exception) -> list[Any]:
+        """Replace a lost worker; return its unfinished shards in order."""
+        lost, reason = [*worker.given.values()], type(error).__name__
+        self._ray.kill(worker.actor)  # it may be unreachable but still computing
+        if lost:
+            attempts[lost[0].index] += 1
+            if attempts[lost[0].index] >= _ATTEMPTS:
+                raise RunError(
+                    f"shard {lost[0].index} of {stage} crashed its worker {_ATTEMPTS} times ({reason}): the "
+                    "workers probably run out of memory; use fewer workers or a smaller token budget"
+                )
+        else:
+            self._failed_starts += 1
+            if self._failed_starts >= _ATTEMPTS * self._share.workers:
+                raise RunError(
+                    f"Ray workers die before they are ready ({_last_line(error)}): "
+                    "check that stickytoken is installed there and that there is enough memory"
+                )
+        _LOG.warning(
+            "a Ray worker was lost (%s): starting another; %s",
+            reason,
+            f"{len(lost)} shards of {stage} are computed again" if lost else "it was not computing anything",
+        )
+        self._workers[self._workers.index(worker)] = self._started()
+        return lost
+
+
+def differing_parts(ours: EncoderIdentity, theirs: EncoderIdentity) -> list[str]:
+    """Name the parts in which the identities of two models differ."""
+    mine: Mapping[str, Any] = asdict(ours)
+    return differences(mine, asdict(theirs))
+
+
+def _as_raised(error: Any) -> Exception:
+    """Return the error that the worker raised, with Ray's traceback only if it is a bug."""
+    cause = error.cause
+    return cause if isinstance(cause, StickyTokenError) else error
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][-_SHOWN_REASON:] if lines else type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class RayCluster:
+    """Where to compute on Ray, and with how many workers.
+
+    Attributes:
+        address: ``host:port`` of a cluster's head node, or ``auto``. None is the Ray instance that this
+            process is connected to, or that of the variable RAY_ADDRESS, or one that is started on this
+            machine and stopped after the run.
+        workers: number of workers; None is one per GPU, or on a CPU one per four cores.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+
+
+EngineChoice: TypeAlias = str | RayCluster | Engine
+
+
+def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextManager[Engine]:
+    """Return the chosen engine as a context manager.
+
+    Args:
+        choice: ``local``, ``ray``, a `RayCluster`, or an engine, which is not closed.
+        encoder: the model.
+
+    Raises:
+        InputError: there is no such engine, or it cannot use this encoder.
+    """
+    if isinstance(choice, str) and choice == "local":
+        return nullcontext(LocalEngine(encoder))
+    if isinstance(choice, str) and choice == "ray":
+        choice = RayCluster()
+    if isinstance(choice, Engine):
+        if choice.identity != encoder.identity:
+            raise InputError(
+                f"the engine was made for another model, not {encoder.name}: make one for this model"
+            )
+        return nullcontext(choice)
+    if not isinstance(choice, RayCluster):
+        raise InputError(f"engine {shown(choice)} is unknown: use local, ray, a RayCluster or an engine")
+
+    return ray_engine(encoder, choice.address, choice.workers)

@@ -1,0 +1,343 @@
+"""What a run found as a block of a model card and as evaluation results, written or sent to the hub."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from stickytoken.comparisons.compared_run import ComparedRun, short_headline, short_name
+from stickytoken.comparisons.result import PER, shown_copies, shown_deviations, shown_share, shown_worst
+from stickytoken.detection.run import Run
+from stickytoken.errors import InputError, ModelError, RunError
+from stickytoken.measurement.atomic import make_folder, write_atomically
+from stickytoken.validation import file_path, markdown, markdown_table, shown
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResultEntry, HfApi
+
+
+BEGIN = "<!-- stickytoken:begin -->"
+END = "<!-- stickytoken:end -->"
+_MOST_TOKENS = 10
+
+
+def card_block(run: Run) -> str:
+    """Return the block, from marker to marker, without a line break at its end.
+
+    The same run gives the same block. Local folders and addresses of endpoints are left out.
+    """
+    name = short_name(run)
+    rows = [(what, markdown(value)) for what, value in _rows(ComparedRun(name, run))]
+    parts = [
+        BEGIN,
+        "## Sticky tokens",
+        markdown(short_headline(run)),
+        markdown_table(("measure", "value"), rows),
+        *_flagged(run),
+        "A sticky token is a vocabulary entry whose copies draw unrelated texts together, whatever the texts "
+        "say. These numbers hold for the texts, prompt and pooling that were measured; on other texts, other "
+        "tokens can matter. `stickytoken judge` measures a run on texts of your own.",
+        END,
+    ]
+    return "\n\n".join(parts)
+
+
+def _rows(each: ComparedRun) -> Iterator[tuple[str, str]]:
+    run, record = each.run, each.run.record
+    level = f"{100 * each.confidence:.4g}%"
+    yield "worst token", shown_worst(each)
+    if each.worst is not None and each.worst.deviations is not None:
+        yield (
+            f"its lift beyond an ordinary token's, in standard deviations of similarities ({level} interval)",
+            shown_deviations(each),
+        )
+    if each.copies is not None:
+        yield "its copies until the lift is serious", shown_copies(each.copies)
+    yield "sticky tokens", f"{len(run.sticky):,} of {len(run.tokens):,} examined ({each.examined.value})"
+    if each.share is not None:
+        yield f"sticky per 10,000 (exact {level} interval)", shown_share(each)
+    yield "available tokens", f"{run.available:,} of {record.model.vocabulary:,} vocabulary entries"
+    yield "texts", _source(record.corpus.source)
+    loading = record.model.loading
+    if loading is not None and loading.prompt:
+        yield "prompt", loading.prompt
+    version = record.versions.get("stickytoken", "of unknown version")
+    by = f"stickytoken {version}, method {record.method}, run {record.identity[:12]}"
+    yield "measured", f"{record.started[:10]} with {by}"
+
+
+def _flagged(run: Run) -> list[str]:
+    """Name the worst sticky tokens, if there are several."""
+    named = [markdown(repr(token)) for token in run.sticky["token"].head(_MOST_TOKENS)]
+    if len(named) < 2:
+        return []
+    more = len(run.sticky) - len(named)
+    return [f"The worst sticky tokens: {', '.join(named)}{f' and {more:,} more' if more else ''}."]
+
+
+def _source(source: str) -> str:
+    """Return where the texts come from, without local folders."""
+    path = Path(source)
+    return path.name if path.is_absolute() and path.name else source
+
+
+def _line(marker: str) -> re.Pattern[bytes]:
+    return re.compile(rb"^%b[ \t]*\r?$" % re.escape(marker.encode()), re.MULTILINE)
+
+
+_BEGIN, _END = _line(BEGIN), _line(END)
+# Whatever was a marker once.
+_LOOSE = re.compile(rb"<!--[ \t]*stickytoken:", re.IGNORECASE)
+
+
+def with_block(card: bytes, block: str, name: str) -> bytes:
+    """Return a model card with the block in place of its earlier one, or at its end.
+
+    Lines of the block end as those of the card. All other bytes stay as they are.
+
+    Args:
+        card: the file.
+        block: from `card_block`.
+        name: of the file, for errors.
+    """
+    try:
+        card.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} is not UTF-8 text ({error}): save it as UTF-8 first") from error
+    newline = b"\r\n" if b"\r\n" in card else b"\n"
+    written = block.encode("utf-8", "backslashreplace").replace(b"\n", newline)
+    place = _place(card, name)
+    if place is not None:
+        return card[: place[0]] + written + card[place[1] :]
+    if not card:
+        return written + newline
+    gap = newline if card.endswith(b"\n") else 2 * newline
+    return card + (b"" if card.endswith(2 * newline) else gap) + written + newline
+
+
+def write_block(block: str, card: str | Path) -> bool:
+    """Put the block into a file, whole or not at all; a file that has it already is not written.
+
+    Args:
+        block: from `card_block`.
+        card: an existing model card in Markdown.
+
+    Returns:
+        Whether the file changed.
+
+    Raises:
+        InputError: there is no such file, it is not UTF-8, or its markers are damaged or not one pair.
+        RunError: the file cannot be read or written.
+    """
+    path = file_path("the model card", card)
+    try:
+        path = path.resolve()  # a link stays a link
+        if not path.exists():
+            raise InputError(f"there is no model card {card}: create the file first, it may be empty")
+        before, mode = path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        raise RunError(f"{card} cannot be read: {error.strerror or error}") from error
+    after = with_block(before, block, str(card))
+    if after == before:
+        return False
+    if not os.access(path, os.W_OK):
+        raise RunError(f"{card} cannot be written: it is read-only")
+    write_atomically(path, after)
+    path.chmod(mode)
+    return True
+
+
+def _place(card: bytes, name: str) -> tuple[int, int] | None:
+    """Find where the earlier block begins and ends; None if the card has none."""
+    begins, ends = list(_BEGIN.finditer(card)), list(_END.finditer(card))
+    if not _LOOSE.search(card):
+        return None
+    whole = len(begins) == len(ends) == 1 and len(_LOOSE.findall(card)) == 2
+    if whole and begins[0].start() < ends[0].start():
+        return begins[0].start(), ends[0].start() + len(END)
+    raise InputError(
+        f"the markers of stickytoken in {name} are damaged: it has {len(begins)} whole lines {BEGIN} and "
+        f"{len(ends)} whole lines {END}, and needs one of each, in this order, and no other; mend them, or "
+        "delete them all with the old block, and a new one goes to the end"
+    )
+
+
+WORST_TASK = "sticky_tokens_worst_lift"
+SHARE_TASK = "sticky_tokens_per_10000"
+_DIGITS = 4
+
+
+def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
+    """Return one entry per measure that the run has: the worst lift, and the share of sticky tokens.
+
+    Args:
+        run: the run.
+        dataset: id of the benchmark data set on the hub that the entries belong to.
+    """
+    from huggingface_hub import EvalResultEntry
+
+    require_id("the data set", dataset)
+    each = ComparedRun(run.model_name, run)
+    level = f"{100 * each.confidence:.4g}% interval"
+    basis = f"{len(run.tokens)} of {run.available} available tokens, method {run.record.method}"
+    found: list[tuple[str, float, str]] = []
+    if each.worst is not None and each.worst.deviations is not None:
+        unit = "standard deviations of the model's similarities beyond an ordinary token"
+        found.append((WORST_TASK, each.worst.deviations, f"{unit}: {shown_deviations(each)}, {level}"))
+    if each.share is not None:
+        found.append((SHARE_TASK, PER * each.share.value, f"{shown_share(each)}, exact {level}"))
+    if not found:
+        raise InputError(f"the run in {run.path} has no number that stands for its model: nothing to publish")
+    return [
+        EvalResultEntry(
+            dataset_id=dataset,
+            task_id=task,
+            value=round(value, _DIGITS),
+            date=run.record.started,
+            notes=f"{said}; {basis}",
+        )
+        for task, value, said in found
+    ]
+
+
+def require_id(what: str, name: str) -> None:
+    """Refuse what cannot be the id of a repository on the hub."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise InputError(f"{what} {shown(name)} is not an id of the hub: pass owner/name") from error
+
+
+def eval_results_yaml(entries: list[EvalResultEntry]) -> str:
+    """Return entries as YAML."""
+    import yaml
+    from huggingface_hub import eval_result_entries_to_yaml
+
+    text: str = yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False, width=1000)
+    return text
+
+
+def write_eval_results(run: Run, dataset: str, path: str | Path) -> bool:
+    """Write the entries of a run to a file of their own, whole or not at all.
+
+    Args:
+        run: the run.
+        dataset: id of the benchmark data set on the hub.
+        path: a YAML file, by custom in the folder `.eval_results`, which is created.
+
+    Returns:
+        Whether the file changed.
+
+    Raises:
+        InputError: the id is no data set, or the file holds other entries.
+        RunError: the file cannot be read or written.
+    """
+    target = file_path("the file of evaluation results", path)
+    entries = eval_results(run, dataset)
+    content = eval_results_yaml(entries).encode()
+    try:
+        before = target.read_bytes() if target.exists() else None
+    except OSError as error:
+        raise RunError(f"{target} cannot be read: {error.strerror or error}") from error
+    if before == content:
+        return False
+    if before is not None:
+        _require_own(before, str(target))
+    make_folder(target.parent)
+    write_atomically(target, content)
+    return True
+
+
+def _require_own(content: bytes, name: str) -> None:
+    """Refuse to replace entries that are not of stickytoken."""
+    import yaml
+    from huggingface_hub import parse_eval_result_entries
+
+    try:
+        stored: Any = yaml.safe_load(content)
+        tasks = {entry.task_id for entry in parse_eval_result_entries(stored or [])}
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{name} is no file of evaluation results: choose another file for those of stickytoken"
+        ) from error
+    if others := sorted(tasks - {WORST_TASK, SHARE_TASK}):
+        raise InputError(
+            f"{name} holds other results ({', '.join(map(shown, others))}): choose another file for those of "
+            "stickytoken"
+        )
+
+
+EVAL_FILE = ".eval_results/stickytoken.yaml"
+_CARD = "README.md"
+_MOST_REASON = 200
+
+
+def push_card(
+    run: Run, repository: str, dataset: str | None = None, endpoint: str | None = None
+) -> str | None:
+    """Put the block into the card of a repository on the hub, in one commit.
+
+    The card is read at one commit, and the hub refuses the change if the repository has another one by then.
+
+    Args:
+        run: the run.
+        repository: a model repository, owner/name.
+        dataset: id of a benchmark data set; with it, the evaluation results are sent too.
+        endpoint: address of the hub; the usual one without it.
+
+    Returns:
+        Address of the commit; None if the repository has all of it already.
+
+    Raises:
+        InputError: the repository or data set is no id, the network is switched off, or the markers in the
+            card are damaged.
+        ModelError: the hub cannot be reached, or refuses.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi, constants
+
+    # That of its own client, whichever it is.
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+
+    require_id("the repository", repository)
+    if constants.HF_HUB_OFFLINE:
+        raise InputError(f"sending to {repository} needs the network, and HF_HUB_OFFLINE is set: unset it")
+    files = {} if dataset is None else {EVAL_FILE: eval_results_yaml(eval_results(run, dataset)).encode()}
+    api = HfApi(endpoint=endpoint)
+    try:
+        found = api.model_info(repository)
+        commit, present = found.sha, {each.rfilename for each in found.siblings or ()}
+        before = {
+            name: _read(api, repository, name, commit) if name in present else None
+            for name in (_CARD, *files)
+        }
+        files[_CARD] = with_block(before[_CARD] or b"", card_block(run), f"{repository}/{_CARD}")
+        changes = [
+            CommitOperationAdd(name, content) for name, content in files.items() if content != before[name]
+        ]
+        if not changes:
+            return None
+        done = api.create_commit(
+            repository, changes, commit_message="Sticky tokens, measured by stickytoken", parent_commit=commit
+        )
+    except (HTTPError, OSError) as error:
+        reason = " ".join(str(error).split())[:_MOST_REASON]
+        raise ModelError(
+            f"{repository} was not changed: the hub did not accept the card ({reason})"
+        ) from error
+    return str(done.commit_url)
+
+
+def _read(api: HfApi, repository: str, name: str, commit: str | None) -> bytes:
+    with TemporaryDirectory() as folder:
+        return Path(api.hf_hub_download(repository, name, revision=commit, local_dir=folder)).read_bytes()
+
+
+__all__ = ["card_block", "push_card", "write_block", "write_eval_results"]

@@ -1,1 +1,0 @@
-"""Read documents of any kind as a stream."""

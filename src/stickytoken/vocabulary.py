@@ -1,0 +1,489 @@
+"""Vocabulary entries: their categories and kinds."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import polars as pl
+import regex
+
+from stickytoken.errors import InputError
+from stickytoken.insertion import Insertion, Joining, Placement, Token, copies_as_text
+
+_ANCHORS = ("«", "»", "¿", "#", ":", "a", "b")
+_REPLACEMENT_CHARACTER = "\ufffd"
+
+
+class Category(StrEnum):
+    """The result of an entry's round trip."""
+
+    OK = "OK"
+    """Text can produce the entry."""
+    OK_SPECIAL = "OK_SPECIAL"
+    """A special token that text can produce."""
+    MEANINGLESS = "MEANINGLESS"
+    """Decodes to nothing or white space."""
+    UNREACHABLE_SPECIAL = "UNREACHABLE_SPECIAL"
+    """Looks like a special token (<...> or [...]), but text does not produce it."""
+    UNDECODEABLE = "UNDECODEABLE"
+    """Not valid UTF-8 on its own."""
+    UNREACHABLE_SINGLE_TOKEN = "UNREACHABLE_SINGLE_TOKEN"
+    """Its text encodes to one other entry."""
+    UNREACHABLE_MULTI_TOKEN = "UNREACHABLE_MULTI_TOKEN"
+    """Its text encodes to several entries."""
+
+    @property
+    def available(self) -> bool:
+        """Whether the entry can occur in text."""
+        return self in (Category.OK, Category.OK_SPECIAL)
+
+
+class RoundTripTokenizer(Protocol):
+    """What `categorize` needs of a tokenizer. All calls are batched."""
+
+    @property
+    def entries(self) -> Mapping[int, str]:
+        """Vocabulary strings by id, ids ascending."""
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids with the role of a special token, except the sequence-start (cls) role."""
+
+    def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Decode each list of ids, keeping special tokens, without clean-up."""
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode each text without special tokens, padding or truncation."""
+
+
+class RoundTrip(NamedTuple):
+    """The text of an entry, and the ids that this text encodes to."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """All entries of a tokenizer with their categories.
+
+    Attributes:
+        ids: Token ids, ascending.
+        tokens: Vocabulary strings, as the tokenizer stores them.
+        decoded: The text of each entry, with its leading space if it has one.
+        categories: The category of each entry.
+        joinings: How copies of each entry are written as text; empty if all are glued.
+    """
+
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    decoded: tuple[str, ...]
+    categories: tuple[Category, ...]
+    joinings: tuple[Joining, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        available = sum(category.available for category in self.categories)
+        return f"<Vocabulary: {len(self):,} entries, {available:,} available>"
+
+    @property
+    def available(self) -> list[Token]:
+        """Entries that can occur in text, in ascending order of id."""
+        return [self.token(place) for place, category in enumerate(self.categories) if category.available]
+
+    def token(self, place: int) -> Token:
+        """Return the entry at a place, as it is inserted."""
+        joining = self.joinings[place] if self.joinings else Joining.GLUED
+        return Token(self.ids[place], self.decoded[place], joining)
+
+    def place(self, token_id: int) -> int:
+        """Return the place of an entry.
+
+        Raises:
+            InputError: The vocabulary has no such entry.
+        """
+        place = bisect_left(self.ids, token_id)
+        if self.ids[place : place + 1] != (token_id,):
+            raise InputError(
+                f"the vocabulary has no token id {token_id}: it has {self.ids[0]} to {self.ids[-1]}"
+            )
+        return place
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of entries in each category, including empty ones."""
+        found = Counter(self.categories)
+        return {category.value: found[category] for category in Category}
+
+    def frame(self) -> pl.DataFrame:
+        """Return one row per entry: token_id, token, decoded, category."""
+        return pl.DataFrame(
+            {
+                "token_id": pl.Series(self.ids, dtype=pl.Int64),
+                "token": pl.Series(self.tokens, dtype=pl.String),
+                "decoded": pl.Series(self.decoded, dtype=pl.String),
+                "category": pl.Series([category.value for category in self.categories], dtype=pl.String),
+            }
+        )
+
+
+def categorize(tokenizer: RoundTripTokenizer) -> Vocabulary:
+    """Categorize every entry of a tokenizer by its decode-encode round trip."""
+    entries = tokenizer.entries
+    trips = _round_trips(tokenizer, list(entries))
+    return Vocabulary(
+        ids=tuple(entries),
+        tokens=tuple(entries.values()),
+        decoded=tuple(trip.text for trip in trips),
+        categories=tuple(
+            _category(token_id, trip, tokenizer.special_ids)
+            for token_id, trip in zip(entries, trips, strict=True)
+        ),
+    )
+
+
+def _category(token_id: int, trip: RoundTrip, special_ids: frozenset[int]) -> Category:
+    if not trip.text.strip():
+        return Category.MEANINGLESS
+    if trip.ids == (token_id,):
+        return Category.OK_SPECIAL if token_id in special_ids else Category.OK
+    if _looks_special(trip.text):
+        return Category.UNREACHABLE_SPECIAL
+    if _REPLACEMENT_CHARACTER in trip.text:
+        return Category.UNDECODEABLE
+    if len(trip.ids) == 1:
+        return Category.UNREACHABLE_SINGLE_TOKEN
+    return Category.UNREACHABLE_MULTI_TOKEN
+
+
+def _looks_special(text: str) -> bool:
+    bracketed = len(text) >= 3 and text[0] in "[<" and text[-1] in "]>"
+    return bracketed and any(character.isalpha() for character in text)
+
+
+def _round_trips(tokenizer: RoundTripTokenizer, ids: list[int]) -> list[RoundTrip]:
+    """Decode and encode every id, behind an anchor character if the tokenizer adds a leading space.
+
+    A tokenizer that puts a space before the first word makes "tip" and " tip" look
+    alike at the start of a text. Behind an anchor character they differ. An entry that
+    merges with one anchor is tried behind the next, and bare as the last resort.
+    """
+    anchors = _anchors(tokenizer) if _adds_leading_space(tokenizer) else []
+    trips: dict[int, RoundTrip] = {}
+    for anchor, anchor_ids in [*anchors, ("", ())]:
+        waiting = [token_id for token_id in ids if token_id not in trips]
+        if not waiting:
+            break
+        trips.update(_behind_anchor(tokenizer, waiting, anchor, anchor_ids))
+    return [trips[token_id] for token_id in ids]
+
+
+def _behind_anchor(
+    tokenizer: RoundTripTokenizer, ids: Iterable[int], anchor: str, anchor_ids: tuple[int, ...]
+) -> dict[int, RoundTrip]:
+    ids = list(ids)
+    texts = tokenizer.decode_many([[*anchor_ids, token_id] for token_id in ids])
+    if anchor:
+        texts = [text.removeprefix(" ") for text in texts]
+    kept = [(token_id, text) for token_id, text in zip(ids, texts, strict=True) if text.startswith(anchor)]
+    encoded = tokenizer.encode_many([text for _, text in kept])
+    size = len(anchor_ids)
+    return {
+        token_id: RoundTrip(text.removeprefix(anchor), tuple(found[size:]))
+        for (token_id, text), found in zip(kept, encoded, strict=True)
+        if tuple(found[:size]) == anchor_ids
+    }
+
+
+def _adds_leading_space(tokenizer: RoundTripTokenizer) -> bool:
+    first = tokenizer.encode_many(["test"])[0][:1]
+    return bool(first) and tokenizer.entries.get(first[0], "").startswith((" ", "▁", "_", "Ġ"))
+
+
+def _anchors(tokenizer: RoundTripTokenizer) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the characters that survive a round trip, with their ids."""
+    encoded = tokenizer.encode_many(_ANCHORS)
+    decoded = tokenizer.decode_many(encoded)
+    return [
+        (anchor, tuple(ids))
+        for anchor, ids, text in zip(_ANCHORS, encoded, decoded, strict=True)
+        if text.removeprefix(" ") == anchor
+    ]
+
+
+# A comparison needs at least so many.
+LEAST_BENIGN = 3
+# So many are drawn at a time: whoever asks for fewer gets the first of the same ones.
+_BLOCK = 16
+# Tokens are drawn from this many times as many nearest ones.
+_POOL = 4
+# A difference of one character in length weighs as much as this share of the vocabulary in position.
+_SHARE_PER_CHARACTER = 0.05
+_WORDPIECE_TAIL = "##"
+
+
+@dataclass(frozen=True, slots=True)
+class BenignMatch:
+    """Tokens to compare one token with.
+
+    Attributes:
+        tokens: drawn among the nearest in length and position.
+        same_category: whether they are of its category; false where that has too few.
+    """
+
+    tokens: tuple[Token, ...]
+    same_category: bool
+
+
+def match_benign(
+    vocabulary: Vocabulary, token_id: int, excluded: Collection[int], count: int, seed: int
+) -> BenignMatch:
+    """Draw benign tokens like a given one.
+
+    They are of the same category, alike in whether they begin a word, and near in length of the text and in
+    position in the vocabulary, which for most tokenizers is an order of frequency. The first of them are the
+    same for every ``count``.
+
+    Args:
+        vocabulary: of the model.
+        token_id: the token.
+        excluded: ids that may not serve, such as flagged tokens.
+        count: how many to draw; fewer where there are fewer.
+        seed: the draw is a function of it and the token.
+
+    Raises:
+        InputError: there are fewer than three.
+    """
+    place = vocabulary.place(token_id)
+    drawn = _drawn(vocabulary, place, excluded, count, seed)[:count]
+    if len(drawn) < LEAST_BENIGN:
+        raise InputError(
+            f"token id {token_id} ({vocabulary.tokens[place]!r}) has {len(drawn)} benign tokens to compare "
+            f"with, but {LEAST_BENIGN} are needed: name fewer tokens at a time"
+        )
+    categories = {vocabulary.categories[k] for k in drawn}
+    return BenignMatch(
+        tuple(Token(vocabulary.ids[k], vocabulary.decoded[k]) for k in drawn),
+        categories == {vocabulary.categories[place]},
+    )
+
+
+def match_apart(
+    vocabulary: Vocabulary, token_ids: Sequence[int], excluded: Collection[int], each: int, seed: int
+) -> list[Token]:
+    """Draw ``each`` benign tokens for every token, none of them twice.
+
+    Each is the first of the token's own matches, as `match_benign` draws them, that no other token has.
+
+    Args:
+        vocabulary: of the model.
+        token_ids: the tokens.
+        excluded: ids that may not serve; ``token_ids`` never do.
+        each: how many for every token.
+        seed: of the draws.
+
+    Returns:
+        A match of each token in order, then the next match of each.
+
+    Raises:
+        InputError: the vocabulary has too few.
+    """
+    unusable, taken = {*excluded, *token_ids}, set[int]()
+    drawn: dict[int, list[int]] = {}
+    found: list[Token] = []
+    for token_id in list(token_ids) * each:
+        place = vocabulary.place(token_id)
+        if token_id not in drawn:
+            drawn[token_id] = _drawn(vocabulary, place, unusable, each, seed)
+        free = [k for k in drawn[token_id] if vocabulary.ids[k] not in taken]
+        if not free:  # others have all that were drawn
+            free = drawn[token_id] = _drawn(vocabulary, place, unusable | taken, each, seed)
+        if not free:
+            raise InputError(
+                f"the vocabulary has too few tokens that are not flagged to match {len(token_ids)} tokens "
+                f"with {each} each: ask for fewer benign tokens, or name fewer tokens"
+            )
+        taken.add(vocabulary.ids[free[0]])
+        found.append(Token(vocabulary.ids[free[0]], vocabulary.decoded[free[0]]))
+    return found
+
+
+def _drawn(vocabulary: Vocabulary, place: int, excluded: Collection[int], count: int, seed: int) -> list[int]:
+    """Draw places among the nearest tokens, in an order that is no order of nearness.
+
+    They are drawn in blocks, so that what is drawn for a smaller count comes first.
+    """
+    found: list[int] = []
+    for block in range(-(-count // _BLOCK)):
+        near = _nearest(vocabulary, place, excluded, (block + 1) * _BLOCK)
+        pool = [other for other in near if other not in found]
+        key = [seed, vocabulary.ids[place], *([block] if block else [])]
+        chosen = np.random.default_rng(key).choice(len(pool), min(_BLOCK, len(pool)), replace=False)
+        found += [pool[k] for k in chosen]
+    return found
+
+
+def _nearest(vocabulary: Vocabulary, place: int, excluded: Collection[int], count: int) -> list[int]:
+    """Places of the tokens to draw so many from, the nearest first."""
+    pool = _alike(vocabulary, place, excluded)
+    begins = [other for other in pool if _begins_word(vocabulary, other) == _begins_word(vocabulary, place)]
+    length = len(vocabulary.decoded[place].strip())
+
+    def distance(other: int) -> float:
+        lengths = abs(len(vocabulary.decoded[other].strip()) - length)
+        return lengths * _SHARE_PER_CHARACTER + abs(other - place) / len(vocabulary)
+
+    candidates = begins if len(begins) >= count else pool
+    return sorted(candidates, key=lambda other: (distance(other), other))[: _POOL * count]
+
+
+def _alike(vocabulary: Vocabulary, place: int, excluded: Collection[int]) -> list[int]:
+    """Places of usable tokens of the same category; of any, where that has too few."""
+    usable = [
+        other
+        for other, (entry, category) in enumerate(zip(vocabulary.ids, vocabulary.categories, strict=True))
+        if category.available and other != place and entry not in excluded
+    ]
+    alike = [other for other in usable if vocabulary.categories[other] is vocabulary.categories[place]]
+    return alike if len(alike) >= LEAST_BENIGN else usable
+
+
+def _begins_word(vocabulary: Vocabulary, place: int) -> tuple[bool, bool]:
+    tail = vocabulary.tokens[place].startswith(_WORDPIECE_TAIL)
+    return tail, vocabulary.decoded[place].startswith(" ")
+
+
+_UNUSED = re.compile(
+    r"[\[<]\|?(unused|extra_id|reserved|madeupword|placeholder|dummy)\w*\|?[\]>]", re.IGNORECASE
+)
+_BRACKETED = re.compile(r"\[[^\s\[\]]*[^\W\d_][^\s\[\]]*\]|<[^\s<>]*[^\W\d_][^\s<>]*>")
+_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+# Scripts of most vocabularies; anything else is "Other".
+_SCRIPTS = (
+    "Latin", "Cyrillic", "Greek", "Han", "Hiragana", "Katakana", "Hangul", "Arabic", "Hebrew", "Devanagari",
+    "Bengali", "Tamil", "Telugu", "Kannada", "Malayalam", "Gujarati", "Gurmukhi", "Sinhala", "Thai", "Lao",
+    "Tibetan", "Myanmar", "Khmer", "Ethiopic", "Georgian", "Armenian", "Mongolian",
+)  # fmt: skip
+_SCRIPT = regex.compile(
+    "|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in _SCRIPTS) + r"|(?P<Other>\p{L})"
+)
+NO_SCRIPT = "none"
+
+
+class Kind(StrEnum):
+    """The kind of an entry."""
+
+    SPECIAL = "special"
+    """A control token, such as [CLS] or </s>."""
+    UNUSED = "unused"
+    """A placeholder that no training text contains, such as [unused7]."""
+    BYTE = "byte"
+    """A byte or part of a character: not valid UTF-8 on its own."""
+    SYMBOL = "symbol"
+    """Neither letters nor digits."""
+    SUBWORD = "subword"
+    """A piece that continues a word."""
+    WORD = "whole word"
+    """A word, or the beginning of one."""
+
+
+class WordMark(StrEnum):
+    """How a vocabulary marks the beginning or continuation of words."""
+
+    CONTINUED = "##"
+    BYTE_LEVEL = "Ġ"
+    SENTENCEPIECE = "▁"
+    NONE = ""
+
+
+def word_mark(tokens: Iterable[str]) -> WordMark:
+    """Return the most common word mark of a vocabulary."""
+    marks = [mark for mark in WordMark if mark]
+    found = Counter(mark for token in tokens for mark in marks if token.startswith(mark) and token != mark)
+    return found.most_common(1)[0][0] if found else WordMark.NONE
+
+
+def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
+    """Return the kind of an entry.
+
+    Args:
+        token: The vocabulary string.
+        decoded: Its text.
+        category: Its `stickytoken.vocabulary.Category`.
+        mark: The word mark of the vocabulary.
+    """
+    if _BYTE.fullmatch(token) or category == Category.UNDECODEABLE:
+        return Kind.BYTE
+    if _UNUSED.fullmatch(token):
+        return Kind.UNUSED
+    special = (Category.OK_SPECIAL, Category.UNREACHABLE_SPECIAL)
+    if category in special or _BRACKETED.fullmatch(token):
+        return Kind.SPECIAL
+    if not any(character.isalnum() for character in decoded):
+        return Kind.SYMBOL
+    if mark is WordMark.NONE:
+        return Kind.WORD
+    marked = token.startswith(mark)
+    return Kind.SUBWORD if marked == (mark is WordMark.CONTINUED) else Kind.WORD
+
+
+def script_of(text: str) -> str:
+    """Return the script of most letters: ``Other`` for a rare script, ``none`` without letters."""
+    found = Counter(match.lastgroup for match in _SCRIPT.finditer(text))
+    return str(found.most_common(1)[0][0]) if found else NO_SCRIPT
+
+
+_COPIES = 8
+_CARRIER = "a"
+
+
+def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: Insertion) -> Vocabulary:
+    """Choose how copies of each entry are written, where the insertion leaves that open.
+
+    A copy of a word is a word of its own, and a copy of a piece of a word is glued to the copy before it, if
+    the tokenizer then finds the piece again.
+
+    Args:
+        vocabulary: entries of the tokenizer.
+        tokenizer: sees the copies.
+        insertion: how copies go into texts.
+    """
+    if insertion is not Insertion.WORDS:
+        return vocabulary
+    places = [place for place, category in enumerate(vocabulary.categories) if category.available]
+    as_words = _seen(vocabulary, tokenizer, places, Joining.WORDS)
+    # Where no copy is lost, nothing can be better.
+    merging = [place for place in places if as_words[place] < _COPIES]
+    attached = _seen(vocabulary, tokenizer, merging, Joining.ATTACHED)
+    chosen = [Joining.WORDS] * len(vocabulary)
+    for place in merging:
+        if attached[place] > as_words[place]:
+            chosen[place] = Joining.ATTACHED
+    return replace(vocabulary, joinings=tuple(chosen))
+
+
+def _seen(
+    vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, places: Sequence[int], joining: Joining
+) -> dict[int, int]:
+    """Count the copies of entries that the tokenizer sees behind a word."""
+    texts = [
+        copies_as_text(
+            Token(vocabulary.ids[place], vocabulary.decoded[place], joining),
+            _CARRIER,
+            Placement.SUFFIX,
+            _COPIES,
+        )
+        for place in places
+    ]
+    return {
+        place: ids.count(vocabulary.ids[place])
+        for place, ids in zip(places, tokenizer.encode_many(texts), strict=True)
+    }

@@ -1,1 +1,0 @@
-"""Vocabulary entries: their categories and kinds."""
