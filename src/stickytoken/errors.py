@@ -50,15 +50,6 @@ class MissingExtraError(StickyTokenError):
 
 
 def require_package(package: str, purpose: str, extra: str) -> None:
-    """Check that an optional package is installed, without importing it.
-
-    Args:
-        package: name that it is imported by.
-        purpose: what needs it, as the subject of a sentence.
-        extra: the extra of stickytoken that installs it.
-
-    Raises:
-        MissingExtraError: the package is not installed.
-    """
+    """Check that an optional package is installed, without importing it."""
     if find_spec(package) is None:
         raise MissingExtraError(purpose, extra)

@@ -283,17 +283,7 @@ def tune(
     start: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tuning:
-    """Score settings of token prepending at every layer.
-
-    Args:
-        encoder: An encoder with the prompt to tune; its own setting and layer are ignored.
-        task: The development set.
-        start: First layer that is overwritten while the exit is chosen; None is 1, the second layer.
-        progress: Called with the number of settings done and in total.
-
-    Raises:
-        InputError: The prompt is an echo, or the model gives all pairs the same similarity.
-    """
+    """Score settings of token prepending at every layer."""
     if encoder.reading.prompt.echoes:
         raise InputError("an echo prompt has no layers to overwrite: use another prompt")
     layers = encoder.layers
@@ -384,21 +374,7 @@ def tune_contrast(
     rule: ContrastRule = ContrastRule.SCALED,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tuning:
-    """Score settings of contrast at every layer that can be read after it.
-
-    Args:
-        encoder: An encoder with the prompt to tune, with or without token prepending, which is kept; its
-            own contrast and layer are ignored.
-        task: The development set.
-        layer: Layer whose attention is changed, from 0; None tries up to eight in the first half.
-        strength: Factor; None tries several with the best layer.
-        rule: What replaces the values.
-        progress: Called with the number of settings done and in total.
-
-    Raises:
-        InputError: A setting is impossible, or the model gives all pairs the same similarity.
-        ModelError: A layer has no output projection of an attention.
-    """
+    """Score settings of contrast at every layer that can be read after it."""
     span = encoder.reading.prepending
     first = DEFAULT_STRENGTH if strength is None and rule.scales else strength
     layers = _layers(encoder) if layer is None else [layer]
@@ -445,15 +421,7 @@ _EMBEDDING_CHUNK = 2048
 
 
 def texts_of_file(path: Path, column: str | None = None) -> list[str]:
-    """Read all texts of a file in order, including repeated and blank ones.
-
-    Args:
-        path: A txt file with one text per line, or csv, tsv, jsonl, parquet.
-        column: Column of a table; None takes ``sentence``, ``text``, or the only text column.
-
-    Raises:
-        InputError: The file or the column cannot be used, or a row has no text.
-    """
+    """Read all texts of a file in order, including repeated and blank ones."""
     texts, _ = all_texts(path, column)
     for row, text in enumerate(texts, start=1):
         if text is None:
@@ -462,11 +430,7 @@ def texts_of_file(path: Path, column: str | None = None) -> list[str]:
 
 
 def require_new_file(path: Path) -> None:
-    """Refuse a file that cannot be written or would be overwritten.
-
-    Raises:
-        InputError: The suffix is not .parquet, the file exists, or its folder is missing or not writable.
-    """
+    """Refuse a file that cannot be written or would be overwritten."""
     if path.suffix.lower() != ".parquet":
         raise InputError(f"{path}: vectors are written as .parquet")
     if path.exists():
@@ -485,21 +449,7 @@ def embed_file(
     path: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> int:
-    """Encode texts and write one row per text: ``text``, and ``vector`` as an array of float32.
-
-    Args:
-        encoder: The model.
-        texts: Texts to encode.
-        path: A new Parquet file.
-        progress: Called with the number of texts done and in total.
-
-    Returns:
-        The number of components of a vector.
-
-    Raises:
-        InputError: The file would be overwritten.
-        EncodingError: A text has no usable vector; nothing is written.
-    """
+    """Encode texts and write one row per text: ``text``, and ``vector`` as an array of float32."""
     require_new_file(path)
     parts = []
     progress(0, len(texts))

@@ -78,12 +78,7 @@ _COMMANDS = {Level.ERROR: "error", Level.WARNING: "warning", Level.NOTE: "notice
 
 
 def github_annotations(findings: Iterable[Finding], incomplete: Sequence[str] = ()) -> Iterator[str]:
-    """Yield one line per finding, in the order given, after what could not be checked.
-
-    Args:
-        findings: what was found.
-        incomplete: what could not be checked, one message each.
-    """
+    """Yield one line per finding, in the order given, after what could not be checked."""
     for message in incomplete:
         yield _command("error", {"title": "stickytoken could not check everything"}, message)
     for finding in findings:
@@ -118,15 +113,6 @@ def junit(
 
     A rule without findings is one passed test. A finding of level error is a failed test; one of another
     level is a passed test with its message as output.
-
-    Args:
-        findings: what was found.
-        rules: every rule that was checked, also those without findings.
-        suite: name of the test suite, such as the model.
-        incomplete: what could not be checked, one message each: tests with errors.
-
-    Raises:
-        ValueError: a finding names a rule that is not among the rules.
     """
     by_rule: dict[str, list[Finding]] = {rule.id: [] for rule in rules}
     for finding in findings:
@@ -211,17 +197,7 @@ _ROOT = "SRCROOT"
 def sarif(
     findings: Iterable[Finding], rules: Sequence[Rule], tool_version: str, incomplete: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return findings as a SARIF document in JSON values.
-
-    Args:
-        findings: what was found; paths are relative to the root of the repository.
-        rules: every rule that was checked, also those without findings.
-        tool_version: version of stickytoken.
-        incomplete: what could not be checked, one message each. A document with any reports a failed run.
-
-    Raises:
-        ValueError: a finding names a rule that is not among the rules.
-    """
+    """Return findings as a SARIF document in JSON values."""
     places = {rule.id: place for place, rule in enumerate(rules)}
     invocation: dict[str, Any] = {"executionSuccessful": not incomplete}
     if incomplete:

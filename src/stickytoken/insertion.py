@@ -104,16 +104,6 @@ def insert_as_text(
 
     Where it says nothing, prefix and suffix copies are glued, as in the published runs, and a random copy
     becomes a word of its own.
-
-    Args:
-        token: what to insert.
-        text: the carrier.
-        placement: where.
-        counts: the largest number of copies.
-        path: for random placement, the gap of each step: 0 is before the first word.
-
-    Raises:
-        InputError: the path is too short or leaves the sentence.
     """
     copies = [_spelled(token)] * counts
     if placement is Placement.RANDOM:
@@ -154,18 +144,7 @@ def place_as_text(
     path: Sequence[int] = (),
     joining: Joining = Joining.GLUED,
 ) -> str:
-    """Return the text with one copy of each of several tokens.
-
-    Args:
-        copies: texts of the tokens in order; equal ones are copies of one token.
-        text: the carrier.
-        placement: where.
-        path: for random placement, the gap of each copy.
-        joining: how copies are written; among the words, glued copies are words of their own, too.
-
-    Raises:
-        InputError: the path is too short or leaves the sentence.
-    """
+    """Return the text with one copy of each of several tokens."""
     if placement is Placement.RANDOM:
         return [text, *_texts_at_random(copies, text, path, joining)][-1]
     if joining is Joining.ATTACHED:

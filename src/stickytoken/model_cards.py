@@ -99,11 +99,6 @@ def with_block(card: bytes, block: str, name: str) -> bytes:
     """Return a model card with the block in place of its earlier one, or at its end.
 
     Lines of the block end as those of the card. All other bytes stay as they are.
-
-    Args:
-        card: the file.
-        block: from `card_block`.
-        name: of the file, for errors.
     """
     try:
         card.decode("utf-8")
@@ -173,12 +168,7 @@ _DIGITS = 4
 
 
 def eval_results(run: Run, dataset: str) -> list[EvalResultEntry]:
-    """Return one entry per measure that the run has: the worst lift, and the share of sticky tokens.
-
-    Args:
-        run: the run.
-        dataset: id of the benchmark data set on the hub that the entries belong to.
-    """
+    """Return one entry per measure that the run has: the worst lift, and the share of sticky tokens."""
     from huggingface_hub import EvalResultEntry
 
     require_id("the data set", dataset)

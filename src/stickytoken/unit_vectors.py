@@ -11,11 +11,7 @@ Number = TypeVar("Number", bound=np.floating[Any])
 
 
 def unit_vectors(vectors: NDArray[Number]) -> NDArray[Number]:
-    """Scale vectors to length 1 in their own precision; zero vectors stay zero.
-
-    Args:
-        vectors: shape (..., d).
-    """
+    """Scale vectors to length 1 in their own precision; zero vectors stay zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     found: NDArray[Number] = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
     return found

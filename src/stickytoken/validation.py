@@ -20,11 +20,7 @@ _SHOWN = 80
 
 
 def real_number(name: str, value: Any) -> float:
-    """Return the value as a float.
-
-    Raises:
-        InputError: The value is not a number.
-    """
+    """Return the value as a float."""
     if isinstance(value, (str, bytes)):
         raise InputError(f"{name} is {shown(value)}: it must be a number")
     try:
@@ -34,11 +30,7 @@ def real_number(name: str, value: Any) -> float:
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
-    """Return the value as an int.
-
-    Raises:
-        InputError: The value is not a whole number, or is below ``least``.
-    """
+    """Return the value as an int."""
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
@@ -51,16 +43,7 @@ def whole_number(name: str, value: Any, least: int | None = None) -> int:
 
 
 def distinct_numbers(name: str, value: Any, least: int) -> tuple[int, ...]:
-    """Return whole numbers that are all different, in the order given.
-
-    Args:
-        name: of the argument.
-        value: one number, several, or a text of several separated by commas.
-        least: the smallest allowed one.
-
-    Raises:
-        InputError: One is not a whole number, is below ``least``, or is there twice.
-    """
+    """Return whole numbers that are all different, in the order given."""
     if isinstance(value, str):
         parts: list[Any] = [_as_number(part.strip()) for part in value.split(",")]
     elif isinstance(value, (bool, int, float)):
@@ -81,11 +64,7 @@ def _as_number(text: str) -> int | str:
 
 
 def proportion(name: str, value: Any) -> float:
-    """Return the value as a float strictly between 0 and 1, such as a confidence level.
-
-    Raises:
-        InputError: The value is not such a number.
-    """
+    """Return the value as a float strictly between 0 and 1, such as a confidence level."""
     number = real_number(name, value)
     if not 0 < number < 1:
         raise InputError(f"{name} is {number}: it must lie between 0 and 1")
@@ -93,29 +72,13 @@ def proportion(name: str, value: Any) -> float:
 
 
 def set_whole_numbers(settings: object, least: Mapping[str, int]) -> None:
-    """Normalise integer fields of frozen settings, so that 8, 8.0 and NumPy's 8 are stored the same way.
-
-    Args:
-        settings: Settings under construction.
-        least: The smallest allowed value of each field, by name.
-
-    Raises:
-        InputError: A field is not a whole number, or is below its minimum.
-    """
+    """Normalise integer fields of frozen settings, so that 8, 8.0 and NumPy's 8 are stored the same way."""
     for name, bound in least.items():
         object.__setattr__(settings, name, whole_number(name, getattr(settings, name), bound))
 
 
 def set_choices(settings: object, kinds: Mapping[str, type[StrEnum]]) -> None:
-    """Normalise choices of frozen settings, so that a member and its text are stored the same way.
-
-    Args:
-        settings: Settings under construction.
-        kinds: The choices of each field, by name.
-
-    Raises:
-        InputError: A field is none of its choices.
-    """
+    """Normalise choices of frozen settings, so that a member and its text are stored the same way."""
     for name, kind in kinds.items():
         value = getattr(settings, name)
         if value not in tuple(kind):
@@ -124,21 +87,13 @@ def set_choices(settings: object, kinds: Mapping[str, type[StrEnum]]) -> None:
 
 
 def require_switch(name: str, value: object) -> None:
-    """Check that an argument is True or False.
-
-    Raises:
-        InputError: It is something else.
-    """
+    """Check that an argument is True or False."""
     if not isinstance(value, bool):
         raise InputError(f"{name} is {shown(value)}: it must be True or False")
 
 
 def file_path(name: str, value: object) -> Path:
-    """Return the value as a path, ``~`` expanded.
-
-    Raises:
-        InputError: The value is not a path.
-    """
+    """Return the value as a path, ``~`` expanded."""
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
         raise InputError(f"{name} is {shown(value)}: pass a path, as a string or a pathlib.Path")
     text = os.fspath(value)
@@ -151,11 +106,7 @@ def file_path(name: str, value: object) -> Path:
 
 
 def or_default(name: str, value: object, default: Value) -> Value:
-    """Return the value, or the default instead of None.
-
-    Raises:
-        InputError: The value is of another type than the default.
-    """
+    """Return the value, or the default instead of None."""
     if value is None:
         return default
     if not isinstance(value, type(default)):
@@ -166,27 +117,13 @@ def or_default(name: str, value: object, default: Value) -> Value:
 
 
 def require_callable(name: str, value: object) -> None:
-    """Check that an argument is a function.
-
-    Raises:
-        InputError: It cannot be called.
-    """
+    """Check that an argument is a function."""
     if not callable(value):
         raise InputError(f"{name} is {shown(value)}: pass a function")
 
 
 def list_of(what: str, name: str, values: object, *, ordered: bool = True) -> list[Any]:
-    """Return the items of a list, tuple, array, table column, generator or other iterable.
-
-    Args:
-        what: What the items are, for messages, such as ``sentences``.
-        name: The name of the argument.
-        values: What the user passed.
-        ordered: Refuse sets, whose order differs from one process to the next.
-
-    Raises:
-        InputError: A single text, a table, a mapping, or something that cannot be iterated over.
-    """
+    """Return the items of a list, tuple, array, table column, generator or other iterable."""
     if isinstance(values, (str, bytes, bytearray, os.PathLike)):
         raise InputError(f"{name} is {shown(values)}: pass a list of {what}")
     if (columns := _columns_of(values)) is not None:

@@ -106,11 +106,7 @@ class Vocabulary:
         return Token(self.ids[place], self.decoded[place], joining)
 
     def place(self, token_id: int) -> int:
-        """Return the place of an entry.
-
-        Raises:
-            InputError: The vocabulary has no such entry.
-        """
+        """Return the place of an entry."""
         place = bisect_left(self.ids, token_id)
         if self.ids[place : place + 1] != (token_id,):
             raise InputError(
@@ -170,12 +166,7 @@ def _looks_special(text: str) -> bool:
 
 
 def _round_trips(tokenizer: RoundTripTokenizer, ids: list[int]) -> list[RoundTrip]:
-    """Decode and encode every id, behind an anchor character if the tokenizer adds a leading space.
-
-    A tokenizer that puts a space before the first word makes "tip" and " tip" look
-    alike at the start of a text. Behind an anchor character they differ. An entry that
-    merges with one anchor is tried behind the next, and bare as the last resort.
-    """
+    """Decode and encode every id, behind an anchor character if the tokenizer adds a leading space."""
     anchors = _anchors(tokenizer) if _adds_leading_space(tokenizer) else []
     trips: dict[int, RoundTrip] = {}
     for anchor, anchor_ids in [*anchors, ("", ())]:
@@ -251,16 +242,6 @@ def match_benign(
     They are of the same category, alike in whether they begin a word, and near in length of the text and in
     position in the vocabulary, which for most tokenizers is an order of frequency. The first of them are the
     same for every ``count``.
-
-    Args:
-        vocabulary: of the model.
-        token_id: the token.
-        excluded: ids that may not serve, such as flagged tokens.
-        count: how many to draw; fewer where there are fewer.
-        seed: the draw is a function of it and the token.
-
-    Raises:
-        InputError: there are fewer than three.
     """
     place = vocabulary.place(token_id)
     drawn = _drawn(vocabulary, place, excluded, count, seed)[:count]
@@ -282,19 +263,6 @@ def match_apart(
     """Draw ``each`` benign tokens for every token, none of them twice.
 
     Each is the first of the token's own matches, as `match_benign` draws them, that no other token has.
-
-    Args:
-        vocabulary: of the model.
-        token_ids: the tokens.
-        excluded: ids that may not serve; ``token_ids`` never do.
-        each: how many for every token.
-        seed: of the draws.
-
-    Returns:
-        A match of each token in order, then the next match of each.
-
-    Raises:
-        InputError: the vocabulary has too few.
     """
     unusable, taken = {*excluded, *token_ids}, set[int]()
     drawn: dict[int, list[int]] = {}
@@ -317,10 +285,7 @@ def match_apart(
 
 
 def _drawn(vocabulary: Vocabulary, place: int, excluded: Collection[int], count: int, seed: int) -> list[int]:
-    """Draw places among the nearest tokens, in an order that is no order of nearness.
-
-    They are drawn in blocks, so that what is drawn for a smaller count comes first.
-    """
+    """Draw places among the nearest tokens, in an order that is no order of nearness."""
     found: list[int] = []
     for block in range(-(-count // _BLOCK)):
         near = _nearest(vocabulary, place, excluded, (block + 1) * _BLOCK)
@@ -412,14 +377,7 @@ def word_mark(tokens: Iterable[str]) -> WordMark:
 
 
 def kind_of(token: str, decoded: str, category: str, mark: WordMark) -> Kind:
-    """Return the kind of an entry.
-
-    Args:
-        token: The vocabulary string.
-        decoded: Its text.
-        category: Its `stickytoken.vocabulary.Category`.
-        mark: The word mark of the vocabulary.
-    """
+    """Return the kind of an entry."""
     if _BYTE.fullmatch(token) or category == Category.UNDECODEABLE:
         return Kind.BYTE
     if _UNUSED.fullmatch(token):
@@ -450,11 +408,6 @@ def written(vocabulary: Vocabulary, tokenizer: RoundTripTokenizer, insertion: In
 
     A copy of a word is a word of its own, and a copy of a piece of a word is glued to the copy before it, if
     the tokenizer then finds the piece again.
-
-    Args:
-        vocabulary: entries of the tokenizer.
-        tokenizer: sees the copies.
-        insertion: how copies go into texts.
     """
     if insertion is not Insertion.WORDS:
         return vocabulary

@@ -27,13 +27,7 @@ class CleanText(NamedTuple):
 
 
 def cleaned_text(cleaner: Cleaner, text: str, name: str) -> CleanText:
-    """Clean the text of a document.
-
-    Args:
-        cleaner: Cleans it.
-        text: The text.
-        name: What to call the document in a message.
-    """
+    """Clean the text of a document."""
     if not isinstance(text, str):
         raise InputError(f"the text of {name} is {shown(text)}: it must be a string")
     try:

@@ -15,14 +15,6 @@ class ColumnCleaner:
     """A function for ``dataset.map(ColumnCleaner("runs/minilm"), batched=True)``.
 
     Missing values stay missing. Equal cleaners have equal fingerprints, so that data sets reuse their cache.
-
-    Args:
-        cleaner: A cleaner, or what `open_cleaner` takes.
-        columns: One column of texts, or several.
-        note: A column to write that says how much was found in each row; None writes none.
-
-    Raises:
-        InputError: The columns are not names.
     """
 
     def __init__(
@@ -38,12 +30,7 @@ class ColumnCleaner:
         self.note = note
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the cleaned columns of a batch, or of a single row.
-
-        Raises:
-            InputError: A column is missing, or holds something else than texts.
-            RefusedTextError: The cleaner refuses a text; the message names its column and row.
-        """
+        """Return the cleaned columns of a batch, or of a single row."""
         cleaned: dict[str, Any] = {}
         notes: dict[int, list[str]] = {}
         single = False

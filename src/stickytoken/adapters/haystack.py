@@ -20,10 +20,6 @@ class StickyTokenCleaner:
     """Cleans the text of Haystack documents; ids, metadata, blobs and scores stay.
 
     A document whose text changes loses its embeddings, which were those of the old text.
-
-    Args:
-        cleaner: A cleaner, or what `open_cleaner` takes.
-        note: Metadata key under which a document says how much was found in it; None writes none.
     """
 
     def __init__(self, cleaner: CleanerSource, note: str | None = NOTE) -> None:
@@ -36,15 +32,7 @@ class StickyTokenCleaner:
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, list[Document]]:
-        """Return one document per input, the same object if nothing was found.
-
-        Args:
-            documents: Any documents; those without text stay as they are.
-
-        Raises:
-            InputError: The documents are not a list of documents.
-            RefusedTextError: The cleaner refuses a document; the message says which.
-        """
+        """Return one document per input, the same object if nothing was found."""
         if not isinstance(documents, list):
             raise InputError(f"documents is {shown(documents)}: pass a list of documents")
         return {"documents": [self._cleaned(document) for document in documents]}

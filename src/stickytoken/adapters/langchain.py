@@ -15,23 +15,14 @@ from langchain_core.documents import BaseDocumentTransformer, Document  # noqa: 
 
 
 class StickyTokenCleaner(BaseDocumentTransformer):
-    """Cleans the text of LangChain documents; ids and metadata stay.
-
-    Args:
-        cleaner: A cleaner, or what `open_cleaner` takes.
-        note: Metadata key under which a document says how much was found in it; None writes none.
-    """
+    """Cleans the text of LangChain documents; ids and metadata stay."""
 
     def __init__(self, cleaner: CleanerSource, *, note: str | None = NOTE) -> None:
         self.cleaner = open_cleaner(cleaner)
         self.note = note
 
     def transform_documents(self, documents: Sequence[Document], **kwargs: Any) -> Sequence[Document]:
-        """Return one document per input, the same object if nothing was found.
-
-        Raises:
-            RefusedTextError: The cleaner refuses a document; the message says which.
-        """
+        """Return one document per input, the same object if nothing was found."""
         del kwargs
         return [self._cleaned(document, number) for number, document in enumerate(documents, 1)]
 

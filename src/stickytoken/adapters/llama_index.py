@@ -48,11 +48,7 @@ class StickyTokenCleaner(TransformComponent):
         return "StickyTokenCleaner"
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        """Return one node for each, the same object where nothing was found.
-
-        Raises:
-            RefusedTextError: The cleaner refuses a node; the message says which.
-        """
+        """Return one node for each, the same object where nothing was found."""
         del kwargs
         return [self._cleaned(node) for node in nodes]
 

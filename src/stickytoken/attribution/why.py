@@ -69,14 +69,7 @@ class CutText:
 
 
 def cut_text(encoder: IdEncoder, text: str, *, words: bool, most: int) -> CutText:
-    """Cut a text into tokens or words, and into longer spans if there would be too many.
-
-    Args:
-        encoder: the model.
-        text: any text; what the model does not read of it is left out.
-        words: whether the tokens of a word are one part.
-        most: largest number of parts.
-    """
+    """Cut a text into tokens or words, and into longer spans if there would be too many."""
     tokenized = encoder.tokenize([text])[0]
     ids = tokenized.ids
     if not ids:
@@ -133,13 +126,7 @@ Parts = frozenset[int]
 
 
 def shapley_contributions(model: IdEncoder, text: CutText, watch: Watch) -> Contributions:
-    """Divide the unit vector of a text among its parts.
-
-    Args:
-        model: the model.
-        text: the text in parts.
-        watch: called with the number of texts encoded, and of all texts to encode.
-    """
+    """Divide the unit vector of a text among its parts."""
     count = len(text.parts)
     steps = _all_steps(count) if count <= _EXACT else _random_steps(count)
     subsets = {each for part, before in steps for each in (before, before | {part}) if each}
@@ -202,15 +189,7 @@ def attributed(
     method: AttributionMethod,
     progress: ProgressCallback,
 ) -> NDArray[np.float64]:
-    """Return contributions of pairs of parts, the references last.
-
-    Args:
-        model: the model.
-        texts: the two texts.
-        similarity: their cosine.
-        method: how it is divided.
-        progress: called after every batch; a stage for each text.
-    """
+    """Return contributions of pairs of parts, the references last."""
     attribute = _method(model, texts, similarity, method)
     found: list[Contributions] = []
     for name, text in zip(("first text", "second text"), texts, strict=True):

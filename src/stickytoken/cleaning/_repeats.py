@@ -51,14 +51,6 @@ def stretches_of(keys: Sequence[str], positions: Mapping[str, list[int]], copies
 
     A phrase of up to 16 words counts where nothing else stands between its copies. A word also counts where
     at most two other words stand between its copies, again and again, in any order.
-
-    Args:
-        keys: Keys of the units.
-        positions: Places of every key that occurs at least ``copies`` times.
-        copies: How often makes a stretch, at least 2.
-
-    Returns:
-        Stretches in order, which do not overlap.
     """
     gaps = copies - 1
     regular: list[Stretch] = []
@@ -292,11 +284,7 @@ def _repeats_between(key: str, start: int, end: int) -> list[Repeat]:
 
 
 def _pieces(word: str) -> list[tuple[str, Sequence[int]]]:
-    """Normalise a word, and divide it at invisible characters and loose accents if that gives equal pieces.
-
-    Returns:
-        The key of each piece, and the offsets of its characters with the end of the piece.
-    """
+    """Normalise a word, and split it at invisible characters and loose accents into equal pieces."""
     pieces = []
     start = 0
     for match in _BREAKS.finditer(word):
@@ -359,11 +347,7 @@ class Units(NamedTuple):
 
 
 class UnitReader:
-    """Cuts texts into units.
-
-    Args:
-        flagged: Texts of flagged vocabulary entries: words, signs, or both together, such as ``'s``.
-    """
+    """Cuts texts into units."""
 
     def __init__(self, flagged: Iterable[str]) -> None:
         texts = {text.strip() for text in flagged} - {""}

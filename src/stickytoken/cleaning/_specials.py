@@ -70,9 +70,6 @@ class SpecialFinder:
 
         Each removal joins what stands before and behind it, and only there a new special token can arise; so
         the time is linear in the length of the text, however deep tokens are nested in each other.
-
-        Returns:
-            Start, end and the name of the innermost token of each part, in order.
         """
         plain, places = _plain(text)
         if self._pattern is None or not self._pattern.search(plain):
@@ -173,11 +170,6 @@ def planted_copies(document: Document, words: frozenset[str], runs: Iterable[Str
 
     Without a flag more must come together: many copies in ever new company, or copies at regular distances,
     in each case between plain spaces.
-
-    Args:
-        document: The text.
-        words: Keys of the flagged words, which are left out.
-        runs: Stretches whose units are left out.
     """
     found: set[int] = set()
     taken = {place for run in runs for place in range(run.first, run.last)}

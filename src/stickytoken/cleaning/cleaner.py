@@ -422,16 +422,7 @@ CleanerSource: TypeAlias = "Cleaner | Run | str | Path | Mapping[str, Any]"
 
 
 def open_cleaner(source: CleanerSource) -> Cleaner:
-    """Return the cleaner for any supported source.
-
-    Args:
-        source: A cleaner; a run or its folder; a file that `Cleaner.save` wrote; or what `Cleaner.to_json`
-            returned.
-
-    Raises:
-        InputError: The file or the JSON values are not a cleaner.
-        RunError: The folder is not a run, is damaged or is not finished.
-    """
+    """Return the cleaner for any supported source."""
     if isinstance(source, Cleaner):
         return source
     if isinstance(source, Mapping):
@@ -498,16 +489,7 @@ class LineTotals:
 
 
 def clean_lines(lines: Iterable[bytes], cleaner: Cleaner, totals: LineTotals) -> Iterator[CleanedLine]:
-    """Yield every line, cleaned; line endings and bytes that are not UTF-8 stay unchanged.
-
-    Args:
-        lines: The lines, each with its end.
-        cleaner: Cleans them.
-        totals: Counts are added to these.
-
-    Raises:
-        RefusedTextError: The cleaner refuses a line; the message says which.
-    """
+    """Yield every line, cleaned; line endings and bytes that are not UTF-8 stay unchanged."""
     for number, line in enumerate(lines, 1):
         content = line.rstrip(b"\r\n")
         ending = line[len(content) :]

@@ -313,11 +313,7 @@ DEFAULT_ACTIONS: Mapping[SpanKind, Action] = MappingProxyType(
 
 
 def actions_of(values: Mapping[Any, str]) -> dict[SpanKind, Action]:
-    """Return an action for each kind; the default for kinds that are left out.
-
-    Raises:
-        InputError: A kind or an action is unknown, or other findings than special tokens are to be escaped.
-    """
+    """Return an action for each kind; the default for kinds that are left out."""
     if not isinstance(values, Mapping):
         raise InputError(f"actions is {shown(values)}: pass a mapping such as {{'special': 'escape'}}")
     actions = dict(DEFAULT_ACTIONS)

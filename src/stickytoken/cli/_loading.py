@@ -42,15 +42,7 @@ def load_endpoint(
     others: dict[str, Any],
     tokenizer_needed: bool,
 ) -> Encoder:
-    """Load a model behind an endpoint that the options name.
-
-    Args:
-        model: its name.
-        loading: options of loading.
-        prompting: options of prompts.
-        others: options of loading that endpoints do not have.
-        tokenizer_needed: whether it is refused without a tokenizer; otherwise tokens are estimated.
-    """
+    """Load a model behind an endpoint that the options name."""
     from stickytoken.encoders import Prompting, load_encoder
     from stickytoken.encoders.endpoint.vocabulary import CandidateVocabulary
 
@@ -111,12 +103,6 @@ def announced(
 
     Nothing is shown where everything was answered before. Nobody is asked with ``--yes``, or about a server
     on this machine without a price.
-
-    Args:
-        encoder: the model; None where there is none to ask.
-        loading: with the price.
-        measurement: goes through the measurement with the encoder that it is given; writes to the folder.
-        uncertain: see `estimate_cost`.
     """
     from stickytoken.encoders.endpoint.encoder import EndpointEncoder
 
@@ -220,14 +206,7 @@ _OF_ANY_MODEL = tuple(field.name for field in fields(LoadingOptions))
 def load(
     model: str, loading: LoadingOptions, prompting: PromptingOptions, *, tokenizer_needed: bool = True
 ) -> Encoder:
-    """Load the model that the options name.
-
-    Args:
-        model: its name, if the options do not say it.
-        loading: options of loading.
-        prompting: options of prompts.
-        tokenizer_needed: whether a model behind an endpoint is refused without its tokenizer.
-    """
+    """Load the model that the options name."""
     from stickytoken.encoders.endpoint.options import names_endpoint
 
     model = loading.name_of(model)
@@ -334,13 +313,6 @@ def load_for(
 
     What the user leaves open is as in the run: precision and revision separately, prompt and token prepending
     together.
-
-    Args:
-        source: a model where there is no run, else the run folder.
-        run: run.json of the run; None without one.
-        loading: options of loading.
-        prompting: options of prompts.
-        model: the model of the run, if it has moved.
     """
     if run is None:
         return load(source, loading, prompting)
@@ -363,14 +335,7 @@ def load_for(
 def require_found(
     source: str, run: RunRecord | None, loading: LoadingOptions, model: str | None = None
 ) -> str:
-    """Return the name of the model that `load_for` would load, and refuse early one that does not exist.
-
-    Args:
-        source: a model where there is no run, else the run folder.
-        run: run.json of the run; None without one.
-        loading: options of loading.
-        model: the model of the run, if it has moved.
-    """
+    """Return the name of the model that `load_for` would load, and refuse early one that does not exist."""
     from stickytoken.detection.model_files import recorded_loading
     from stickytoken.encoders.endpoint.options import names_endpoint
     from stickytoken.encoders.loading.load import require_model
@@ -394,12 +359,7 @@ def _named_by(source: str) -> Iterator[None]:
 
 
 def named_token_ids(encoder: Encoder, names: Sequence[str] | None) -> list[int] | None:
-    """Find the ids of tokens that `--tokens` names; None where it names none.
-
-    Args:
-        encoder: knows the vocabulary.
-        names: vocabulary strings, texts of tokens, ``#`` and an id, or files (.txt or a table) of either.
-    """
+    """Find the ids of tokens that `--tokens` names; None where it names none."""
     from stickytoken.corpora.files import TABLE_SUFFIXES
     from stickytoken.detection.selection import find_named, token_ids_from_file
     from stickytoken.vocabulary import categorize

@@ -40,9 +40,6 @@ def copies_needed(evidence: RunEvidence, token_id: int, scale: Scale) -> CopiesN
 
     The rise of a curve is compared with the mean rise of the ordinary tokens' curves at the same number of
     copies, in standard deviations of the model's similarities.
-
-    Returns:
-        None if the run has no curve of the token, or no pair of texts below the mean similarity.
     """
     ordinary = _curves(evidence.tokens.filter("ordinary"))
     own = _curves(evidence.tokens.filter(~pl.col("ordinary"), token_id=token_id))
@@ -79,11 +76,6 @@ def exact_share(count: int, total: int, confidence: float) -> Share:
 
     The interval covers the true share at least as often as it claims, also for no or few cases, where
     normal approximations fail.
-
-    Args:
-        count: of the cases.
-        total: of what was looked at; at least 1.
-        confidence: coverage of the interval.
     """
     from scipy.stats import beta
 
@@ -130,12 +122,7 @@ class WorstToken(NamedTuple):
 
 
 class ComparedRun:
-    """A finished run with its name in the comparison.
-
-    Args:
-        name: distinct in the comparison.
-        run: the run.
-    """
+    """A finished run with its name in the comparison."""
 
     def __init__(self, name: str, run: Run) -> None:
         self.name = name
@@ -240,12 +227,7 @@ class ComparedRun:
 
 
 def deviations(scale: Scale | None, column: str = "lift") -> pl.Expr:
-    """Return a lift beyond an ordinary token's, in standard deviations of the model's similarities.
-
-    Args:
-        scale: of the run; without one, the values are null.
-        column: the lift, or an end of its interval.
-    """
+    """Return a lift beyond an ordinary token's, in standard deviations of the model's similarities."""
     if scale is None:
         return pl.lit(None, dtype=pl.Float64)
     return (pl.col(column) - scale.ordinary) / scale.spread

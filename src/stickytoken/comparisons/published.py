@@ -121,11 +121,7 @@ def published_model(name: str) -> dict[str, object]:
 
 
 def model_of(run: Run) -> str:
-    """Return the published model that a run is named after.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Return the published model that a run is named after."""
     name = Path(run.model_name).name
     try:
         return str(published_model(name)["model"])

@@ -44,12 +44,7 @@ class PairCorpus:
 
 
 def corpus_fingerprint(corpus: Sentences | PairCorpus, topics_count: bool) -> str:
-    """Fingerprint everything in a corpus, and in the package's own texts, that can change a number.
-
-    Args:
-        corpus: Sentences or pairs.
-        topics_count: Whether the method uses the topics of sentences, and the bundled kinds of text.
-    """
+    """Fingerprint everything in a corpus, and in the package's own texts, that can change a number."""
     if topics_count and isinstance(corpus, Sentences):
         # The same sentences stand among the kinds if they are bundled, and beside them if they are given.
         return digest([corpus.fingerprint_with_topics, corpus.bundled, text_kinds().fingerprint_with_topics])
@@ -57,11 +52,7 @@ def corpus_fingerprint(corpus: Sentences | PairCorpus, topics_count: bool) -> st
 
 
 def choose_corpus(sentences: SentenceSource | None, pairs: PairSource | None) -> Sentences | PairCorpus:
-    """Load what was passed; without sentences or pairs, the bundled corpus.
-
-    Raises:
-        InputError: Both are given, or one cannot be read.
-    """
+    """Load what was passed; without sentences or pairs, the bundled corpus."""
     if pairs is None:
         return load_sentences(sentences)
     if sentences is not None:
@@ -116,14 +107,6 @@ def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpu
     """Measure how much of a corpus is unknown to a tokenizer, and drop sentences that it makes equal.
 
     Only sentences with unknown tokens are compared; a corpus without them is returned with the same texts.
-
-    Args:
-        corpus: Sentences or pairs.
-        tokenizer: The model's tokenizer; one that does not tell its unknown token passes.
-        model: The name of the model, for messages.
-
-    Raises:
-        InputError: More than a fifth of the characters are unknown.
     """
     found = as_read(corpus, tokenizer)
     share = found.unknown or 0.0
@@ -142,13 +125,7 @@ def readable(corpus: Corpus, tokenizer: RoundTripTokenizer, model: str) -> Corpu
 
 
 def as_read(corpus: Corpus, tokenizer: RoundTripTokenizer) -> Corpus:
-    """Return a corpus with the share of unknown characters, without sentences that the tokenizer makes equal.
-
-    Args:
-        corpus: Sentences or pairs.
-        tokenizer: The model's tokenizer; for one that does not tell its unknown token, the corpus is
-            returned as it is.
-    """
+    """Return a corpus without sentences that become equal, and its share of unknown characters."""
     if not isinstance(tokenizer, SpanTokenizer):
         return corpus
     texts = _texts(corpus)

@@ -88,11 +88,7 @@ def _digest(texts: Iterable[str]) -> str:
 def collect_sentences(
     texts: Iterable[str | None], source: str, topics: Sequence[str] | None = None
 ) -> Sentences:
-    """Strip sentences and drop blank, repeated and overlong ones.
-
-    Raises:
-        InputError: No sentence is left, or all of them are numbers.
-    """
+    """Strip sentences and drop blank, repeated and overlong ones."""
     first_seen: dict[str, int] = {}
     blank = duplicates = too_long = 0
     for position, text in enumerate(texts):
@@ -175,9 +171,6 @@ def given_sentences(values: object) -> Sentences:
     """Collect sentences that were passed as a list, a column of a table or another iterable.
 
     None and NaN count as blank, as missing values in a file do.
-
-    Raises:
-        InputError: The values are not texts, or none is left.
     """
     texts = []
     for place, value in enumerate(list_of("sentences", "sentences", values), start=1):

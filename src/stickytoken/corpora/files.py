@@ -19,11 +19,7 @@ _SHOWN_REASON = 200
 
 
 def read_table(path: Path) -> pl.DataFrame:
-    """Read a csv, tsv, jsonl or parquet file.
-
-    Raises:
-        InputError: The file is missing, empty, not UTF-8 or not of its format, or names a column twice.
-    """
+    """Read a csv, tsv, jsonl or parquet file."""
     content = read_bytes(path)
     suffix = path.suffix.lower()
     if suffix != ".parquet":
@@ -69,11 +65,7 @@ def _no_json(content: bytes) -> str | None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a whole file.
-
-    Raises:
-        InputError: The file is missing, a folder, unreadable or empty.
-    """
+    """Read a whole file."""
     try:
         if path.is_dir():
             raise InputError(f"{path} is a folder: pass a file")
@@ -88,11 +80,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def decode(content: bytes, path: Path) -> str:
-    """Decode UTF-8, with or without a byte-order mark.
-
-    Raises:
-        InputError: The content is binary or in another encoding.
-    """
+    """Decode UTF-8, with or without a byte-order mark."""
     try:
         text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -105,11 +93,7 @@ def decode(content: bytes, path: Path) -> str:
 
 
 def text_column(frame: pl.DataFrame, column: str, path: str) -> list[str | None]:
-    """Return the values of a text column.
-
-    Raises:
-        InputError: The column is missing or does not hold text.
-    """
+    """Return the values of a text column."""
     if column not in frame.columns:
         raise InputError(f"{path} has no column {column!r}: it has {', '.join(frame.columns) or 'none'}")
     values = frame[column]
@@ -146,18 +130,7 @@ def sentences_from_file(path: Path, column: str | None = None) -> Sentences:
 
 
 def all_texts(path: Path, column: str | None = None) -> tuple[list[str | None], pl.DataFrame | None]:
-    """Read every text of a file in order, including repeated and blank ones.
-
-    Args:
-        path: A txt file with one text per line, or csv, tsv, jsonl, parquet.
-        column: The column with the texts; None takes ``sentence``, ``text``, or the only text column.
-
-    Returns:
-        The texts, None where a row has none, and the other columns of a table.
-
-    Raises:
-        InputError: The file or the column cannot be used.
-    """
+    """Read every text of a file in order, including repeated and blank ones."""
     if path.suffix.lower() not in TABLE_SUFFIXES:
         if column is not None:
             raise InputError(f"{path} is a text file without columns: leave the column out")
@@ -172,11 +145,7 @@ def all_texts(path: Path, column: str | None = None) -> tuple[list[str | None], 
 
 
 def text_columns(frame: pl.DataFrame, path: str) -> tuple[str, ...]:
-    """Choose the columns that usually hold sentences, or the only text column.
-
-    Raises:
-        InputError: No column, or more than one, could be meant.
-    """
+    """Choose the columns that usually hold sentences, or the only text column."""
     for names in _USUAL_COLUMNS:
         if all(name in frame.columns for name in names):
             return names

@@ -46,17 +46,6 @@ def sample_pairs(sentences: Sequence[str], vectors: NDArray[np.floating], count:
 
     Each of ``count`` evenly spaced target similarities takes the nearest pair that no earlier target
     took. Of all n (n - 1) / 2 pairs only the similarities are held in memory.
-
-    Args:
-        sentences: n distinct sentences.
-        vectors: Their vectors, shape (n, d).
-        count: Number of pairs to sample; all pairs if there are fewer.
-
-    Returns:
-        Pairs in ascending order of similarity.
-
-    Raises:
-        InputError: There are fewer than two sentences.
     """
     if len(sentences) < 2:
         raise InputError(f"pairs need at least 2 sentences, got {len(sentences)}")
@@ -78,14 +67,6 @@ def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: i
     Each of ``count`` evenly spaced targets in [min, min + 0.8 (u - min)] takes the nearest pair with a
     similarity below u. Where pairs are sparse, one is taken more than once, as in the published runs:
     the choice is even over similarity, not over pairs.
-
-    Args:
-        pairs: Candidates.
-        mean_similarity: u.
-        count: Number of pairs to choose; fewer if fewer lie below u.
-
-    Raises:
-        InputError: No pair lies below u.
     """
     below = sorted(
         (pair for pair in pairs if pair.similarity < mean_similarity),
@@ -103,15 +84,7 @@ def select_pairs(pairs: Sequence[SentencePair], mean_similarity: float, count: i
 
 
 def nearest_free(ascending: NDArray[np.float64], targets: NDArray[np.float64]) -> list[int]:
-    """Find, for each target in turn, the index of the nearest value that no earlier target took.
-
-    Args:
-        ascending: Sorted values, at least as many as targets.
-        targets: Values to approach.
-
-    Returns:
-        One distinct index per target; of two at the same distance, the lower one.
-    """
+    """Find, for each target in turn, the index of the nearest value that no earlier target took."""
     # Links that skip taken values, with path halving: near-constant time per step.
     size = len(ascending)
     before = np.arange(-1, size)  # before[k + 1]: the nearest free index <= k, or -1

@@ -423,13 +423,7 @@ class Example:
 
 
 def worked_example(content: RunContent | None, vocabulary: Vocabulary, corpus: Sentences) -> Example:
-    """Choose the worst token of a run with its typical pair; without a run, any token and two sentences.
-
-    Args:
-        content: a finished run of the model; None without one.
-        vocabulary: of the model.
-        corpus: sentences to fall back on.
-    """
+    """Choose the worst token of a run with its typical pair; without a run, any token and two sentences."""
     sentences = spread(list(corpus.texts), 2)
     if content is None or content.run is None:
         why = "No run of this model is open, so its sticky tokens are not known."

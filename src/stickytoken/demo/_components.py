@@ -64,11 +64,7 @@ def plotly_figure(figure: ReportFigure | None) -> go.Figure | None:
 
 
 def figure_slots(count: int) -> list[Any]:
-    """Make places for figures, empty at first: title, plot, description and data table of each.
-
-    Returns:
-        The components that `slot_contents` fills, place by place.
-    """
+    """Make places for figures, empty at first: title, plot, description and data table of each."""
     slots: list[Any] = []
     for _ in range(count):
         with gr.Column(visible=False, elem_classes="figure") as column:
@@ -147,10 +143,6 @@ def show_errors(
 
     A `StickyTokenError` is one line in the page and one in the log. Anything else is a defect: its traceback
     goes to the log, and the page says where to look.
-
-    Args:
-        handler: returns the values of the outputs.
-        blank: the same outputs with nothing in them but an error, given as HTML.
     """
 
     @functools.wraps(handler)

@@ -221,14 +221,7 @@ _BAND = "rgba(0,158,115,0.15)"
 def similarity_curve(
     answer: Answer, token: str, benign: list[str], mean_similarity: float | None
 ) -> ReportFigure:
-    """Draw the similarity of the two sentences by number of copies.
-
-    Args:
-        answer: what was measured.
-        token: its name.
-        benign: names of the benign tokens.
-        mean_similarity: u of the run; None draws no line.
-    """
+    """Draw the similarity of the two sentences by number of copies."""
     counts = list(answer.trial.counts)
     asked = answer.trial.question.copies
     places = spread_out(counts)

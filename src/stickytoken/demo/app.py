@@ -56,15 +56,7 @@ class App:
 
 
 def make_app(startup: Startup, shared: bool = False) -> App:
-    """Build the page. Parts that need the model are filled in once it is loaded.
-
-    Args:
-        startup: the runs, and the model to come.
-        shared: whether the page has a public address.
-
-    Raises:
-        RunError: the run that the app opens with cannot be read.
-    """
+    """Build the page. Parts that need the model are filled in once it is loaded."""
     model = visible(startup.model_name)
     with _CheckedBlocks(
         title=f"Sticky tokens of {model}", analytics_enabled=False, fill_width=False
@@ -91,11 +83,7 @@ def make_app(startup: Startup, shared: bool = False) -> App:
 
 
 class _CheckedBlocks(gr.Blocks):
-    """Blocks that answer a malformed request with one line.
-
-    Gradio raises its own errors, with tracebacks, where a request does not fit an event. Errors of the events
-    themselves never come here: they are part of what an event returns.
-    """
+    """Blocks that answer a malformed request with one line."""
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **kwargs: Any) -> Any:
         """Read the inputs of an event."""

@@ -49,12 +49,7 @@ class ListedRun:
 
 
 class RunLibrary:
-    """Runs by label; each is read on first use and then kept.
-
-    Args:
-        listed: the runs; the app opens with the first.
-        left_out: why folders that look like runs are missing.
-    """
+    """Runs by label; each is read on first use and then kept."""
 
     def __init__(self, listed: Sequence[ListedRun], left_out: Sequence[str] = ()) -> None:
         self._listed = {run.label: run for run in listed}
@@ -72,11 +67,7 @@ class RunLibrary:
         return self._listed[label].record
 
     def content(self, label: object) -> RunContent:
-        """Return a run by its label.
-
-        Raises:
-            RunError: no run has that label, or it cannot be read.
-        """
+        """Return a run by its label."""
         if not isinstance(label, str) or label not in self._listed:
             raise RunError("there is no run with that name: choose one from the list")
         with self._lock:
@@ -86,16 +77,7 @@ class RunLibrary:
 
 
 def find_runs(named: Sequence[Path], folder: Path, example: Path = EXAMPLE) -> RunLibrary:
-    """List the named runs, then those in a folder, newest first, then the packaged example.
-
-    Args:
-        named: run folders; one that cannot be read is an error.
-        folder: whose run folders are listed; it need not exist.
-        example: the packaged run.
-
-    Raises:
-        RunError: a named folder is not a run, is damaged or has a newer schema.
-    """
+    """List the named runs, then those in a folder, newest first, then the packaged example."""
     listed = [_listed_run(path.expanduser()) for path in named]
     taken = {_resolved(path) for path in named}
     found: list[ListedRun] = []
@@ -191,11 +173,7 @@ class SharedModel:
         return model_difference(record, self._identity) == []
 
     def reopened(self, run: Run) -> Reopened:
-        """Return a run of this model with its texts encoded; the last few are cached.
-
-        Raises:
-            InputError: the run was made with another model.
-        """
+        """Return a run of this model with its texts encoded; the last few are cached."""
         if not self.is_model_of(run.record):
             raise InputError(
                 f"the run was made with {run.record.model.name} or with other settings of it, but "
@@ -205,16 +183,7 @@ class SharedModel:
             return self._reopened(run)
 
     def benign(self, token_id: int, run: Run | None, count: int) -> tuple[Token, ...]:
-        """Match benign tokens to a token as an explanation does.
-
-        Args:
-            token_id: an available token.
-            run: its flagged tokens are left out; None leaves out nothing.
-            count: how many.
-
-        Raises:
-            InputError: there are fewer than three.
-        """
+        """Match benign tokens to a token as an explanation does."""
         excluded = flagged_tokens(run) | self._unread | {token_id}
         return match_benign(self.vocabulary, token_id, excluded, count, _SEED).tokens
 
@@ -356,17 +325,7 @@ class Context:
 def make_context(
     model: SharedModel, library: RunLibrary, corpus: Sentences, repaired: SharedModel | None = None
 ) -> Context:
-    """Find the run that belongs to the model.
-
-    Args:
-        model: the model.
-        library: the runs.
-        corpus: sentences to use if there is no run.
-        repaired: the model after a repair; None without one.
-
-    Raises:
-        RunError: that run cannot be read.
-    """
+    """Find the run that belongs to the model."""
     own = next((label for label in library.labels if _is_finished_run_of(library.record(label), model)), None)
     content = None if own is None else library.content(own)
     return Context(model, library, content, corpus, repaired)
@@ -377,13 +336,7 @@ def _is_finished_run_of(record: RunRecord, model: SharedModel) -> bool:
 
 
 class Startup:
-    """The runs, which are available at once, and the model, which takes some seconds.
-
-    Args:
-        model: the name of the model, as the user gave it.
-        library: the runs.
-        repair: a repair of the model; None without one.
-    """
+    """The runs, which are available at once, and the model, which takes some seconds."""
 
     def __init__(self, model: str, library: RunLibrary, repair: Repair | None = None) -> None:
         self.model_name = model
@@ -409,9 +362,5 @@ class Startup:
         self._context.set_result(context)
 
     def context(self) -> Context:
-        """Wait until the model is loaded, and return the context of the tabs.
-
-        Raises:
-            StickyTokenError: the model could not be loaded.
-        """
+        """Wait until the model is loaded, and return the context of the tabs."""
         return self._context.result()

@@ -76,9 +76,6 @@ class AllowedHosts:
 
     A page of another site can make a browser resolve that site's name to this machine and then read the
     app (DNS rebinding); the request still carries the other name.
-
-    Args:
-        names: host names, without a port.
     """
 
     def __init__(self, names: Iterable[str] = LOOPBACK) -> None:
@@ -95,13 +92,7 @@ class AllowedHosts:
 
 
 class RequestGuard:
-    """ASGI middleware that rejects requests that do not come from the app's own page.
-
-    Args:
-        app: the application.
-        hosts: names under which the app may be addressed.
-        body_bytes: largest request body.
-    """
+    """ASGI middleware that rejects requests that do not come from the app's own page."""
 
     def __init__(self, app: Application, hosts: AllowedHosts, body_bytes: int = _BODY_BYTES) -> None:
         self._app = app
@@ -203,11 +194,7 @@ class Served:
 
 
 def require_free(port: int) -> int:
-    """Return a port that can be served on; 0 finds a free one.
-
-    Raises:
-        InputError: the port is in use, not allowed or not a port number.
-    """
+    """Return a port that can be served on; 0 finds a free one."""
     if not 0 <= port <= _LARGEST_PORT:
         raise InputError(
             f"port {port} is not a port number: use 1 to {_LARGEST_PORT}, or 0 for any free port"
@@ -227,16 +214,7 @@ def require_free(port: int) -> int:
 
 
 def serve(app: App, port: int, share: bool) -> Served:
-    """Start serving in the background, on 127.0.0.1 alone, to requests that address this machine by name.
-
-    Args:
-        app: the page.
-        port: port to serve on; 0 finds a free one.
-        share: also make a public address through Gradio's tunnel.
-
-    Raises:
-        InputError: the port is in use, or no public address could be made.
-    """
+    """Start serving in the background, on 127.0.0.1 alone, to requests that address this machine by name."""
     free = require_free(port)
     hosts = AllowedHosts()
     try:

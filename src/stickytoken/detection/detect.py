@@ -53,16 +53,7 @@ def identity_parts(
     *,
     chosen_by_whole: bool = False,
 ) -> dict[str, Any]:
-    """Collect everything that can change the numbers of a run, as JSON values.
-
-    Args:
-        encoder: the model.
-        method: name of the method.
-        settings: settings of the method, a dataclass.
-        corpus: fingerprint of the sentences or pairs.
-        tokens: the tokens to measure; None is all available ones.
-        chosen_by_whole: whether the model truncates its vectors, and the whole ones choose what is encoded.
-    """
+    """Collect everything that can change the numbers of a run, as JSON values."""
     more = {"chosen_by": "whole vectors"} if chosen_by_whole else {}
     return identity_of(
         IDENTITY_VERSION,
@@ -167,11 +158,7 @@ def detect(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def with_views(settings: MethodSettings, method: str, dimensions: Numbers, layers: Numbers) -> MethodSettings:
-    """Add dimensions and layers to the settings of a method.
-
-    Raises:
-        InputError: they cannot be used, or the method measures the model as it is alone.
-    """
+    """Add dimensions and layers to the settings of a method."""
     asked = {"dimensions": dimensions, "layers": layers}
     given = {name: numbers for name, value in asked.items() if (numbers := distinct_numbers(name, value, 1))}
     known = {each.name for each in fields(settings)}

@@ -164,16 +164,7 @@ def write_evidence(
     folder: RunFolder,
     progress: ProgressCallback,
 ) -> None:
-    """Compute the evidence of a finished run and commit it, the record last.
-
-    Args:
-        job: job of the run.
-        tokens: tokens.parquet.
-        ranked_by: column with the largest value for the worst token.
-        panel: carriers against anchors.
-        folder: run folder; the caller holds its lock.
-        progress: called after every step.
-    """
+    """Compute the evidence of a finished run and commit it, the record last."""
     started = time.perf_counter()
     available = {token.id: token for token in job.vocabulary.available}
     shown = [available[k] for k in tokens_to_show(tokens, ranked_by)]
@@ -224,11 +215,7 @@ def has_evidence(folder: RunFolder) -> bool:
 
 
 def read_evidence(folder: RunFolder) -> RunEvidence | None:
-    """Read the evidence of a run; None if it is missing or incomplete.
-
-    Raises:
-        RunError: a file is damaged.
-    """
+    """Read the evidence of a run; None if it is missing or incomplete."""
     record = folder.read_record(EVIDENCE_RECORD_FILE, EvidenceRecord) if has_evidence(folder) else None
     if record is None:
         return None

@@ -82,15 +82,7 @@ def judge(
 
 
 def require_measured(run: Run, numbers: Mapping[str, Sequence[int]]) -> None:
-    """Refuse dimensions and layers that a run did not measure.
-
-    Args:
-        run: a finished run.
-        numbers: what is asked for, by the name of the setting.
-
-    Raises:
-        InputError: the message says what the run has.
-    """
+    """Refuse dimensions and layers that a run did not measure."""
     for name, asked in numbers.items():
         measured = run.settings.values.get(name) or []
         if missing := [number for number in asked if number not in measured]:

@@ -78,12 +78,7 @@ class ModelFiles:
 
 
 def look_at_model(name: str, revision: str | None = None) -> ModelFiles | None:
-    """Inspect the files of a model; None if they are not on this machine, or not all in its folder.
-
-    Raises:
-        ModelError: the name is a file or a missing path, or the packaged model is damaged.
-        InputError: a revision is given for a folder.
-    """
+    """Inspect the files of a model; None if they are not on this machine, or not all in its folder."""
     if names_endpoint(name):
         return None
     source = resolve_model(name, revision)
@@ -100,11 +95,6 @@ def record_model(path: Path, record: RunRecord, files: ModelFiles | None) -> Non
 
     Nothing is written if the files may have changed since they were looked at, or the folder cannot be
     written: the record only saves time.
-
-    Args:
-        path: the run folder.
-        record: its run.json.
-        files: looked at before the model was loaded with nothing but its name; None if they are not known.
     """
     if files is None or not files.settled:
         return
@@ -118,13 +108,7 @@ def record_model(path: Path, record: RunRecord, files: ModelFiles | None) -> Non
 
 
 def is_model_of(path: Path, record: RunRecord, fingerprint: str) -> bool:
-    """Whether files with this fingerprint are proven to give the model of a run.
-
-    Args:
-        path: the run folder.
-        record: its run.json.
-        fingerprint: of the files of a model, from `ModelFiles.fingerprint`.
-    """
+    """Whether files with this fingerprint are proven to give the model of a run."""
     encoder = record.identity_parts.get("encoder")
     return isinstance(encoder, dict) and _read(path) == _expected(encoder, fingerprint)
 
@@ -171,10 +155,7 @@ def _raise(error: OSError) -> None:
 
 
 def _is_self_contained(folder: Path) -> bool:
-    """Whether all that is loaded for a model lies in its folder.
-
-    Adapters name a base model elsewhere, and modules that are not of sentence-transformers may read anything.
-    """
+    """Whether all that is loaded for a model lies in its folder."""
     if any(next(folder.rglob(name), None) is not None for name in _POINTING_ELSEWHERE):
         return False
     if not (folder / "modules.json").is_file():
@@ -196,21 +177,13 @@ def _is_inside(path: str) -> bool:
 
 
 def model_difference(record: MeasurementRecord, identity: EncoderIdentity) -> list[str] | None:
-    """Name the parts in which a model's identity differs from that of a measured model.
-
-    Returns:
-        The names; empty for the same model, None if the record has none.
-    """
+    """Name the parts in which a model's identity differs from that of a measured model."""
     recorded = record.identity_parts.get("encoder")
     return differences(asdict(identity), recorded) if isinstance(recorded, dict) else None
 
 
 def require_same_model(run: Run, encoder: Encoder) -> None:
-    """Refuse a model that is not the model of a run.
-
-    Raises:
-        RunError: the model differs, or the run does not record its model.
-    """
+    """Refuse a model that is not the model of a run."""
     different = model_difference(run.record, encoder.identity)
     if different is None:
         raise RunError(f"{run.path} does not record its model: run the detection again")
@@ -230,18 +203,7 @@ def recorded_loading(run: RunRecord) -> LoadingRecord:
 
 
 def encoder_for(model: AnyModel | None, run: Run | None, purpose: str) -> Encoder:
-    """Load the model that the caller passed, or else the model of the run, as the run loaded it.
-
-    Args:
-        model: anything that `load_encoder` takes.
-        run: a finished run.
-        purpose: name of the calling function, the subject of the message.
-
-    Raises:
-        InputError: both are None.
-        ModelError: the model cannot be found or used.
-        RunError: the model is not that of the run.
-    """
+    """Load the model that the caller passed, or else the model of the run, as the run loaded it."""
     if model is None and run is None:
         raise InputError(f"{purpose} needs a model or a run: pass a model's name, folder or object, or run=")
     if run is None:
@@ -265,16 +227,7 @@ def _of_run(run: Run) -> Encoder:
 
 
 def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: EndpointOptions) -> Encoder:
-    """Load the model behind an endpoint of a run.
-
-    Args:
-        name: of the model; it may be at another address by now.
-        recorded: how the run loaded it.
-        options: of the endpoint; what they leave open is as in the run.
-
-    Raises:
-        ModelError: the server cannot be reached or used.
-    """
+    """Load the model behind an endpoint of a run."""
     known = recorded.endpoint or EndpointRecord()
     return load_encoder(
         name,
@@ -291,11 +244,7 @@ def load_recorded_endpoint(name: str, recorded: LoadingRecord, options: Endpoint
 
 
 def restored_settings(run: Run) -> MethodSettings:
-    """Return the settings of a run.
-
-    Raises:
-        RunError: they cannot be used.
-    """
+    """Return the settings of a run."""
     try:
         return run.settings.restored()
     except (TypeError, InputError) as error:
@@ -303,15 +252,7 @@ def restored_settings(run: Run) -> MethodSettings:
 
 
 def worst_tokens(run: Run, count: int) -> list[int]:
-    """Return the ids of the sticky tokens of a run, the worst first.
-
-    Args:
-        run: a finished run.
-        count: at most this many.
-
-    Raises:
-        InputError: the run has none.
-    """
+    """Return the ids of the sticky tokens of a run, the worst first."""
     found: list[int] = run.sticky["token_id"].to_list()
     if not found:
         raise InputError(f"the run in {run.path} found no sticky tokens: name the tokens to look at")

@@ -233,11 +233,7 @@ def _cell(value: object) -> str:
 
 
 def is_run(path: str | Path) -> bool:
-    """Check whether a folder contains a run, finished or not.
-
-    Raises:
-        RunError: The folder cannot be read.
-    """
+    """Check whether a folder contains a run, finished or not."""
     return RunFolder(file_path("the run", path)).holds_run()
 
 

@@ -171,11 +171,7 @@ class RunFolder(ResultFolder):
     """Reads and writes the files of one run."""
 
     def read_run(self) -> RunRecord:
-        """Read run.json.
-
-        Raises:
-            RunError: it is missing, damaged, without a schema version, or of another one.
-        """
+        """Read run.json."""
         if not self.holds_run():
             raise RunError(f"{self.path} is not a run folder: it has no {RUN_FILE}")
         path = self.path / RUN_FILE
@@ -191,12 +187,7 @@ class RunFolder(ResultFolder):
 
 
 def require_usable(path: Path, method: str, settings: MethodSettings) -> None:
-    """Refuse a folder that a run cannot go to, before a model is loaded.
-
-    Raises:
-        RunError: The folder is locked, cannot be written, or holds other files or a run of another method
-            or other settings.
-    """
+    """Refuse a folder that a run cannot go to, before a model is loaded."""
     folder = RunFolder(path)
     if folder.holds_other_files():
         what = "is a file" if path.is_file() else "contains files but no run"
@@ -264,11 +255,7 @@ def is_flagged() -> pl.Expr:
 
 
 def flagged_ids(tokens: pl.DataFrame) -> list[int]:
-    """List the ids of the flagged tokens in the order of the rows.
-
-    Args:
-        tokens: with the columns `token_id` and `verdict` of `tokens.parquet`.
-    """
+    """List the ids of the flagged tokens in the order of the rows."""
     ids: list[int] = tokens.filter(is_flagged())["token_id"].to_list()
     return ids
 

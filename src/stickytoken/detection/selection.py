@@ -44,11 +44,7 @@ _BY_ID = re.compile(r"\s*#(\d{1,9})\s*", re.ASCII)
 def choose_tokens(
     vocabulary: Vocabulary, ids: Sequence[int] | None, sample: int | None, seed: int
 ) -> list[Token]:
-    """Choose the available tokens that a run examines, in ascending order of id.
-
-    Raises:
-        InputError: An id is not available, or the sample is larger than the selection.
-    """
+    """Choose the available tokens that a run examines, in ascending order of id."""
     tokens = vocabulary.available if ids is None else available_tokens(vocabulary, ids)
     available = {token.id: token for token in sorted(tokens, key=lambda token: token.id)}
     if not available:
@@ -66,23 +62,13 @@ def choose_tokens(
 
 
 def drawn_ids(ids: Sequence[int], sample: int, seed: int) -> list[int]:
-    """Draw a random sample of token ids, in ascending order.
-
-    Args:
-        ids: what to draw from, in ascending order.
-        sample: number of ids to draw.
-        seed: of the run.
-    """
+    """Draw a random sample of token ids, in ascending order."""
     drawn = np.random.default_rng(seed).choice(ids, size=sample, replace=False)
     return sorted(int(token_id) for token_id in drawn)
 
 
 def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
-    """Return tokens by id, in the order given and without repetitions.
-
-    Raises:
-        InputError: One of them cannot occur in text.
-    """
+    """Return tokens by id, in the order given and without repetitions."""
     available = {token.id: token for token in vocabulary.available}
     for token_id in ids:
         if token_id not in available:
@@ -93,16 +79,7 @@ def available_tokens(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Token]:
 
 
 def token_ids(vocabulary: Vocabulary, tokens: TokenSource) -> list[int]:
-    """Return the ids of the tokens that a user names, in the order given.
-
-    Args:
-        vocabulary: The model's vocabulary.
-        tokens: Ids, vocabulary strings or texts of tokens, in any mixture; a single one; or the path of
-            a file of tokens.
-
-    Raises:
-        InputError: A value is not a token of this model, or no token is named.
-    """
+    """Return the ids of the tokens that a user names, in the order given."""
     if isinstance(tokens, PathLike):
         return token_ids_from_file(vocabulary, file_path("tokens", tokens))
     single = isinstance(tokens, (str, Integral)) and not isinstance(tokens, bool)
@@ -125,9 +102,6 @@ def find_token(vocabulary: Vocabulary, text: str) -> int:
 
     The vocabulary string is tried first, then the decoded text, then the decoded text without
     surrounding white space.
-
-    Raises:
-        InputError: No entry matches, or several do.
     """
     for names in (vocabulary.tokens, vocabulary.decoded, tuple(name.strip() for name in vocabulary.decoded)):
         found = [
@@ -146,11 +120,7 @@ def find_token(vocabulary: Vocabulary, text: str) -> int:
 
 
 def find_named(vocabulary: Vocabulary, name: str) -> int:
-    """Find the vocabulary entry that a user names by ``#`` and its id, or as in `find_token`.
-
-    Raises:
-        InputError: No entry matches, or several do.
-    """
+    """Find the vocabulary entry that a user names by ``#`` and its id, or as in `find_token`."""
     if (by_id := _BY_ID.fullmatch(name)) is not None:
         return int(by_id.group(1))
     try:
@@ -165,9 +135,6 @@ def token_ids_from_file(vocabulary: Vocabulary, path: Path) -> list[int]:
     """Read tokens from a file: txt with one token per line, as in `find_named`, or a table.
 
     A table has a column ``token_id`` or ``token``. If it has both, they must agree.
-
-    Raises:
-        InputError: The file cannot be read, contradicts itself, or names an unknown token.
     """
     if path.suffix.lower() in TABLE_SUFFIXES:
         frame = read_table(path)
@@ -250,11 +217,7 @@ class Reopened:
 
 
 def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
-    """Encode the carriers and anchors of a run's plan.
-
-    Raises:
-        RunError: the run is of another model, or its settings cannot be used.
-    """
+    """Encode the carriers and anchors of a run's plan."""
     require_same_model(run, encoder)
     job = Job(
         encoder, restored_settings(run), Sentences((), "the plan of the run"), vocabulary, [], True, False
@@ -263,17 +226,7 @@ def reopen(run: Run, encoder: Encoder, vocabulary: Vocabulary) -> Reopened:
 
 
 def token_evidence(opened: Reopened, token_ids: Sequence[int], with_ordinary: bool) -> RunEvidence:
-    """Compute curves and pairs as `detect` does for the worst tokens; without a map.
-
-    Args:
-        opened: the run.
-        token_ids: ids of available tokens.
-        with_ordinary: whether to measure ordinary tokens as well.
-
-    Raises:
-        InputError: a token cannot occur in text.
-        EncodingError: a text without a usable vector.
-    """
+    """Compute curves and pairs as `detect` does for the worst tokens; without a map."""
     started = time.perf_counter()
     job, panel = opened.job, opened.panel
     tokens = available_tokens(job.vocabulary, token_ids)

@@ -47,12 +47,6 @@ class BatchRunner:
 
     On a CPU, every core computes batches of its own. On an accelerator, the next batch is prepared and sent
     while the previous one is computed.
-
-    Args:
-        model: the model, on its device.
-        template: special tokens around the content.
-        name: name of the model in messages.
-        token_budget: tokens per batch; None chooses by device and free memory.
     """
 
     def __init__(
@@ -172,12 +166,7 @@ class BatchRunner:
 
 
 def affordable_tokens(free: float, bytes_per_token: float) -> int:
-    """Return the tokens per batch that leave enough memory on a device.
-
-    Args:
-        free: free memory in bytes.
-        bytes_per_token: size of the model's intermediate results.
-    """
+    """Return the tokens per batch that leave enough memory on a device."""
     affordable = int(_MEMORY_SHARE * free / max(1.0, bytes_per_token))
     return max(_LEAST_BUDGET, min(affordable, _LARGEST_TOKEN_BUDGET))
 
@@ -225,14 +214,7 @@ def arithmetic(
     calibrate: Callable[[], object],
     packed: bool,
 ) -> Arithmetic:
-    """Choose the fastest way to compute in a precision; None is the weights' own.
-
-    Args:
-        model: the model, on its device.
-        precision: a precision that `require_precision` accepts.
-        calibrate: runs the model on the calibration inputs.
-        packed: pack linear layers on a CPU.
-    """
+    """Choose the fastest way to compute in a precision; None is the weights' own."""
     kind = next(model.parameters()).device.type
     if kind == "cpu":
         if precision is Precision.INT8 and not packed:

@@ -36,14 +36,6 @@ class ModelEncoder(ABC):
     computed from the weights (lower precisions, calibration, trials). Every `encode` compares cheap marks:
     versions and addresses of the weights, the size of the vocabulary, prompt and longest input. `identity`
     compares everything, so each run begins with the model as it is.
-
-    Args:
-        network: the module that computes, on its device.
-        name: how messages call the model.
-        precision: of matrix products; None is that of the weights.
-        packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS or
-            a measurement.
-        shared: arithmetic of another encoder of the same model, so that weights are packed once.
     """
 
     _from_weights: ClassVar[tuple[str, ...]] = ("dimension", "_calibration")

@@ -41,12 +41,7 @@ def exclusive(model: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def computing(model: torch.nn.Module, *, gradients: bool = False) -> Iterator[None]:
-    """Prepare the model for one computation: exclusive, in evaluation mode, with bounded memory.
-
-    Args:
-        model: the model.
-        gradients: leave inference mode off, as forward-mode derivatives need it.
-    """
+    """Prepare the model for one computation: exclusive, in evaluation mode, with bounded memory."""
     import torch
 
     mode = torch.no_grad() if gradients else torch.inference_mode()

@@ -44,9 +44,6 @@ def grow(inputs: Sequence[tuple[int, ...]]) -> list[Branch]:
     """Arrange distinct inputs as trees, so that every common beginning is there once.
 
     The longest go first: an input that is the beginning of another is an end on its branch.
-
-    Returns:
-        The roots.
     """
     roots: list[Branch] = []
     # By (branch, length, token): the branch that continues there with this token.
@@ -170,25 +167,13 @@ def known_kind(backbone: Any) -> bool:
 
 
 def agree(found: NDArray[np.float32], plain: NDArray[np.float32], rounding: float) -> bool:
-    """Check that vectors equal those of the plain path, up to rounding.
-
-    Args:
-        found: vectors with reuse, shape (n, d).
-        plain: vectors of the same inputs without reuse.
-        rounding: machine epsilon of the model's arithmetic.
-    """
+    """Check that vectors equal those of the plain path, up to rounding."""
     tolerance = max(_TOLERANCE, 4 * rounding) * np.linalg.norm(plain, axis=-1).max()
     return bool(np.abs(found - plain).max() <= tolerance)
 
 
 class PrefixReuse:
-    """Compute inputs as trees.
-
-    Args:
-        model: the model, and how it is read.
-        token_budget: tokens per batch, shared ones included.
-        limits: when a tree saves enough to be used.
-    """
+    """Compute inputs as trees."""
 
     def __init__(self, model: TreeModel, token_budget: int, limits: ReuseLimits = REUSE) -> None:
         self._model = model
@@ -196,12 +181,7 @@ class PrefixReuse:
         self._token_budget = token_budget
 
     def trees(self, contents: Sequence[tuple[int, ...]], known: int = 0) -> list[Branch] | None:
-        """Arrange the inputs as trees; None if they have too little in common.
-
-        Args:
-            contents: content ids of the inputs.
-            known: tokens per input that the alternative path has cached.
-        """
+        """Arrange the inputs as trees; None if they have too little in common."""
         before, after = self._model.before, self._model.after
         inputs = [(*before, *content) for content in contents]
         if not all(inputs):
@@ -338,14 +318,7 @@ def _gather(batch: _Batch, kept: dict[int, KeysAndValues]) -> KeysAndValues:
 
 
 def _places(batch: _Batch, after: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the positions of all tokens, shared ones first, and which of them each new token attends to.
-
-    The branch is followed by the closing tokens of an input, once for every end. They attend to the tokens
-    before that end, and to each other up to themselves.
-
-    Returns:
-        Shape (tokens,), and shape (new tokens, tokens).
-    """
+    """Return the positions of all tokens, shared ones first, and which of them each new token attends to."""
     whole = batch.shared + batch.size
     positions = list(range(whole))
     owner = [-1] * whole

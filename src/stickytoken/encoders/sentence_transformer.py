@@ -47,24 +47,7 @@ _SAME = 1e-5
 
 
 class SentenceTransformerEncoder(ModelEncoder):
-    """Encode with a loaded SentenceTransformer, which is not changed except for ``max_length``.
-
-    Args:
-        model: the model, on its device.
-        name: name of the model in messages.
-        prompt: text put before every input; None is the model's default prompt.
-        token_budget: tokens per batch; None chooses by device.
-        max_length: new longest input of the model; None leaves it unchanged.
-        reuse: when to compute common beginnings once, if the model allows it; None is never.
-        precision: precision of matrix products; None is that of the weights.
-        packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS or
-            a measurement.
-        shared: arithmetic of another encoder of the same modules.
-
-    Raises:
-        ModelError: The model does not read text, or its tokenizer cannot be used.
-        InputError: The model does not support the longest input or the precision.
-    """
+    """Encode with a loaded SentenceTransformer, which is not changed except for ``max_length``."""
 
     _from_weights: ClassVar[tuple[str, ...]] = (
         *ModelEncoder._from_weights,
@@ -262,10 +245,7 @@ class SentenceTransformerEncoder(ModelEncoder):
 
     @cached_property
     def _reuse_agrees(self) -> bool:
-        """Whether reuse gives the vectors of the plain path on a few inputs.
-
-        A model of a causal type may still attend in both directions.
-        """
+        """Whether reuse gives the vectors of the plain path on a few inputs."""
         *carrier, other, token = itertools.islice(self.usable_entries(), 5)
         samples = [
             content
@@ -390,14 +370,7 @@ def _embedding_rows(model: SentenceTransformer) -> int | None:
 
 
 class WholeEncoder(SentenceTransformerEncoder):
-    """Encodes with the modules of a SentenceTransformer, without truncation.
-
-    Args:
-        model: the model; its modules are shared, not copied.
-        name: name of the model in messages.
-        layers: layers whose vectors are put behind the model's own, counted from 1.
-        options: as for `SentenceTransformerEncoder`.
-    """
+    """Encodes with the modules of a SentenceTransformer, without truncation."""
 
     def __init__(
         self, model: SentenceTransformer, name: str, *, layers: Sequence[int], **options: Any

@@ -79,13 +79,7 @@ TextFunction: TypeAlias = Callable[[list[str]], Any]
 
 
 class FunctionModel:
-    """A function from texts to vectors as a `TextModel`.
-
-    Args:
-        function: takes a list of n texts, returns n vectors.
-        tokenizer: see `TextModel`.
-        max_length: see `TextModel`.
-    """
+    """A function from texts to vectors as a `TextModel`."""
 
     def __init__(self, function: TextFunction, tokenizer: Any = None, max_length: int | None = None) -> None:
         self._function = function
@@ -100,11 +94,7 @@ class FunctionModel:
 
 
 class TextEncoder:
-    """Encodes through a `TextModel`.
-
-    Args:
-        model: any object with ``encode(texts)``.
-    """
+    """Encodes through a `TextModel`."""
 
     def __init__(self, model: Any) -> None:
         _require_encode(model)
@@ -288,14 +278,7 @@ def require_length(max_length: int | None) -> None:
 
 
 def set_maximum_length(model: SentenceTransformer, max_length: int, name: str, *, taken: int) -> None:
-    """Set the longest input of a model to ``max_length`` tokens.
-
-    Args:
-        model: the model.
-        max_length: longest input in tokens, including special tokens.
-        name: name of the model in messages.
-        taken: number of special tokens and prompt tokens in every input.
-    """
+    """Set the longest input of a model to ``max_length`` tokens."""
     readable = min([*learned_positions(model), *declared_positions(model)], default=None)
     if readable is not None and max_length > readable:
         raise InputError(
@@ -355,15 +338,7 @@ def _stretched(config: Any) -> bool:
 def context_length(
     model: torch.nn.Module, tokenizer: Any, max_length: int | None, name: str, *, taken: int
 ) -> int | None:
-    """Return the longest input of a prompted language model; None is no limit.
-
-    Args:
-        model: the decoder.
-        tokenizer: its transformers tokenizer.
-        max_length: the user's limit; None is the model's own.
-        name: name of the model in messages.
-        taken: length of the prompt without a sentence.
-    """
+    """Return the longest input of a prompted language model; None is no limit."""
     require_length(max_length)
     positions = min([*learned_positions(model), *declared_positions(model)], default=None)
     own = getattr(tokenizer, "model_max_length", None)
@@ -381,15 +356,7 @@ def context_length(
 
 
 def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
-    """Return an encoder that reads token ids, if need be by decoding them.
-
-    Args:
-        encoder: any encoder.
-        purpose: what needs it, the subject of the message.
-
-    Raises:
-        ModelError: its tokenizer is not known.
-    """
+    """Return an encoder that reads token ids, if need be by decoding them."""
     if reads_ids(encoder):
         return encoder
     if getattr(encoder.tokenizer, "estimates", False):
@@ -401,11 +368,7 @@ def as_id_reader(encoder: Encoder, purpose: str) -> IdReader:
 
 
 class DecodedEncoder(StandIn[WordEncoder]):
-    """An encoder whose ids are sent as text. The model may cut that text into other tokens, which is rare.
-
-    Args:
-        encoder: reads texts.
-    """
+    """An encoder whose ids are sent as text. The model may cut that text into other tokens, which is rare."""
 
     def encode(self, texts: Sequence[str], *, allow_zero: bool = False) -> NDArray[np.float32]:
         """Encode texts; see `Encoder.encode`."""

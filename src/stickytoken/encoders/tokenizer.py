@@ -201,11 +201,7 @@ def _cuts_behind_stop(pre_tokenizer: _Part | None) -> bool:
 
 
 def _merges_stop_at_blank(pipeline: _Part, blank: str) -> bool:
-    """Check that byte pair encoding of a whole text never merges across a boundary.
-
-    Merges on both sides are then independent. Unknown characters are not fused across it either, because the
-    mark is in the vocabulary. Unigram models never qualify: rounding in their sums depends on earlier text.
-    """
+    """Check that byte pair encoding of a whole text never merges across a boundary."""
     model, steps = pipeline["model"], list(_flat(pipeline["pre_tokenizer"], "pretokenizers"))
     if model["type"] != "BPE" or model["ignore_merges"] or _MARK not in model["vocab"]:
         return False
@@ -245,11 +241,6 @@ class WordCache:
     A text is split at boundaries (see `boundaries`): before its last word or after its first word, if the
     longer part has been seen before; otherwise into its words. A text with an added token goes through the
     whole tokenizer.
-
-    Args:
-        backend: the pipeline, without padding and truncation; it must not change afterwards.
-        found: the boundaries, from `boundaries`.
-        capacity: approximate limit in bytes; once exceeded, the cache is emptied before the next call.
     """
 
     def __init__(self, backend: Tokenizer, found: Boundaries, capacity: int = _CAPACITY) -> None:
@@ -280,11 +271,7 @@ class WordCache:
         self._held = 0
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the content ids of each text.
-
-        Raises:
-            TypeError: A text contains half a surrogate pair.
-        """
+        """Return the content ids of each text."""
         if self._held + _HASH_BYTES * len(self._seen) > self._capacity:
             self._forget()
         beginnings, continuations = self._beginnings, self._continuations
@@ -357,12 +344,6 @@ class HuggingFaceTokenizer:
 
     It works on a copy of the Rust pipeline if there is one; a tokenizer written in Python is called text by
     text.
-
-    Args:
-        tokenizer: a transformers tokenizer or a `tokenizers.Tokenizer`.
-
-    Raises:
-        ModelError: The tokenizer has no vocabulary of tokens.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -497,14 +478,7 @@ class HuggingFaceTokenizer:
 
 
 def adapted(tokenizer: Any) -> RoundTripTokenizer:
-    """Return a tokenizer of any kind as the vocabulary needs it.
-
-    Args:
-        tokenizer: of transformers or the tokenizers library, or a `RoundTripTokenizer`.
-
-    Raises:
-        ModelError: it cannot be used.
-    """
+    """Return a tokenizer of any kind as the vocabulary needs it."""
     if all(hasattr(tokenizer, part) for part in _OWN_TOKENIZER):
         own: RoundTripTokenizer = tokenizer
         return own

@@ -54,14 +54,7 @@ class View:
         return vectors[:, self.start : self.start + self.dimension]
 
     def units(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return this view's part, scaled to length 1.
-
-        Args:
-            vectors: of `whole_vectors`, shape (n, any).
-
-        Raises:
-            EncodingError: a part is zero or not finite.
-        """
+        """Return this view's part, scaled to length 1."""
         part = self.of(vectors)
         lengths = np.linalg.norm(part, axis=1, keepdims=True)
         if not (usable := np.isfinite(lengths) & (lengths > 0)).all():
@@ -107,17 +100,7 @@ def only_own(encoder: Encoder) -> Views:
 
 
 def views_of(encoder: Encoder, dimensions: Sequence[int] = (), layers: Sequence[int] = ()) -> Views:
-    """Return the views of a model that a user names.
-
-    Args:
-        encoder: the model.
-        dimensions: numbers of components; without any, the model's own.
-        layers: numbers of layers, counted from 1; without any, the model as it is.
-
-    Raises:
-        InputError: the model has no such dimension or layer.
-        ModelError: its layers cannot be read.
-    """
+    """Return the views of a model that a user names."""
     own = encoder.dimension
     _require_dimensions(encoder, dimensions, own)
     wide = whole_vectors(encoder, tuple(layers))
@@ -133,16 +116,7 @@ def views_of(encoder: Encoder, dimensions: Sequence[int] = (), layers: Sequence[
 
 
 def whole_vectors(encoder: Encoder, layers: tuple[int, ...] = ()) -> Encoder:
-    """Return an encoder of whole vectors, and behind each those of some layers.
-
-    Args:
-        encoder: the model; one that computes elsewhere gives what it gives, as a whole.
-        layers: numbers of layers, counted from 1.
-
-    Raises:
-        InputError: the model has no such layer.
-        ModelError: its layers cannot be read.
-    """
+    """Return an encoder of whole vectors, and behind each those of some layers."""
     whole = getattr(encoder, "whole", None)
     if whole is not None:
         found: Encoder = whole(layers)
@@ -169,13 +143,7 @@ Vectors = NDArray[np.float32]
 
 
 class ViewEncoder(StandIn[Any]):
-    """Encodes texts in one view of a model.
-
-    Args:
-        model: the model.
-        view: the view.
-        shared: vectors of all views of what was encoded before.
-    """
+    """Encodes texts in one view of a model."""
 
     def __init__(self, model: Encoder, view: View, shared: SharedVectors) -> None:
         super().__init__(model)
@@ -218,11 +186,7 @@ class IdViewEncoder(ViewEncoder):
 
 
 class SharedVectors:
-    """Encodes every text and every list of ids once, and remembers the vectors.
-
-    Args:
-        encoder: from `whole_vectors`.
-    """
+    """Encodes every text and every list of ids once, and remembers the vectors."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -308,18 +272,7 @@ def mean_similarities(
     chunk: int = 4096,
     most: int | None = None,
 ) -> list[MeanSimilarity]:
-    """Compute u in several views from one encoding; see `mean_similarity`.
-
-    Args:
-        encoder: from `whole_vectors`.
-        views: of its vectors.
-        progress: see `mean_similarity`.
-        chunk: see `mean_similarity`.
-        most: see `mean_similarity`.
-
-    Raises:
-        EncodingError: No entry can be encoded.
-    """
+    """Compute u in several views from one encoding; see `mean_similarity`."""
     strings = list(encoder.tokenizer.entries.values())
     entries = len(strings)
     sampled = most is not None and most < entries

@@ -109,14 +109,6 @@ def attribute(
 
     The contribution of the reference is the same for all tokens in the same positions, so it says nothing
     about any one of them.
-
-    Args:
-        inspector: shows what happens inside the model.
-        texts: carriers and anchors.
-        benign: ids of the benign tokens by explained token.
-        settings: numbers of carriers, benign tokens, pairs and steps.
-        progress: called after every text; it counts parts of texts.
-        checkpoints: keeps what is attributed of every text, and has what an interrupted call kept.
     """
     from stickytoken.inspection.integrated_jacobians import JacobianIntegrator
 
@@ -154,13 +146,7 @@ def attribute(
 
 
 class _Kept:
-    """Counts and keeps what is attributed.
-
-    Args:
-        checkpoints: where it is kept.
-        progress: called at the start and after every text.
-        total: parts of all texts.
-    """
+    """Counts and keeps what is attributed."""
 
     def __init__(self, checkpoints: Checkpoints, progress: ProgressCallback, total: int) -> None:
         self._checkpoints = checkpoints
@@ -372,10 +358,6 @@ def distribution_distances(sample: Vector, reference: Vector) -> tuple[float, fl
 
     The divergence (in nats) compares histograms with ten common bins. Half an observation is added to each
     bin to keep it finite.
-
-    Args:
-        sample: values, shape (n,).
-        reference: values, shape (m,).
     """
     distance = float(scipy.stats.wasserstein_distance(sample, reference))
     low, high = min(sample.min(), reference.min()), max(sample.max(), reference.max())

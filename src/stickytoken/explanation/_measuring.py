@@ -46,12 +46,7 @@ class Surroundings:
 
 
 def observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[str, Vector]:
-    """Measure one text.
-
-    Returns:
-        Measures by name, shape (layers,) if there is one value per layer, else (). Those that the model does
-        not support are absent.
-    """
+    """Measure one text."""
     found = _attention(after) | _hidden(before, after) | _pooling(after, surroundings.direction)
     unrelated = surroundings.unrelated(before.vector.astype(np.float64))
     moved = exact_unit_vectors(after.vector) - exact_unit_vectors(before.vector)
@@ -60,12 +55,7 @@ def observe(before: Inside, after: Inside, surroundings: Surroundings) -> dict[s
 
 
 def attention_received(inside: Inside, *, by_copies: bool = True) -> Vector | None:
-    """Return the share of attention that the copies receive, shape (layers, heads).
-
-    Args:
-        inside: a text with copies.
-        by_copies: whether to count attention paid by the copies themselves.
-    """
+    """Return the share of attention that the copies receive, shape (layers, heads)."""
     if inside.attention is None:
         return None
     sizes = np.bincount(inside.labels, minlength=inside.attention.shape[-1]).astype(np.float64)
@@ -134,15 +124,7 @@ def _cosine(left: Vector, right: Vector) -> Vector:
 
 
 def distances_to_benign(states: Vector, benign: Vector) -> tuple[Vector, Vector]:
-    """Return the cosine and Euclidean distances of states to the mean of benign states.
-
-    Args:
-        states: states of a token, shape (..., D).
-        benign: states of the benign tokens, shape (tokens, ..., D).
-
-    Returns:
-        Two arrays, shape (...).
-    """
+    """Return the cosine and Euclidean distances of states to the mean of benign states."""
     centre = benign.mean(axis=0)
     return 1 - _cosine(states, centre), np.asarray(np.linalg.norm(states - centre, axis=-1))
 
@@ -203,17 +185,7 @@ def measure(
     progress: ProgressCallback,
     held_bytes: int = HELD_BYTES,
 ) -> Measured:
-    """Measure explained tokens and their benign tokens on every carrier.
-
-    Args:
-        inspector: shows what happens inside the model.
-        carriers: carriers with places for the copies.
-        benign: ids of the benign tokens by explained token.
-        surroundings: what the texts are compared with.
-        progress: called after every token.
-        held_bytes: memory for the hidden states of the carriers without copies. It decides how many carriers
-            are measured at a time, at least one, and changes no number beyond rounding.
-    """
+    """Measure explained tokens and their benign tokens on every carrier."""
     tokens = list(dict.fromkeys([*benign, *(k for ids in benign.values() for k in ids)]))
     parts: list[Measured] = []
     total, done = len(tokens) * len(carriers), 0
@@ -238,16 +210,7 @@ def measure(
 def mean_direction(
     inspector: Inspector, token_ids: Sequence[int], progress: ProgressCallback
 ) -> Vector | None:
-    """Return the direction of the mean pooled unit vector of vocabulary entries.
-
-    Args:
-        inspector: shows what happens inside the model.
-        token_ids: ids of the entries; each is pooled as a text of its own.
-        progress: called after some entries.
-
-    Returns:
-        A unit vector, shape (P,); None if the model exposes no pooled vectors.
-    """
+    """Return the direction of the mean pooled unit vector of vocabulary entries."""
     total, pooled = len(token_ids), []
     progress(Progress("mean direction", 0, total))
     for start in range(0, total, _ENTRIES):
@@ -336,11 +299,7 @@ _INSIDE = "inside"
 
 
 class Checkpoints:
-    """Parts of the explanation of one token, each a shard of its folder that holds JSON.
-
-    Args:
-        folder: the locked folder of the explanation; None keeps nothing.
-    """
+    """Parts of the explanation of one token, each a shard of its folder that holds JSON."""
 
     def __init__(self, folder: ResultFolder | None = None) -> None:
         self.folder = folder

@@ -108,14 +108,6 @@ def verdict(
 
     With a run, its finding comes first: it rests on more texts, so the texts of an explanation can agree with
     it or be too few to say, but not contradict it.
-
-    Args:
-        token: vocabulary string of the token.
-        token_id: id of the token.
-        rows: rows of the token, from `measure_rows`.
-        found: findings of the token.
-        benign: number of benign tokens.
-        run: what the run says about the token; None without a run.
     """
     last_layer = max((row["layer"] for row in rows if row["layer"] is not None), default=None)
     measures = len({row["measure"] for row in rows})

@@ -127,15 +127,7 @@ def assemble(
     matrix: EmbeddingMatrix | None,
     notes: list[str],
 ) -> Explanation:
-    """Compare every token with its benign tokens and build the explanation.
-
-    Args:
-        job: what the explanation is computed from.
-        measured: measurements on the carriers.
-        attributed: attributions; None if they were not requested or are not possible.
-        matrix: the embedding matrix; None if the model does not expose it.
-        notes: what could not be measured, and why.
-    """
+    """Compare every token with its benign tokens and build the explanation."""
     names = job.inspector.encoder.tokenizer.entries
     heads: list[dict[str, Any]] = []
     pairs: list[dict[str, Any]] = []
@@ -346,16 +338,7 @@ def explain(
 
 
 def require_unlocked(folder: Path, tokens: TokenSource | None, run: Run | None) -> None:
-    """Refuse tokens whose explanation another process is writing, as far as they are known without the model.
-
-    Args:
-        folder: folder with one folder per token.
-        tokens: tokens as for `explain`; their names are looked up in the run.
-        run: a finished run of the model, if any.
-
-    Raises:
-        RunError: another process holds the lock of a token's folder.
-    """
+    """Refuse tokens whose explanation another process is writing, as far as that shows without the model."""
     if tokens is None:
         named: list[object] = list(_worst(run))
     else:

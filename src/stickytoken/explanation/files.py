@@ -182,17 +182,7 @@ class StoredExplanation(ExplanationContent):
 def stored_explanation(
     folder: Path, parts: dict[str, Any], compute: Callable[[Checkpoints], ExplanationContent]
 ) -> ExplanationContent:
-    """Return the explanation that a folder holds, or compute and commit it.
-
-    Args:
-        folder: folder of the token; new, empty, or with the same explanation.
-        parts: identity of the explanation.
-        compute: called if the folder does not hold the whole explanation, with what an interrupted call has
-            committed of it.
-
-    Raises:
-        RunError: the folder holds something else, is in use by another process, or cannot be written.
-    """
+    """Return the explanation that a folder holds, or compute and commit it."""
     files = ResultFolder(folder)
     claim = IdentityRecord(kind=_KIND.name, identity=digest(parts), identity_parts=parts)
     with resumed(files, _KIND, claim) as held:
@@ -208,11 +198,7 @@ def stored_explanation(
 
 
 def require_place(folder: Path) -> None:
-    """Refuse a folder that cannot take explanations, without creating it.
-
-    Raises:
-        RunError: it cannot be written, or is the folder of a run or another measurement.
-    """
+    """Refuse a folder that cannot take explanations, without creating it."""
     require_writable(folder)
     if any((folder / name).exists() for name in (RUN_FILE, IDENTITY_FILE)):
         raise RunError(
@@ -240,11 +226,7 @@ _KIND: Kind[MeasurementRecord] = Kind("explanation", EXPLANATION_FILE, _continue
 
 
 def explanation_folders(folder: Path) -> list[Path]:
-    """List the folders of explained tokens in a folder, in order of token id.
-
-    Raises:
-        RunError: the folder cannot be listed.
-    """
+    """List the folders of explained tokens in a folder, in order of token id."""
     try:
         found = [path.parent for path in folder.glob(f"*/{EXPLANATION_FILE}")]
     except OSError as error:
@@ -253,11 +235,7 @@ def explanation_folders(folder: Path) -> list[Path]:
 
 
 def read_explanation(folder: Path) -> StoredExplanation:
-    """Read the folder of one token.
-
-    Raises:
-        RunError: it is damaged or has another schema version.
-    """
+    """Read the folder of one token."""
     record = _record(folder / EXPLANATION_FILE)
     (token,) = record.tokens
     files = ResultFolder(folder)

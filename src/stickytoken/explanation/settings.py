@@ -110,14 +110,7 @@ class PlacedCarrier:
 def place_copies(
     text: str, tokenized: TokenizedText, number: int, settings: ExplainSettings
 ) -> PlacedCarrier:
-    """Choose the places of the copies, which are the same for every token.
-
-    Args:
-        text: the carrier.
-        tokenized: ids of the carrier.
-        number: index of the carrier; random places depend on it and the seed only.
-        settings: placement and number of copies.
-    """
+    """Choose the places of the copies, which are the same for every token."""
     path: tuple[int, ...] = ()
     if settings.placement is Placement.RANDOM:
         words = (len(tokenized.words),)

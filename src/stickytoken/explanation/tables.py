@@ -76,15 +76,7 @@ def measure_rows(
     confidence: float,
     share_below: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the rows of one measure, one per layer.
-
-    Args:
-        name: name of the measure.
-        values: values of the token, shape (carriers,) or (carriers, layers).
-        benign: values of the benign tokens, with an additional first axis.
-        confidence: coverage of the intervals.
-        share_below: share of the vocabulary with a lower value, if known.
-    """
+    """Return the rows of one measure, one per layer."""
     layered = values.ndim > 1
     columns = values if layered else values[:, None]
     others = benign if layered else benign[:, :, None]
@@ -107,13 +99,7 @@ def measure_rows(
 
 
 def head_rows(heads: Vector, benign: Vector, confidence: float) -> list[dict[str, Any]]:
-    """Return rows of the attention that the copies receive: one per head, and one per layer for the mean.
-
-    Args:
-        heads: shares of the token, shape (carriers, layers, heads).
-        benign: shares of the benign tokens, shape (tokens, carriers, layers, heads).
-        confidence: simultaneous coverage of the intervals of all heads.
-    """
+    """Return rows of the attention that the copies receive: one per head, and one per layer for the mean."""
     _, layers, count = heads.shape
     flat = heads.reshape(len(heads), -1)
     by_head = compare(flat, _flat(benign), confidence, layers * count, _SHARE)

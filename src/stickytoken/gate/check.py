@@ -74,12 +74,6 @@ def run_of_model(model: AnyModel, runs: Path, revision: str | None, progress: Pr
 
     A run is taken only if its model is proven to be this one: by the files of the model if the run recorded
     them, and otherwise by loading the model and comparing identities.
-
-    Args:
-        model: anything that `load_encoder` takes.
-        runs: a run folder, or the folder that holds them.
-        revision: branch, tag or commit on the hub.
-        progress: told of every step of a detection.
     """
     candidates, notes = _candidates(runs)
     if isinstance(model, str) and names_endpoint(model):
@@ -127,11 +121,7 @@ def _loaded(model: AnyModel, revision: str | None) -> Encoder:
 
 
 def _candidates(runs: Path) -> tuple[list[_Candidate], list[str]]:
-    """List the finished runs of the default method over a whole vocabulary, newest first.
-
-    Returns:
-        The runs, and a note on each one that could not be read.
-    """
+    """List the finished runs of the default method over a whole vocabulary, newest first."""
     method = choose_method(None, None, pairs_given=False).entry.name
     folder = RunFolder(runs)
     try:

@@ -54,9 +54,6 @@ def read_project(start: Path) -> Project:
     """Read the nearest pyproject.toml with the table, at or above a folder and within its repository.
 
     Relative paths in it are relative to its folder.
-
-    Raises:
-        InputError: the file is no TOML, or the table has an unknown or unusable entry.
     """
     root = repository_root(start)
     here = start.absolute()

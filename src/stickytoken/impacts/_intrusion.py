@@ -268,11 +268,7 @@ def intrusion_summary(
 
 
 def copies_needed(outcomes: NDArray[np.float64]) -> list[int | None]:
-    """Return how many copies bring half of the documents into at least one more top 10; None if 32 do not.
-
-    Args:
-        outcomes: shape (tokens, documents, columns).
-    """
+    """Return how many copies bring half of the documents into at least one more top 10; None if 32 do not."""
     hits = outcomes[:, :, : len(COPIES)]
     share = (hits > hits[:, :, :1]).mean(axis=1)
     return [
@@ -297,15 +293,7 @@ _UNKNOWN = Interval(None, None, None)
 
 
 class TaskEffects:
-    """Rows of one task. Every metric is resampled once, for all rows.
-
-    Args:
-        found: outcomes of the task.
-        conditions: conditions of the outcomes.
-        settings: settings of the measurement.
-        names: vocabulary strings by token id.
-        named: ids of measured tokens that no run calls sticky.
-    """
+    """Rows of one task. Every metric is resampled once, for all rows."""
 
     def __init__(
         self,

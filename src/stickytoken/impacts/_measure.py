@@ -240,13 +240,6 @@ class EditingEncoder:
 
     Texts are edited first, so any cache of the inner model is keyed by the edited texts. The name under
     which MTEB stores results differs between conditions. No condition can get vectors or scores of another.
-
-    Args:
-        encoder: an encoder made from a SentenceTransformer.
-        condition: what is inserted.
-        settings: placement, copies and side.
-        room: number of tokens kept free for copies, the same under every condition; 0 leaves texts
-            unchanged.
     """
 
     def __init__(self, encoder: IdEncoder, condition: Condition, settings: ImpactSettings, room: int) -> None:

@@ -64,11 +64,7 @@ class EditedVectors:
         return len(self._edited)
 
     def of(self, probes: Sequence[Probe]) -> NDArray[np.float32]:
-        """Return the vectors of inputs in order, shape (n, d).
-
-        Args:
-            probes: all texts, or all id tuples.
-        """
+        """Return the vectors of inputs in order, shape (n, d)."""
         clean = self._clean.places
         missing = [each for each in dict.fromkeys(probes) if each not in clean and each not in self._edited]
         if missing:
@@ -106,15 +102,6 @@ def clean_vectors(
     """Encode inputs without copies, or read the vectors that an earlier session committed.
 
     Sharing the vectors keeps the batches of a continued measurement the same as without an interruption.
-
-    Args:
-        probes: all texts, or all id tuples; repeated ones are encoded once.
-        file: where the vectors are committed.
-        engine: computes the vectors.
-        shard_probes: number of inputs that the engine encodes at a time.
-
-    Returns:
-        The vectors, and their cost in the session that computed them.
     """
     distinct = tuple(dict.fromkeys(probes))
     key = hashlib.sha256(repr(list(distinct)).encode("utf-8", "surrogatepass")).hexdigest()
@@ -188,13 +175,7 @@ class GroupWork:
 
 
 class GroupRunner:
-    """Computes groups of conditions and commits them to a folder, skipping those committed before.
-
-    Args:
-        engine: computes shards.
-        folder: where shards are committed; the caller holds its lock.
-        progress: called after every shard.
-    """
+    """Computes groups of conditions and commits them to a folder, skipping those committed before."""
 
     def __init__(self, engine: Engine, folder: ResultFolder, progress: ProgressCallback) -> None:
         self._engine = engine
@@ -214,15 +195,7 @@ class GroupRunner:
         conditions: Sequence[Condition],
         title: str,
     ) -> pl.DataFrame:
-        """Return the rows of all conditions, grouped by condition.
-
-        Args:
-            name: name of the shards.
-            make_work: creates the work if anything is missing, and returns its cost.
-            units: number of rows of one condition.
-            conditions: all conditions.
-            title: name of the work in progress messages.
-        """
+        """Return the rows of all conditions, grouped by condition."""
         groups = [Group(index, tuple(group)) for index, group in enumerate(grouped(conditions))]
         rows: Rows[Group] = Rows(lambda group: [*range(units)] * len(group.conditions), UNIT, lambda _: 1)
 

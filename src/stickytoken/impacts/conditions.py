@@ -55,11 +55,7 @@ class Condition:
     seed: int
 
     def label(self, named: Collection[int]) -> str:
-        """Return the name of the condition in tables: tokens that no run calls sticky are "named".
-
-        Args:
-            named: ids of measured tokens that no run calls sticky.
-        """
+        """Return the name of the condition in tables: tokens that no run calls sticky are "named"."""
         nobody = self.kind is Kind.STICKY and any(token.id in named for token in self.tokens)
         kind = NAMED if nobody else self.kind.value
         return f"{kind} mixture" if self.mixture else kind
@@ -143,9 +139,6 @@ def prepare(
     """Truncate texts so that the model reads them in full with ``room`` more tokens.
 
     Ids are truncated where the model itself would truncate; text is truncated after a word.
-
-    Raises:
-        InputError: the copies leave no room for a text.
     """
     limit = content_limit(encoder)
     content = encoder.tokenize(texts)

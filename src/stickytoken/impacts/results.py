@@ -236,11 +236,7 @@ def open_impact(path: str | Path) -> Impact:
 
 
 def require_place(folder: Path) -> None:
-    """Refuse a folder that cannot take an impact measurement, without creating it.
-
-    Raises:
-        RunError: it cannot be written, holds something else, or is being written by another process.
-    """
+    """Refuse a folder that cannot take an impact measurement, without creating it."""
     require_writable(folder)
     files = ResultFolder(folder)
     require_vacant(files, IMPACTS)

@@ -56,13 +56,6 @@ def resampled(
     """Compute scores on all units, then on each sample of them.
 
     All conditions are resampled together: each sample has the same units under every condition.
-
-    Args:
-        scores: returns the scores of all conditions on a sample of units, shape (conditions,).
-        samples: samples from `bootstrap_samples`.
-
-    Returns:
-        Shape (1 + samples, conditions).
     """
     return np.array([scores(None), *(scores(sample) for sample in samples)])
 
@@ -70,16 +63,7 @@ def resampled(
 def contrast_intervals(
     scores: NDArray[np.float64], contrasts: NDArray[np.float64], confidence: float
 ) -> list[Interval]:
-    """Compute linear contrasts of scores with bootstrap percentile intervals (Efron 1979).
-
-    Args:
-        scores: scores from `resampled`.
-        contrasts: weights, shape (contrasts, conditions).
-        confidence: coverage of the intervals.
-
-    Returns:
-        One interval per contrast; without ends if there are no samples.
-    """
+    """Compute linear contrasts of scores with bootstrap percentile intervals (Efron 1979)."""
     points, *drawn = (combine(contrasts, row) for row in scores)
     columns = np.array(drawn).reshape(-1, len(contrasts)).T
     tail = (1 - confidence) / 2
@@ -190,13 +174,7 @@ INTRUSION = {
 def headed(
     columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], measured: str = "sticky"
 ) -> tuple[list[str], list[list[Any]]]:
-    """Return the headings and the cells of a table.
-
-    Args:
-        columns: headings by column.
-        rows: rows of the table.
-        measured: what the measured tokens are called, if not sticky.
-    """
+    """Return the headings and the cells of a table."""
     headings = [heading.replace("sticky", measured) for heading in columns.values()]
     return headings, [[row[key] for key in columns] for row in rows]
 
@@ -214,10 +192,6 @@ def cost_sentence(effect: Mapping[str, Any], kind: str) -> str:
     Only the test over tokens decides whether the tokens cost more. Intervals over queries, pairs or texts are
     about the tokens that were measured, and say nothing about other tokens of their kind. Metrics other than
     the main one restate its result, so their sentences have no conclusion.
-
-    Args:
-        effect: row of `effects.parquet`.
-        kind: what the measured tokens are called.
     """
     name, metric = effect["task"], effect["metric"]
     if effect["difference"] is None:
@@ -299,12 +273,7 @@ _SHOWN = {
 
 
 def impact_markdown(record: ImpactRecord, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return the tables as Markdown.
-
-    Args:
-        record: record of the measurement.
-        rows: rows of each table, by the stem of its file name.
-    """
+    """Return the tables as Markdown."""
     kind = measured_kind(record)
     parts = [f"# What {kind} tokens cost {_cell(record.model)}", f"{settings_line(record.settings)}."]
     main = [effect for effect in rows["effects"] if effect["main"]]

@@ -71,14 +71,6 @@ def similarity_matrix(first: Contributions, second: Contributions) -> NDArray[np
     """Return the cosine of two texts by pairs of parts.
 
     Moeller, Nikolaev, Pado (EMNLP 2023), section 2.
-
-    Args:
-        first: contributions of the parts of one text.
-        second: those of the other.
-
-    Returns:
-        Shape (parts + 1, parts + 1), the references last. Up to the errors of the contributions it sums to
-        ``first.vector @ second.vector``.
     """
     rows = np.vstack([first.parts, first.reference])
     columns = np.vstack([second.parts, second.reference])

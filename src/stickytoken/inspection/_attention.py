@@ -21,14 +21,6 @@ def attention_sources(model: torch.nn.Module, backbone: Any, run: Callable[[], o
 
     The model runs once on a short input with attention output turned on. A tensor that only looks like
     weights does not count.
-
-    Args:
-        model: the whole model.
-        backbone: the transformers model in it; None without one.
-        run: runs the model on a short input.
-
-    Returns:
-        Empty if the model reports no weights, or a weight tensor is not the output of any module.
     """
     config = getattr(backbone, "config", None)
     if config is None:
@@ -109,10 +101,6 @@ class AttentionCapture:
     """Sum attention weights between parts of the input.
 
     Only the sums are kept, so a long text needs memory for the weights of one layer.
-
-    Args:
-        members: 1 if a position belongs to a part, shape (texts, positions, parts).
-        sources: result of `attention_sources`.
     """
 
     def __init__(self, members: torch.Tensor, sources: Sources) -> None:
@@ -144,10 +132,6 @@ def attention_of(backbone: Any, capture: AttentionCapture) -> Iterator[None]:
     """Make a model compute its attention weights explicitly, and pass them to a capture.
 
     Fused kernels never materialise the weights, so the plain implementation is set temporarily.
-
-    Args:
-        backbone: the transformers model; None without one.
-        capture: receives the weights.
     """
     handles = [module.register_forward_hook(capture.hook) for module in capture.sources]
     try:
@@ -182,11 +166,7 @@ def _parts(config: Any) -> list[str]:
 
 @contextmanager
 def _weights_returned(backbone: Any) -> Iterator[None]:
-    """Turn on ``output_attentions`` if the layers of a model return weights only then.
-
-    Models with recorders always return them, and would keep those of all layers if it were on. A model that
-    cannot switch from fused kernels rejects the setting.
-    """
+    """Turn on ``output_attentions`` if the layers of a model return weights only then."""
     config = getattr(backbone, "config", None)
     recorded = getattr(backbone, "_can_record_outputs", None)
     if config is None or recorded or getattr(config, "_attn_implementation", None) not in (None, "eager"):

@@ -49,11 +49,6 @@ def rule_along(travelled: Vector, points: int) -> Rule:
     """Return a rule of panels that are short where a path turns.
 
     All panels are equal in a weighted sum of width and travelled distance. Few points make one panel.
-
-    Args:
-        travelled: cumulative distance at equally spaced places from 0 to 1, shape (n,), starting at 0 and
-            never decreasing.
-        points: number of points.
     """
     panels = max(1, points // _PANEL_POINTS)
     places = np.linspace(0, 1, len(travelled))
@@ -84,13 +79,7 @@ _FEW = 3
 
 @dataclass(frozen=True)
 class _Way:
-    """The straight path from a reference to a text.
-
-    Attributes:
-        text: embeddings of the text, and the function from embeddings to vectors.
-        reference: embeddings of the reference, shape (T, D).
-        length: divisor of all vectors; None divides each by its own norm.
-    """
+    """The straight path from a reference to a text."""
 
     text: EmbeddedText
     reference: torch.Tensor
@@ -122,10 +111,6 @@ class JacobianIntegrator:
     differentiation. The integral is a Gauss-Legendre sum, nearly exact if the path is smooth. If its error is
     large, the vector turns within a hundredth of the path, because attention moves to other tokens: then the
     path is sampled, and the sum is taken over panels.
-
-    Args:
-        inspector: inspector of the model.
-        most: largest factor by which points may be added to an inexact integral; 1 adds none.
     """
 
     def __init__(self, inspector: Inspector, *, most: int = 4) -> None:
@@ -136,19 +121,7 @@ class JacobianIntegrator:
     def contributions(
         self, content: Sequence[int], labels: Sequence[int], steps: int, watch: Watch | None = None
     ) -> Contributions:
-        """Split the vector of a text into contributions of parts of its content.
-
-        Args:
-            content: content ids.
-            labels: part of each id, from 0; each id may be a part of its own.
-            steps: points of the integral, multiplied by up to ``most`` if its error is above 0.01.
-            watch: called with the number of derivatives computed, and of all; not for up to three parts.
-
-        Raises:
-            EncodingError: The text has no usable vector.
-            ModelError: The token embeddings of the model cannot be reached, an operation has no forward-mode
-                derivative, or vectors on the path are not finite.
-        """
+        """Split the vector of a text into contributions of parts of its content."""
         with self._inspector.differentiating():
             text = self._inspector.embedded(content)
             reference = text.emptied()
@@ -176,15 +149,7 @@ class JacobianIntegrator:
         expected: torch.Tensor,
         watch: Watch | None,
     ) -> torch.Tensor:
-        """Integrate along the directions, adding points until the sum is exact, shape (parts, d).
-
-        Args:
-            way: path from the reference to the text.
-            directions: one per part, shape (parts, T, D).
-            steps: initial number of points.
-            expected: what the integrals should sum to, shape (d,).
-            watch: called after every batch of the last integration, if there are many parts.
-        """
+        """Integrate along the directions, adding points until the sum is exact, shape (parts, d)."""
         if not len(directions):
             raise EncodingError(f"{self._name}: the text to explain has no tokens")
         tried = directions if len(directions) <= _FEW else directions.sum(dim=0, keepdim=True)
@@ -201,15 +166,7 @@ class JacobianIntegrator:
     def _integrate(
         self, way: _Way, directions: torch.Tensor, rule: Rule, width: int, watch: Watch | None = None
     ) -> torch.Tensor:
-        """Integrate along the directions, shape (parts, width).
-
-        Args:
-            way: path from the reference to the text.
-            directions: one per part, shape (parts, T, D).
-            rule: places and weights.
-            width: dimension of the vectors.
-            watch: called after every batch.
-        """
+        """Integrate along the directions, shape (parts, width)."""
         places, weights = rule
         points = [(node, part) for node in range(len(places)) for part in range(len(directions))]
         device = way.reference.device

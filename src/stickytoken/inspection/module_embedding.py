@@ -47,11 +47,7 @@ def input_embeddings(model: Any) -> Any:
 
 
 def embedded_text(encoder: SentenceTransformerEncoder, content: Sequence[int]) -> EmbeddedText:
-    """Return a text as embeddings.
-
-    Raises:
-        ModelError: The token embeddings of the model cannot be reached.
-    """
+    """Return a text as embeddings."""
     model, ids, template = encoder.model, tuple(content), encoder.template
     embeddings = input_embeddings(model)
     if embeddings is None:
@@ -159,13 +155,7 @@ class BatchLimits:
 
 
 class BatchInspector(ABC):
-    """Look at texts of equal length together.
-
-    Args:
-        encoder: encoder of the model.
-        network: the whole model.
-        backbone: the transformers model in it; None without one.
-    """
+    """Look at texts of equal length together."""
 
     limits = BatchLimits()
 

@@ -84,33 +84,13 @@ class Inspector(Protocol):
     def look(
         self, contents: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], parts: int
     ) -> list[Inside]:
-        """Run texts through the model and record its inside.
-
-        Args:
-            contents: content ids of n texts, as for `IdEncoder.encode_ids`.
-            labels: part of each id, from 0.
-            parts: number of parts; tokens that the model puts around a text are one more, after them.
-
-        Raises:
-            EncodingError: The model cannot read a text in full, or its vector is not usable.
-        """
+        """Run texts through the model and record its inside."""
 
     def differentiating(self) -> AbstractContextManager[None]:
-        """Prepare the model for `embedded` and its vectors: locked, without gradients and dropout.
-
-        Raises:
-            EncodingError: The device has not enough memory for one text.
-        """
+        """Prepare the model for `embedded` and its vectors: locked, without gradients and dropout."""
 
     def embedded(self, content: Sequence[int]) -> EmbeddedText:
-        """Return a text as embeddings, which the caller may change.
-
-        Args:
-            content: content ids.
-
-        Raises:
-            ModelError: The token embeddings of the model cannot be reached.
-        """
+        """Return a text as embeddings, which the caller may change."""
 
 
 def as_numbers(values: torch.Tensor) -> NDArray[np.float64]:

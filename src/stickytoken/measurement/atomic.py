@@ -19,13 +19,6 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
 
     Readers see the old file or the new one, never a part. The temporary file is removed after any error;
     after a kill, `remove_leftovers` removes it.
-
-    Args:
-        path: the file to write; its folder exists.
-        content: what to write, or a function that writes it to a stream.
-
-    Raises:
-        RunError: the disk is full or the folder cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
@@ -46,11 +39,7 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) 
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its parents if they do not exist.
-
-    Raises:
-        RunError: the disk is full, or a parent folder cannot be written.
-    """
+    """Create a folder and its parents if they do not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -58,11 +47,7 @@ def make_folder(folder: Path) -> None:
 
 
 def move_folder(folder: Path, target: Path) -> None:
-    """Flush a folder with all its files to disk, then rename it; the target does not exist or is empty.
-
-    Raises:
-        RunError: the target holds something, or cannot be written.
-    """
+    """Flush a folder with all its files to disk, then rename it; the target does not exist or is empty."""
     try:
         for path in [*folder.rglob("*"), folder]:
             if path.is_dir():
@@ -77,11 +62,7 @@ def move_folder(folder: Path, target: Path) -> None:
 
 
 def require_writable(folder: Path) -> None:
-    """Refuse a folder that could not be written to, without creating it.
-
-    Raises:
-        RunError: It is a file, or it or the closest folder above it cannot be written.
-    """
+    """Refuse a folder that could not be written to, without creating it."""
     try:
         place = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
         if not place.is_dir():
@@ -125,22 +106,11 @@ _IDENTITY_SHOWN = 12
 
 
 def folder_name(kind: str, identity: str) -> str:
-    """Return ``<kind>-<identity>``, with the identity shortened.
-
-    Args:
-        kind: name of the detection method, or ``impact``.
-        identity: SHA-256 of everything that the results depend on.
-    """
+    """Return ``<kind>-<identity>``, with the identity shortened."""
     return f"{kind}-{identity[:_IDENTITY_SHOWN]}"
 
 
 def default_folder(model: str, kind: str, identity: str) -> Path:
-    """Return ``runs/<model>-<kind>-<identity>``, relative to the current folder.
-
-    Args:
-        model: name given by the user; of a path, only the last part is used, without special characters.
-        kind: see `folder_name`.
-        identity: see `folder_name`.
-    """
+    """Return ``runs/<model>-<kind>-<identity>``, relative to the current folder."""
     stem = re.sub(r"[^A-Za-z0-9._]+", "-", Path(model).name).strip("-.") or "model"
     return Path("runs") / f"{stem}-{folder_name(kind, identity)}"

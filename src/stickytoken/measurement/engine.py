@@ -53,11 +53,7 @@ class Work(Protocol[S_contra, P]):
         """Prepare a shard while the model computes the previous one."""
 
     def compute(self, prepared: P, encoder: Encoder) -> tuple[Sequence[Mapping[str, Any]], int]:
-        """Compute the rows of a shard.
-
-        Returns:
-            The rows, and the number of texts encoded for them.
-        """
+        """Compute the rows of a shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +80,7 @@ class Engine(Protocol):
         """Identity of the model."""
 
     def compute(self, work: Work[S, P], shards: Sequence[S]) -> Iterator[ComputedShard[S]]:
-        """Yield every shard once, as soon as it is computed.
-
-        Raises:
-            StickyTokenError: the encoder rejects a probe, or the engine cannot continue.
-        """
+        """Yield every shard once, as soon as it is computed."""
 
 
 class LocalEngine:
@@ -156,11 +148,7 @@ class TokenWork:
 
 
 def compute_shard(stage: Stage, shard: Shard, encoder: Encoder) -> tuple[list[dict[str, Any]], int]:
-    """Encode all probes of a shard together and measure each token.
-
-    Returns:
-        One row per token, and the number of probes.
-    """
+    """Encode all probes of a shard together and measure each token."""
     return measure_shard(stage, prepare_shard(stage, shard, encoder), encoder)
 
 
@@ -200,11 +188,7 @@ def tokenized_probes(encoder: Encoder, probes: Sequence[Probe]) -> Sequence[Prob
 def encode_probes(
     encoder: Encoder, probes: Sequence[Probe], precision: Precision | None = None
 ) -> NDArray[np.float32]:
-    """Encode probes from `tokenized_probes`, shape (n, d).
-
-    Raises:
-        ModelError: the probes are ids, or the precision is lower, and the encoder reads only texts.
-    """
+    """Encode probes from `tokenized_probes`, shape (n, d)."""
     texts = [probe for probe in probes if isinstance(probe, str)]
     if texts and len(texts) == len(probes) and precision is None:
         return encoder.encode(texts)
@@ -261,15 +245,7 @@ _TOKEN_ROWS: Rows[Shard] = Rows(
 def run_stage(
     stage: Stage, shards: Sequence[Shard], engine: Engine, folder: ResultFolder, progress: ProgressCallback
 ) -> pl.DataFrame:
-    """Run a stage over tokens; see `run_work`.
-
-    Args:
-        stage: probes and measurement.
-        shards: all shards of the stage.
-        engine: computes shards.
-        folder: where shards are committed; the caller holds its lock.
-        progress: called after every shard.
-    """
+    """Run a stage over tokens; see `run_work`."""
     work = TokenWork(stage)
     return pl.concat(
         run_work(stage.name, lambda: (work, _NO_COST), shards, _TOKEN_ROWS, engine, folder, progress)
@@ -290,20 +266,6 @@ def run_work(
 
     Only this process writes, because it holds the lock: a worker that lost its connection must not change a
     folder that another process continues.
-
-    Args:
-        name: name of the shards.
-        make_work: creates the work if anything is missing, and returns its cost, which is added to that of
-            the first shard.
-        shards: all shards of the work.
-        rows: keys and sizes of the shards.
-        engine: computes shards.
-        folder: where shards are committed; the caller holds its lock.
-        progress: called after every shard.
-        title: name of the work in progress messages; None is ``name``.
-
-    Returns:
-        One table per shard, in order.
     """
     title, total = title or name, sum(rows.size(shard) for shard in shards)
     frames = {

@@ -58,9 +58,6 @@ def connected(address: str | None) -> Iterator[Any]:
 
     An existing connection of this process is used and left open. A Ray instance started here stops at the
     end of the block.
-
-    Args:
-        address: ``host:port`` or ``auto``; None is the variable RAY_ADDRESS, or a local Ray instance.
     """
     try:
         import ray
@@ -146,14 +143,7 @@ def nodes_of(ray: Any) -> list[Node]:
 
 
 def divide(nodes: Sequence[Node], device: str, workers: int | None) -> Share:
-    """Divide a cluster among workers: each gets one GPU, or an equal number of cores.
-
-    Args:
-        nodes: machines of the cluster.
-        device: device of the coordinator's model; workers compute on the same kind of device.
-        workers: number of workers; None is one per GPU, or on a CPU one per four cores and at least one per
-            machine.
-    """
+    """Divide a cluster among workers: each gets one GPU, or an equal number of cores."""
     kind = device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
         raise InputError(f"Ray workers compute on cpu or cuda, not on {device}: choose one of these devices")
@@ -228,14 +218,7 @@ class ShardWorker:
         )
 
     def compute(self, key: int, work: Sequence[Any], shard: Any) -> ComputedShard[Any]:
-        """Compute a shard, after `load`.
-
-        Args:
-            key: identifies the work.
-            work: a list with a reference to the work. Ray resolves arguments but not references inside
-                them, so the work is fetched once and not for every shard.
-            shard: the shard to compute.
-        """
+        """Compute a shard, after `load`."""
         if self._encoder is None:
             raise RunError("a worker got work before it loaded the model: this is a bug in stickytoken")
         if self._work is None or self._work[0] != key:
@@ -273,16 +256,6 @@ def ray_engine(
     """Yield an engine; its workers, and a Ray instance started for it, stop at the end of the block.
 
     Workers load the model while the coordinator continues.
-
-    Args:
-        encoder: encoder of the coordinator; workers load the same model.
-        address: address of a cluster; see `connected`.
-        workers: number of workers; see `divide`.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        InputError: the encoder was made from a model object, or the cluster is too small.
-        RunError: Ray does not answer at the address.
     """
     spec: EncoderSpec | None = getattr(encoder, "spec", None)
     if spec is None:
@@ -305,14 +278,7 @@ def ray_engine(
 
 
 class RayEngine:
-    """Computes shards on actors, each with its own encoder.
-
-    Args:
-        ray: the module ``ray``, connected.
-        share: number of workers, and the resources of each.
-        spec: the model that workers load.
-        identity: the identity that this model must have.
-    """
+    """Computes shards on actors, each with its own encoder."""
 
     def __init__(self, ray: Any, share: Share, spec: EncoderSpec, identity: EncoderIdentity) -> None:
         self._ray = ray
@@ -358,11 +324,7 @@ class RayEngine:
                 self._admit(worker, found)
 
     def wait_until_ready(self) -> None:
-        """Wait until all workers have loaded the model; `compute` starts with the first one.
-
-        Raises:
-            RunError: a worker cannot load the model, loaded another one, or was lost.
-        """
+        """Wait until all workers have loaded the model; `compute` starts with the first one."""
         for worker in self._workers:
             if not worker.ready:
                 try:
@@ -485,15 +447,7 @@ EngineChoice: TypeAlias = str | RayCluster | Engine
 
 
 def chosen_engine(choice: EngineChoice, encoder: Encoder) -> AbstractContextManager[Engine]:
-    """Return the chosen engine as a context manager.
-
-    Args:
-        choice: ``local``, ``ray``, a `RayCluster`, or an engine, which is not closed.
-        encoder: the model.
-
-    Raises:
-        InputError: there is no such engine, or it cannot use this encoder.
-    """
+    """Return the chosen engine as a context manager."""
     if isinstance(choice, str) and choice == "local":
         return nullcontext(LocalEngine(encoder))
     if isinstance(choice, str) and choice == "ray":

@@ -48,12 +48,6 @@ def identity_of(
 
     Batch size, device, threads and engine are left out, because they change nothing beyond rounding.
     So are names and paths.
-
-    Args:
-        version: version of the computation, increased when the same inputs give different numbers.
-        encoder: identity of the model, computed for this measurement and not cached from an earlier one.
-        settings: a dataclass.
-        inputs: anything else that can change the numbers, as JSON values.
     """
     return {
         "version": version,
@@ -141,9 +135,6 @@ class Resumed(Generic[R]):
         """Claim the folder before the first shard.
 
         Plan the measurement first: a measurement that cannot be planned must not claim a folder.
-
-        Args:
-            record: the record without results; None if this kind writes its record only at the end.
         """
         own = IdentityRecord(
             kind=self.kind.name, identity=self.record.identity, identity_parts=self.record.identity_parts
@@ -163,15 +154,6 @@ def resumed(folder: ResultFolder, kind: Kind[R], record: R) -> Iterator[Resumed[
     """Lock a folder and find out what remains to be done for a measurement.
 
     An error that ends the measurement gets a note that counts the finished shards.
-
-    Args:
-        folder: a folder that is new, empty, or holds the same measurement.
-        kind: kind of the measurement.
-        record: record of the requested measurement.
-
-    Raises:
-        RunError: the folder holds other files, another measurement or a damaged record, is in use by another
-            process, or cannot be written.
     """
     require_vacant(folder, kind)
     with folder.locked():
@@ -194,18 +176,7 @@ def resumed(folder: ResultFolder, kind: Kind[R], record: R) -> Iterator[Resumed[
 def measurements_in(
     run: Path, pattern: str, open_: Callable[[Path], M], called: str, started: Callable[[M], str]
 ) -> tuple[tuple[M, ...], tuple[str, ...]]:
-    """Open the measurements of one kind in a run folder, the latest first.
-
-    Args:
-        run: the run folder.
-        pattern: where their records are.
-        open_: opens the folder of one, and raises RunError for one that cannot be shown.
-        called: what to call one in a sentence.
-        started: returns when one began.
-
-    Returns:
-        The measurements, and a sentence for each one that cannot be read.
-    """
+    """Open the measurements of one kind in a run folder, the latest first."""
     found: list[M] = []
     unread: list[str] = []
     for file in sorted(run.glob(pattern)):
@@ -217,11 +188,7 @@ def measurements_in(
 
 
 def require_vacant(folder: ResultFolder, kind: Kind[Any]) -> None:
-    """Refuse a folder that contains anything other than a measurement of this kind.
-
-    Raises:
-        RunError: it does, or it cannot be read.
-    """
+    """Refuse a folder that contains anything other than a measurement of this kind."""
     if folder.holds_other_files(kind.file) or _claimed(folder, kind) not in (None, kind.name):
         raise RunError(f"{folder.path} contains files but no {kind.name}: choose an empty or new folder")
 

@@ -45,22 +45,14 @@ class ShardCost(NamedTuple):
 
 
 class ResultFolder:
-    """Reads and writes the files of one measurement.
-
-    Args:
-        path: the folder; it need not exist yet.
-    """
+    """Reads and writes the files of one measurement."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder for writing. The lock is released even if the process is killed.
-
-        Raises:
-            RunError: another process holds the lock, or the folder cannot be created.
-        """
+        """Lock the folder for writing. The lock is released even if the process is killed."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / _LOCK)
@@ -81,11 +73,7 @@ class ResultFolder:
             lock.release()
 
     def require_unlocked(self) -> None:
-        """Refuse a folder that another process is writing, without creating it.
-
-        Raises:
-            RunError: another process holds the lock.
-        """
+        """Refuse a folder that another process is writing, without creating it."""
         if self._looked_at((self.path / _LOCK).is_file):
             with self.locked():
                 pass
@@ -99,11 +87,7 @@ class ResultFolder:
         return self._looked_at((self.path / RUN_FILE).is_file)
 
     def holds_other_files(self, own: str = RUN_FILE) -> bool:
-        """Return whether the folder has content that belongs to no measurement.
-
-        Args:
-            own: file name of the record that the requested kind of measurement writes.
-        """
+        """Return whether the folder has content that belongs to no measurement."""
         return self._looked_at(lambda: self._has_foreign_content(own))
 
     def _has_foreign_content(self, own: str) -> bool:
@@ -128,16 +112,7 @@ class ResultFolder:
         return self.read_record(PLAN_FILE, kind)
 
     def read_record(self, name: str, kind: type[Record], newest: int | None = None) -> Record | None:
-        """Read a JSON file of the folder; return None if it does not exist yet.
-
-        Args:
-            name: name of the file.
-            kind: class of the record.
-            newest: newest schema version that is read; None for a record without one.
-
-        Raises:
-            RunError: the file is damaged, or of a newer version.
-        """
+        """Read a JSON file of the folder; return None if it does not exist yet."""
         path = self.path / name
         if not path.is_file():
             return None
@@ -147,11 +122,7 @@ class ResultFolder:
         return validated(kind, raw, path)
 
     def write_record(self, name: str, record: BaseModel) -> None:
-        """Write a JSON file of the folder.
-
-        Raises:
-            RunError: the disk is full or the folder cannot be written.
-        """
+        """Write a JSON file of the folder."""
         try:
             content = record.model_dump_json(indent=2).encode() + b"\n"
         except PydanticSerializationError as error:
@@ -170,15 +141,7 @@ class ResultFolder:
         write_atomically(self.path / name, _parquet(frame))
 
     def read_table(self, name: str, columns: Sequence[str] = ()) -> pl.DataFrame:
-        """Read a Parquet file of the folder.
-
-        Args:
-            name: name of the file.
-            columns: columns that it must have.
-
-        Raises:
-            RunError: the file is missing, damaged or lacks a column.
-        """
+        """Read a Parquet file of the folder."""
         path = self.path / name
         if not path.is_file():
             raise RunError(f"{self.path} has no {name}: the run is not finished, run the same command again")
@@ -202,24 +165,13 @@ class ResultFolder:
     def read_shard(
         self, stage: str, index: int, keys: Sequence[int], key: str = "token_id"
     ) -> pl.DataFrame | None:
-        """Read a committed shard; return None if it is missing or damaged.
-
-        Args:
-            stage: name of the stage.
-            index: index of the shard.
-            keys: expected values of the key column, in order.
-            key: name of the key column.
-        """
+        """Read a committed shard; return None if it is missing or damaged."""
         frame = _read_shard(self._shard(stage, index))
         whole = frame is not None and key in frame.columns and frame[key].to_list() == list(keys)
         return frame if whole else None
 
     def total_cost(self, stages: Mapping[str, int]) -> ShardCost:
-        """Sum up the cost of committed shards.
-
-        Args:
-            stages: number of shards by stage; all of them must be committed.
-        """
+        """Sum up the cost of committed shards."""
         paths = [self._shard(stage, index) for stage, size in stages.items() for index in range(size)]
         costs = [pl.read_parquet_metadata(io.BytesIO(path.read_bytes())) for path in paths]
         return ShardCost(
@@ -270,10 +222,7 @@ def _sealed(content: bytes) -> bytes:
 
 
 def _read_shard(path: Path) -> pl.DataFrame | None:
-    """Read a shard; return None if it is missing or damaged.
-
-    The seal is checked first, because polars ends the process if damaged bytes ask for too much memory.
-    """
+    """Read a shard; return None if it is missing or damaged."""
     try:
         content = path.read_bytes()
         start = content.rfind(_SEAL)
@@ -285,11 +234,7 @@ def _read_shard(path: Path) -> pl.DataFrame | None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        RunError: the file is damaged.
-    """
+    """Read a JSON file."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -297,11 +242,7 @@ def read_json(path: Path) -> Any:
 
 
 def require_version(version: object, newest: int, path: Path) -> None:
-    """Refuse a file of a later stickytoken, before entries that this one does not know look like damage.
-
-    Raises:
-        RunError: its version is newer.
-    """
+    """Refuse a file of a later stickytoken, before entries that this one does not know look like damage."""
     if isinstance(version, int) and version > newest:
         raise RunError(
             f"{path} has schema version {version}, but this stickytoken reads versions up to {newest}: "
@@ -310,11 +251,7 @@ def require_version(version: object, newest: int, path: Path) -> None:
 
 
 def validated(kind: type[Record], raw: Any, path: Path) -> Record:
-    """Validate JSON values as a record.
-
-    Raises:
-        RunError: the values do not fit the record.
-    """
+    """Validate JSON values as a record."""
     try:
         return kind.model_validate(raw)
     except ValidationError as error:

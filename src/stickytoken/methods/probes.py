@@ -120,11 +120,7 @@ class WalkedPaths:
     paths: Mapping[int, tuple[Path, ...]]
 
     def of(self, token: Token) -> Sequence[Path]:
-        """Return one path per carrier.
-
-        Raises:
-            InputError: the paths of the token were not kept.
-        """
+        """Return one path per carrier."""
         if token.id not in self.paths:
             raise InputError(f"token {token.id} ({token.text!r}) is not in the vocabulary that was walked")
         return self.paths[token.id]
@@ -147,14 +143,6 @@ def walk_vocabulary(
     of id, so the gaps of a token depend on the tokens before it. Walking the stream up front
     makes them a function of seed, vocabulary and carriers alone: the order of computation,
     a resume and the number of workers change nothing.
-
-    Args:
-        seed: 42 replays the published runs.
-        vocabulary: all available tokens by ascending id, the order of the walk.
-        wanted: tokens whose paths to keep.
-        words: number of words in each carrier.
-        counts: number of steps.
-        insertion: with ids, a copy counts as one word, whatever its text.
     """
     stream = random.Random(seed)
     keep = {token.id for token in wanted}
@@ -231,12 +219,7 @@ class AnchorPanel:
         return np.eye(len(self.group_weights), dtype=np.float32)[self.groups]
 
     def against(self, carriers: NDArray[np.float32], mean_similarity: float) -> CarrierPanel:
-        """Compare carriers, still without copies, with all anchors.
-
-        Args:
-            carriers: unit vectors, shape (K, d).
-            mean_similarity: u; pairs below it count for the lift.
-        """
+        """Compare carriers, still without copies, with all anchors."""
         before = (carriers @ self.vectors.T).astype(np.float64)
         return CarrierPanel(self, carriers, before, before < mean_similarity)
 
@@ -294,9 +277,6 @@ class CarrierPanel:
 
         A mean of similarities is the similarity to the mean anchor, so only the shares of rising pairs need
         every similarity.
-
-        Args:
-            vectors: unit vectors, shape (T, K, d), carriers in their order.
         """
         groups = np.empty((len(vectors), *self._counts.shape))
         rising = np.empty(groups.shape[:2])
@@ -311,13 +291,7 @@ class CarrierPanel:
 
 
 def balanced(groups: Sequence[str], count: int, seed: int | Sequence[int]) -> list[int]:
-    """Draw indices from all groups in turn, so that the groups stay level until they run out.
-
-    Args:
-        groups: the group of each item.
-        count: number of items to draw; all if there are fewer.
-        seed: seed of the order within and between groups.
-    """
+    """Draw indices from all groups in turn, so that the groups stay level until they run out."""
     generator = np.random.default_rng(seed)
     queues: dict[str, list[int]] = {}
     for index in generator.permutation(len(groups)):
@@ -451,12 +425,6 @@ def pairs_to_show(
     """Find the pair whose rise is nearest to the typical one and the pair that rises most.
 
     Ties go to the first pair.
-
-    Args:
-        before: similarities, shape (K, A).
-        after: similarities with copies in the carrier, shape (K, A).
-        shown: pairs that may be shown, shape (K, A).
-        typical: the rise to look for.
     """
     places = np.argwhere(shown)
     if not len(places):

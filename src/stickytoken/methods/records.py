@@ -72,21 +72,13 @@ class DimensionsRecord(Record):
 
 
 def read_dimensions(path: Path) -> list[DimensionRecord]:
-    """Read the views of a run; none if it has only the model as it is.
-
-    Raises:
-        RunError: dimensions.json is damaged.
-    """
+    """Read the views of a run; none if it has only the model as it is."""
     record = ResultFolder(path).read_record(DIMENSIONS_FILE, DimensionsRecord)
     return [] if record is None else record.views
 
 
 def tokens_in(path: Path, view: View) -> pl.DataFrame:
-    """Read the tokens of a run in one view, with the columns of tokens.parquet.
-
-    Raises:
-        RunError: the table is missing or damaged.
-    """
+    """Read the tokens of a run in one view, with the columns of tokens.parquet."""
     table = ResultFolder(path).read_table(DIMENSION_TOKENS_FILE, ("layer", "dimension", "token_id"))
     own = pl.col("layer").eq_missing(pl.lit(view.layer, dtype=pl.Int64))
     return table.filter(own & (pl.col("dimension") == view.dimension)).drop("layer", "dimension")

@@ -20,11 +20,7 @@ _entries: dict[str, MethodEntry] = {}
 
 
 def register(entry: MethodEntry) -> None:
-    """Add a method.
-
-    Raises:
-        InputError: the name is taken, or an option differs from another method's option of the same name.
-    """
+    """Add a method."""
     if entry.name in _entries:
         raise InputError(f"a method {entry.name!r} is already registered: choose another name")
     for option in entry.options:
@@ -50,11 +46,7 @@ def entries() -> tuple[MethodEntry, ...]:
 
 
 def entry_of(name: object, pairs_given: bool) -> MethodEntry:
-    """Find a method by name; without a name, the first that accepts the corpus.
-
-    Raises:
-        InputError: the name is unknown.
-    """
+    """Find a method by name; without a name, the first that accepts the corpus."""
     if name is None:
         return next(entry for entry in entries() if entry.takes_pairs or not pairs_given)
     if not isinstance(name, str) or name not in _entries:
@@ -63,20 +55,12 @@ def entry_of(name: object, pairs_given: bool) -> MethodEntry:
 
 
 def method_named(name: str) -> AnyMethod:
-    """Load a method by name.
-
-    Raises:
-        InputError: the name is unknown.
-    """
+    """Load a method by name."""
     return _loaded(entry_of(name, pairs_given=False).name)
 
 
 def choose_method(name: str | None, settings: MethodSettings | None, pairs_given: bool) -> AnyMethod:
-    """Find the method that a caller means: by name, by the settings, or else the first that fits the corpus.
-
-    Raises:
-        InputError: the name is unknown, the settings are of another method, or the method takes no pairs.
-    """
+    """Find the method: by name, by its settings, or else the first that fits the corpus."""
     chosen = method_named(entry_of(name, pairs_given and settings is None).name)
     if settings is not None and not isinstance(settings, chosen.settings):
         own = next((known for known in _entries if isinstance(settings, method_named(known).settings)), None)

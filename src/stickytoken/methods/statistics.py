@@ -39,27 +39,14 @@ class Estimates(NamedTuple):
 
 
 def centre_probes(values: Vector, reference: NDArray[np.bool_], expected: Vector | None = None) -> Vector:
-    """Remove the common effect of each probe: y_tk - mean over reference of (y_rk - expected_r).
-
-    Args:
-        values: y, shape (tokens, probes).
-        reference: tokens that no earlier result selected, shape (tokens,).
-        expected: known effects of the tokens; None is zero.
-    """
+    """Remove the common effect of each probe: y_tk - mean over reference of (y_rk - expected_r)."""
     known = np.zeros(len(values)) if expected is None else expected
     centred: Vector = values - (values[reference] - known[reference, None]).mean(axis=0)
     return centred
 
 
 def interaction_variance(centred: Vector) -> float:
-    """Estimate the variance of one probe around its token's effect: the residual mean square.
-
-    Args:
-        centred: shape (tokens, probes), probe effects removed.
-
-    Raises:
-        InputError: fewer than two tokens or probes.
-    """
+    """Estimate the variance of one probe around its token's effect: the residual mean square."""
     tokens, probes = centred.shape
     if tokens < 2 or probes < 2:
         raise InputError(f"{tokens} tokens with {probes} probes each: two of both are needed")
@@ -70,14 +57,7 @@ def interaction_variance(centred: Vector) -> float:
 def mean_with_interval(
     centred: Vector, confidence: float, common_variance: float = 0.0, least_variance: float = 0.0
 ) -> Estimates:
-    """Average over probes, with a Student interval; the probe is the unit of sampling.
-
-    Args:
-        centred: shape (tokens, probes), probe effects removed.
-        confidence: coverage of the intervals.
-        common_variance: variance of an error that all means share.
-        least_variance: variance that a single probe is known to have, whatever the few of them show.
-    """
+    """Average over probes, with a Student interval; the probe is the unit of sampling."""
     probes = centred.shape[1]
     value = centred.mean(axis=1)
     error = np.sqrt(np.maximum(centred.var(axis=1, ddof=1), least_variance) / probes + common_variance)
@@ -89,12 +69,6 @@ def shrunk(values: Vector, variance: float, spread: float, confidence: float) ->
     """Compute posterior means and intervals under a normal prior around 0 (James and Stein 1961).
 
     mean = kept x value, variance = kept x variance, kept = spread / (spread + variance).
-
-    Args:
-        values: noisy effects, shape (tokens,).
-        variance: variance of their noise.
-        spread: variance of the effects.
-        confidence: coverage of the intervals.
     """
     total = spread + variance
     kept = spread / total if total > 0 else 1.0
@@ -105,12 +79,7 @@ def shrunk(values: Vector, variance: float, spread: float, confidence: float) ->
 
 
 def q_values(p_values: Vector, tests: int) -> Vector:
-    """Find the smallest false discovery rate that rejects each hypothesis (Benjamini and Hochberg 1995).
-
-    Args:
-        p_values: of the hypotheses, or of a selection of them, which may have been chosen by its results.
-        tests: number of all hypotheses, of which those left out reject nothing.
-    """
+    """Find the smallest false discovery rate that rejects each hypothesis (Benjamini and Hochberg 1995)."""
     found = scipy.stats.false_discovery_control(p_values, method="bh") * (tests / len(p_values))
     return np.asarray(np.minimum(found, 1.0), dtype=np.float64)
 
@@ -120,11 +89,6 @@ def scale_between(first: Vector, reliability: float, second: Vector) -> float:
 
     The slope of a regression with errors in the regressor, cov(first, second) / var(first) / reliability,
     is pulled to 1 by its own error. It is 1 if there is nothing to compare.
-
-    Args:
-        first: noisy effects of unselected tokens.
-        reliability: share of their variance in the whole population that is not noise.
-        second: effects of the same tokens, measured by other probes.
     """
     if len(first) < 3 or not first.var() > 0 or reliability <= 0:
         return 1.0
@@ -170,13 +134,7 @@ class Shape:
     skewness: float = 0.0
 
     def exceedance(self, distance: Vector, spread: float, error: Vector) -> Vector:
-        """Compute the upper tail probability of effect plus normal noise, by Gauss-Hermite quadrature.
-
-        Args:
-            distance: distances from the median.
-            spread: standard deviation of the effects.
-            error: standard deviations of the noise.
-        """
+        """Compute the upper tail probability of effect plus normal noise, by Gauss-Hermite quadrature."""
         if spread == 0 or (math.isinf(self.freedom) and self.skewness == 0):
             scale = np.sqrt(spread**2 + error**2)
             standard = np.divide(
@@ -243,10 +201,6 @@ class Null:
         tail may be skewness. So the lighter of the two tails decides how heavy they are. The
         width may differ between the sides and is taken from the side that is tested. If the
         body reaches further up than down, the upper tail is expected to do the same.
-
-        Args:
-            values: noisy effects of unselected tokens, shape (tokens,).
-            variance: variance of their noise.
         """
         levels = (1 - _TAIL, 1 - _WIDTH, 1 - _BODY, 0.5, _BODY, _WIDTH, _TAIL)
         low_tail, low_width, low_body, center, body, width, tail = (
@@ -278,10 +232,7 @@ def _at_width() -> float:
 
 
 def _freedom(body: float, tail: float, noise: float, size: int) -> float:
-    """Find the degrees of freedom at which effects and noise together reach both quantiles.
-
-    Infinite if the tail is that of a normal distribution, or heavier by chance only.
-    """
+    """Find the degrees of freedom at which effects and noise together reach both quantiles."""
 
     def excess(freedom: float) -> float:
         shape = Shape(freedom=freedom)
@@ -298,11 +249,7 @@ def _freedom(body: float, tail: float, noise: float, size: int) -> float:
 
 
 def _skewness(below: float, above: float, noise: float, size: int) -> float:
-    """Find the skewness at which effects and noise together reach the quantiles on both sides.
-
-    Zero if the lower side reaches as far, or less far by chance only; pulled to zero by its error,
-    which is large if tokens are few.
-    """
+    """Find the skewness at which effects and noise together reach the quantiles on both sides."""
 
     def excess(skewness: float) -> float:
         shape = Shape(skewness=skewness)
@@ -338,15 +285,7 @@ class Pull(NamedTuple):
 
 
 def fit_pull(before: NDArray[np.float32], after: NDArray[np.float32]) -> Pull:
-    """Fit k and p of T tokens by least squares: after = (1 - k) before + p, over carriers and dimensions.
-
-    Args:
-        before: unit vectors of the carriers, shape (K, d).
-        after: unit vectors of the carriers with copies in them, shape (T, K, d).
-
-    Returns:
-        k and p. Where the carriers do not differ, k is 0 and p the mean change.
-    """
+    """Fit k and p of T tokens by least squares: after = (1 - k) before + p, over carriers and dimensions."""
     origin, mean = before.mean(axis=0, dtype=np.float64), after.mean(axis=1, dtype=np.float64)
     deviations = before - origin
     variation = float((deviations**2).sum())
@@ -384,15 +323,7 @@ def predicted_lifts(tokens: Pull, corpus: Anchorage) -> Vector:
 
 
 def fixed_points(tokens: Pull, center: Vector) -> Vector:
-    """Compute the similarities toward which T tokens drag: p . center / k.
-
-    Args:
-        tokens: contraction and pull.
-        center: mean vector of the corpus, shape (d,).
-
-    Returns:
-        Shape (T,); NaN where there is no contraction.
-    """
+    """Compute the similarities toward which T tokens drag: p . center / k."""
     drawn = tokens.pull.astype(np.float64) @ center
     clear = np.abs(tokens.contraction) > _LEAST_CONTRACTION
     points: Vector = np.divide(drawn, tokens.contraction, out=np.full(len(drawn), np.nan), where=clear)

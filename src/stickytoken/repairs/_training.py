@@ -69,13 +69,7 @@ class EmbeddingTable:
 
 
 def embedding_table(model: Any, ids: Sequence[int], avoided: Collection[int] = ()) -> EmbeddingTable:
-    """Read the embedding matrix of a SentenceTransformer, and the pieces of entries.
-
-    Args:
-        model: the model.
-        ids: the entries.
-        avoided: other entries that are no pieces of these.
-    """
+    """Read the embedding matrix of a SentenceTransformer, and the pieces of entries."""
     from tokenizers import Tokenizer
 
     module = input_embeddings(model)
@@ -105,24 +99,14 @@ _BEGINS, _ENDS = "<", ">"
 
 
 class _Guess(NamedTuple):
-    """What two sources say about entries, as deviations from the mean row.
-
-    Attributes:
-        relatives: of the entries that are spelled alike; zero where there are none, shape (n, D).
-        pieces: of their pieces; zero where there are none, shape (n, D).
-    """
+    """What two sources say about entries, as deviations from the mean row."""
 
     relatives: NDArray[np.float32]
     pieces: NDArray[np.float32]
 
 
 def related_rows(table: EmbeddingTable, seed: int) -> dict[int, NDArray[np.float32]]:
-    """Estimate the rows of repaired entries from their relatives and pieces.
-
-    Args:
-        table: the matrix, with the entries and their pieces.
-        seed: seed of the sample of ordinary entries.
-    """
+    """Estimate the rows of repaired entries from their relatives and pieces."""
     asked = list(table.pieces)
     spelled = _spelled(table, asked)
     pool = np.array([token_id for token_id in spelled if token_id not in table.avoided])
@@ -154,10 +138,7 @@ def related_rows(table: EmbeddingTable, seed: int) -> dict[int, NDArray[np.float
 
 
 def _spelled(table: EmbeddingTable, asked: Sequence[int]) -> dict[int, str]:
-    """Return the spelling of the asked entries and of all others that hold a letter, by id.
-
-    Case is ignored. Marks at both ends tell the beginning of a word from its continuation.
-    """
+    """Return the spelling of the asked entries and of all others that hold a letter, by id."""
     added = set(table.backend.get_added_tokens_decoder())
     ids = [
         token_id
@@ -259,18 +240,7 @@ class Context:
 def contexts_among(
     encoder: SentenceTransformerEncoder, texts: Sequence[str], avoided: Sequence[int], longest: int, seed: int
 ) -> list[Context]:
-    """Draw contexts: in each text one copy at a random place, and many behind it.
-
-    Args:
-        encoder: the model.
-        texts: texts to draw from.
-        avoided: entries that no text may hold.
-        longest: largest number of tokens in the place of one copy.
-        seed: of the draws.
-
-    Returns:
-        Two per text, with one copy and with many.
-    """
+    """Draw contexts: in each text one copy at a random place, and many behind it."""
     generator = np.random.default_rng([seed])
     distinct = list(dict.fromkeys(texts))
     drawn = [distinct[k] for k in generator.permutation(len(distinct))[:_DRAWN]]
@@ -303,11 +273,7 @@ _ROUNDING = 1e-3
 
 
 class Network:
-    """A frozen copy of a model in single precision; weights in single precision are shared, not copied.
-
-    Args:
-        model: the user's model; it is not changed.
-    """
+    """A frozen copy of a model in single precision; weights in single precision are shared, not copied."""
 
     def __init__(self, model: SentenceTransformer) -> None:
         with exclusive(model):
@@ -330,16 +296,7 @@ class Network:
     def vectors(
         self, contents: Sequence[tuple[int, ...]], rows: torch.Tensor, places: torch.Tensor
     ) -> torch.Tensor:
-        """Compute unit vectors, differentiable in the rows.
-
-        Args:
-            contents: content ids of n texts of equal length.
-            rows: rows of the embedding matrix, shape (T, D).
-            places: the row at each position of the content, -1 for that of its id, shape (n, length).
-
-        Returns:
-            Shape (n, d).
-        """
+        """Compute unit vectors, differentiable in the rows."""
         template = self.encoder.template
         around = (len(template.before), len(template.after))
         whole = torch.nn.functional.pad(places.to(self.device), around, value=-1)
@@ -420,11 +377,7 @@ def train(
     seed: int,
     progress: ProgressCallback,
 ) -> torch.Tensor:
-    """Move rows by Adam so that the squared distances between vectors and targets shrink.
-
-    Returns:
-        Shape (T, D).
-    """
+    """Move rows by Adam so that the squared distances between vectors and targets shrink."""
     generator = np.random.default_rng([seed])
     batches = _batches(lessons)
     steps = _EPOCHS * len(batches)
@@ -467,13 +420,7 @@ _TEXTS = 256
 
 
 class _Now(NamedTuple):
-    """What entries do with their present rows.
-
-    Attributes:
-        before: vectors of the texts, shape (K, d).
-        single: vectors with one copy, shape (K, T, d).
-        pull: contraction and pull of many copies.
-    """
+    """What entries do with their present rows."""
 
     before: NDArray[np.float32]
     single: NDArray[np.float32]

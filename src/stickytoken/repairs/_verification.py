@@ -111,15 +111,7 @@ class FreshModel:
 def load_fresh(
     folder: Path, tokenizer: Path, prompt: str, texts: Sequence[str], encoded: Sequence[str]
 ) -> FreshModel:
-    """Load a model folder in a process that cannot import this package.
-
-    Args:
-        folder: the model.
-        tokenizer: folder of its tokenizer.
-        prompt: text before every text that is encoded.
-        texts: texts to tokenize, each by every loader.
-        encoded: texts to encode.
-    """
+    """Load a model folder in a process that cannot import this package."""
     with tempfile.TemporaryDirectory(prefix="stickytoken-") as place:
         given, answer = Path(place) / "given.json", Path(place) / "answer.json"
         given.write_text(
@@ -260,14 +252,7 @@ def _equal_ids(unequal: dict[str, str], loaders: Sequence[str], texts: int) -> C
 def scores(
     subject: Subject, task: AnyTask, seed: int, progress: ProgressCallback
 ) -> tuple[list[ScoreRecord], CheckRecord]:
-    """Score the unedited task before and after.
-
-    Args:
-        subject: the model.
-        task: the task.
-        seed: seed of the random steps of a task.
-        progress: called after every step.
-    """
+    """Score the unedited task before and after."""
     found = []
     for place, encoder in enumerate((subject.original, subject.repaired)):
         progress(Progress("score", place, 2))
@@ -315,12 +300,7 @@ def _interval(
 
 @dataclass(frozen=True)
 class _Scored:
-    """Scores of a model.
-
-    Attributes:
-        values: by metric, the main one first.
-        outcomes: what they were computed from; None if only the score is known.
-    """
+    """Scores of a model."""
 
     values: dict[str, float]
     outcomes: Outcomes | None = None

@@ -68,13 +68,7 @@ def repairable(encoder: IdEncoder) -> tuple[SentenceTransformerEncoder, Path]:
 
 
 class Workshop:
-    """Builds edited copies of a model.
-
-    Args:
-        place: a hidden folder that nobody else uses.
-        source: the model folder.
-        original: the model, loaded from it.
-    """
+    """Builds edited copies of a model."""
 
     def __init__(self, place: Path, source: Path, original: SentenceTransformerEncoder) -> None:
         self._place = place
@@ -165,11 +159,7 @@ class Affected:
 
 
 def require_documents(path: Path | None, column: str | None) -> None:
-    """Refuse a file of documents that cannot be read, before a model is loaded.
-
-    Raises:
-        InputError: it is missing or of an unknown kind, or a column is named without a file.
-    """
+    """Refuse a file of documents that cannot be read, before a model is loaded."""
     if path is None:
         if column is not None:
             raise InputError(f"--column {column!r} is given without --affected: pass --affected too")
@@ -181,18 +171,7 @@ def require_documents(path: Path | None, column: str | None) -> None:
 
 
 def affected_in(path: Path, column: str | None, repair: Repair, original: Encoder) -> Affected:
-    """Find the affected documents of a file, and write them beside the repaired model.
-
-    Args:
-        path: txt with one document per line, or a table.
-        column: column with the texts; None finds it by name.
-        repair: the repair.
-        original: the model before the repair, as it was given to the repair.
-
-    Raises:
-        InputError: the file or the column cannot be used.
-        RunError: the result cannot be written.
-    """
+    """Find the affected documents of a file, and write them beside the repaired model."""
     texts, others = all_texts(path.expanduser(), column)
     named = None if others is None else next((name for name in _NAMES if name in others.columns), None)
     names = None if others is None or named is None else others[named].cast(pl.String).to_list()
@@ -209,13 +188,7 @@ _SHOWN_IN_CARD = 20
 
 
 def write_documents(folder: Path, record: RepairRecord, centre: NDArray[np.float32] | None) -> None:
-    """Write REPAIR.md and its picture, a block in the model card, the removed direction, and repair.json.
-
-    Args:
-        folder: the repaired model, not yet in its place.
-        record: repair.json.
-        centre: direction that was taken out; None for none.
-    """
+    """Write REPAIR.md and its picture, a block in the model card, the removed direction, and repair.json."""
     files = ResultFolder(folder)
     curves = mean_curves([token.curve for token in record.tokens if token.curve is not None])
     if curves is not None:

@@ -76,11 +76,6 @@ def plan_tokens(asked: Strategy, tokens: Sequence[TokenFacts], rows_writable: bo
 
     A row from entries with similar spelling comes before pieces: it stays closer to the true rows of planted
     words in lift and meaning, and changes a clean score less (docs/benchmarks.md, Repairs).
-
-    Args:
-        asked: the strategy that the user asked for.
-        tokens: the tokens.
-        rows_writable: whether new rows can be written into the weights; ``auto`` depends on it.
     """
     if asked is Strategy.AUTO:
         return [_automatic(token, rows_writable) for token in tokens]

@@ -67,13 +67,7 @@ if TYPE_CHECKING:
 
 
 def named_tokens(run: Run, vocabulary: Vocabulary, tokens: TokenSource | None) -> list[int]:
-    """Return the ids of the tokens to repair, without repetitions.
-
-    Args:
-        run: a finished run.
-        vocabulary: vocabulary of its model.
-        tokens: tokens that the user names; None takes the sticky tokens of the run.
-    """
+    """Return the ids of the tokens to repair, without repetitions."""
     if tokens is None:
         ids: list[int] = run.sticky["token_id"].to_list()
         if not ids:
@@ -146,13 +140,7 @@ def neighbours_of(
 def verification_corpus(
     run: Run, given: SentenceSource | None, encoder: SentenceTransformerEncoder
 ) -> tuple[Sentences, list[str]]:
-    """Return the corpus to verify on, and a note where it is not that of the run.
-
-    Args:
-        run: a finished run.
-        given: a corpus that the user names; None takes that of the run if it can be read again.
-        encoder: the model.
-    """
+    """Return the corpus to verify on, and a note where it is not that of the run."""
     notes = []
     source = run.record.corpus.source
     corpus = load_sentences(given)
@@ -361,13 +349,7 @@ class _Job:
     def _recheck(
         self, encoder: SentenceTransformerEncoder, *, fresh: bool = False, name: str = "after"
     ) -> Recheck:
-        """Put a model on texts that the run has not used.
-
-        Args:
-            encoder: the model before or after a repair.
-            fresh: choose the texts with this model; otherwise they are those of the original.
-            name: of the model in progress reports.
-        """
+        """Put a model on texts that the run has not used."""
         own = encoder is self.encoder
         vocabulary = self.vocabulary if own else categorize(encoder.tokenizer)
         if not fresh:

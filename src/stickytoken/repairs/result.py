@@ -177,20 +177,6 @@ def affected_documents(
 
     A document is affected if its token ids change, or if it contains an entry with a new row, within the
     length that the model reads. Every vector changes if a direction is taken out (`ModelEdit.centre`).
-
-    Args:
-        folder: The folder of the model before the repair.
-        edit: The repair.
-        texts: The documents, read one batch at a time.
-        ids: Their names, one per document; None for none.
-        prompt: What the model is given before each document.
-
-    Returns:
-        One row per affected document: ``index``, ``id`` if there are names, and ``tokens``, the ids of the
-        repaired entries that it contains.
-
-    Raises:
-        RepairError: The tokenizer cannot be read, or there are more or fewer names than documents.
     """
     import polars as pl
 
@@ -434,13 +420,7 @@ def edit_of(
     rows: Mapping[int, NDArray[np.float32]],
     centre: NDArray[np.float32] | None,
 ) -> ModelEdit:
-    """Put the decisions for all tokens together.
-
-    Args:
-        strategies: strategy of each token, by id.
-        rows: new rows, by id.
-        centre: direction to take out; None for none.
-    """
+    """Put the decisions for all tokens together."""
 
     def ids(strategy: Strategy) -> tuple[int, ...]:
         return tuple(sorted(k for k, own in strategies.items() if own is strategy))
@@ -463,11 +443,7 @@ def open_repair(path: str | Path) -> Repair:
 
 
 def require_place(out: Path) -> None:
-    """Refuse a folder that cannot take a repaired model, before anything is loaded.
-
-    Raises:
-        RunError: it cannot be written, or holds something other than a repaired model.
-    """
+    """Refuse a folder that cannot take a repaired model, before anything is loaded."""
     require_writable(out)
     try:
         taken = out.is_dir() and any(out.iterdir()) and not (out / REPAIR_FILE).is_file()
@@ -478,20 +454,12 @@ def require_place(out: Path) -> None:
 
 
 def finished_repair(folder: Path) -> RepairRecord | None:
-    """Read the record of a repair; None if the folder holds none.
-
-    Raises:
-        RunError: the record is damaged, or of a newer version.
-    """
+    """Read the record of a repair; None if the folder holds none."""
     return ResultFolder(folder).read_record(REPAIR_FILE, RepairRecord, REPAIR_SCHEMA_VERSION)
 
 
 def keep_copy(run: Path, record: RepairRecord) -> None:
-    """Write a copy of the record into the run folder, where reports look for it.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Write a copy of the record into the run folder, where reports look for it."""
     folder = run / folder_name(REPAIR, record.identity)
     make_folder(folder)
     ResultFolder(folder).write_record(REPAIR_FILE, record)

@@ -45,19 +45,7 @@ def choose_rows(
     compute: Callable[[Strategy, list[int]], Mapping[int, Row]],
     trial: Callable[[Mapping[int, Row]], Mapping[int, float]] | None,
 ) -> dict[int, RowChoice]:
-    """Choose a row for each token.
-
-    Args:
-        plans: tokens with the strategies to try, the preferred one first.
-        compute: makes the rows of tokens by a strategy.
-        trial: measures what tokens with new rows lift beyond an ordinary token, in standard deviations; None
-            takes the first strategy of each token.
-
-    Returns:
-        By token id: the first row in the order of the strategies that lifts no more than an ordinary token.
-        Without one, the entry becomes unreachable if its plan ends so; otherwise, the row that lifts least is
-        taken.
-    """
+    """Choose a row for each token."""
     found: dict[int, list[tuple[float, Strategy, Row]]] = {plan.facts.token_id: [] for plan in plans}
     plans_by_id = {plan.facts.token_id: plan for plan in plans}
     chosen: dict[int, RowChoice] = {}

@@ -146,17 +146,7 @@ class RunContent:
 
 
 def read_content(path: str | Path, explanations: Path | None = None) -> RunContent:
-    """Read a run folder, finished or not.
-
-    Args:
-        path: the run folder.
-        explanations: a folder that `explain` wrote to; None takes the run's own.
-
-    Raises:
-        InputError: the folder of explanations is empty.
-        RunError: the folder is not a run, is damaged or has a newer schema; or so are explanations that were
-            asked for.
-    """
+    """Read a run folder, finished or not."""
     folder = RunFolder(Path(path).expanduser())
     if not folder.exists():
         raise RunError(f"no run folder {str(path)!r}")
@@ -190,11 +180,7 @@ def read_content(path: str | Path, explanations: Path | None = None) -> RunConte
 
 
 def _explanations(run: Run, asked: Path | None) -> tuple[list[StoredExplanation], list[str]]:
-    """Return the explanations, and what is wrong with those that cannot be shown.
-
-    Explanations that were asked for must be readable. One that lies in the run folder may be damaged without
-    costing the rest of the report.
-    """
+    """Return the explanations, and what is wrong with those that cannot be shown."""
     place = run.path / EXPLANATIONS_FOLDER if asked is None else asked
     folders = explanation_folders(place)
     if asked is not None and not folders:
@@ -232,10 +218,6 @@ def classified(tokens: pl.DataFrame, vocabulary: pl.DataFrame | None) -> pl.Data
     """Describe the entries: columns entry (its kind), script, length and position.
 
     The length is in characters, the position the share of the vocabulary before the entry.
-
-    Args:
-        tokens: with token_id, token, decoded, category.
-        vocabulary: all entries, for the word mark and the positions; None takes the tokens themselves.
     """
     whole = tokens if vocabulary is None else vocabulary
     mark = word_mark(whole["token"].drop_nulls())

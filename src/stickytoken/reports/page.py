@@ -164,13 +164,7 @@ def run_page(content: RunContent) -> str:
 
 
 def render(name: str, figures: list[ReportFigure], **values: Any) -> str:
-    """Fill a template and add style, scripts, the data of the figures and the content policy.
-
-    Args:
-        name: of the template.
-        figures: all figures of the page.
-        values: whatever else the template uses.
-    """
+    """Fill a template and add style, scripts, the data of the figures and the content policy."""
     script = packaged("report.js")
     bundle = _plotly_bundle() if figures else None
     allowed = [_script_digest(script), *([bundle.digest] if bundle else [])]
@@ -209,12 +203,7 @@ def _plot_data(figure: ReportFigure) -> dict[str, Any]:
 
 
 class _PlotlyBundle(NamedTuple):
-    """A script inside a page.
-
-    Attributes:
-        compressed: gzip of the script, base64.
-        digest: sha256 of the script, base64, as a Content-Security-Policy names it.
-    """
+    """A script inside a page."""
 
     compressed: str
     digest: str
@@ -241,12 +230,7 @@ _DEEPEST = 0.55
 
 
 def similarity_page(found: Why, top: int = 10) -> str:
-    """Return one self-contained HTML page: findings in words, strongest pairs, the matrix, deletions.
-
-    Args:
-        found: what `stickytoken.why` returned.
-        top: pairs to list.
-    """
+    """Return one self-contained HTML page: findings in words, strongest pairs, the matrix, deletions."""
     return render(
         "similarity.html.j2",
         [],
@@ -268,22 +252,13 @@ def shaded_rows(found: Why) -> list[tuple[Part, list[tuple[float, str]]]]:
 
 
 def write_similarity_page(found: Why, path: Path, top: int = 10) -> None:
-    """Write the page to a file.
-
-    Raises:
-        InputError: the folder does not exist, or the path is a folder.
-        RunError: the file cannot be written.
-    """
+    """Write the page to a file."""
     require_place(path)
     write_atomically(path, similarity_page(found, top).encode("utf-8", "backslashreplace"))
 
 
 def require_place(path: Path) -> None:
-    """Refuse a path that no file can be written to.
-
-    Raises:
-        InputError: the folder does not exist, or the path is a folder.
-    """
+    """Refuse a path that no file can be written to."""
     if path.is_dir():
         raise InputError(f"{path} is a folder: pass the name of a file to write")
     if not path.parent.is_dir():

@@ -371,11 +371,7 @@ def format_of(path: Path | None) -> Format:
 
 
 def write_report(text: str, path: Path) -> None:
-    """Write a report, whole or not at all.
-
-    Raises:
-        RunError: the folder does not exist or cannot be written, or the disk is full.
-    """
+    """Write a report, whole or not at all."""
     try:
         folder = path.parent.is_dir() and not path.is_dir()
     except OSError as error:

@@ -116,13 +116,7 @@ class Shifts(NamedTuple):
 
 
 def measured_shifts(found: Vectors, rest: Vectors, panel: Panel) -> Shifts:
-    """Compare documents with copies and without.
-
-    Args:
-        found: Unit vectors with the copies, shape (n, d).
-        rest: Unit vectors without, shape (n, d).
-        panel: What to compare with.
-    """
+    """Compare documents with copies and without."""
     after, before = found @ panel.queries.T, rest @ panel.queries.T
     passed = (_behind(panel.ranked, after) - _behind(panel.ranked, before)) / len(panel.reference)
     return Shifts(
@@ -138,15 +132,6 @@ def predicted_shifts(
     A token draws every text toward one point, its pull divided by its contraction. How far the copies have
     drawn a document, its own vector tells: it lies that far from the mean of the clean documents toward the
     point. What short texts showed of a token says where documents go, but not how far.
-
-    Args:
-        found: Unit vectors with the copies, shape (n, d).
-        removed: Token ids of the copies in each document.
-        effects: Of the tokens.
-        panel: What to compare with.
-
-    Returns:
-        Shape (n,); NaN where a document has no token that the effects know.
     """
     center = panel.reference.mean(axis=0, dtype=np.float64)
     queries = panel.queries.mean(axis=0, dtype=np.float64)
@@ -162,10 +147,7 @@ def predicted_shifts(
 
 
 def _drawn_to(copies: Counter[int], effects: TokenEffects) -> Vector | None:
-    """Return the point toward which copies draw every text, shape (d,).
-
-    With k / (1 - k) as the weight of a token, weights of copies add up.
-    """
+    """Return the point toward which copies draw every text, shape (d,)."""
     ids = np.array(sorted(copies), dtype=np.int64)
     rows = np.searchsorted(effects.ids, ids)
     known = (rows < len(effects.ids)) & (effects.ids[np.minimum(rows, len(effects.ids) - 1)] == ids)

@@ -41,14 +41,7 @@ SCHEMA: dict[str, Any] = {
 def documents_table(
     keeper: Keeper, tally: Tally, effects: EffectPass | None, spread: float | None
 ) -> pl.DataFrame:
-    """Return one row per document with findings, in the order of the collection.
-
-    Args:
-        keeper: Where findings and effects are.
-        tally: The batches.
-        effects: Computed the effects; None without them.
-        spread: Standard deviation of the similarities that effects are divided by.
-    """
+    """Return one row per document with findings, in the order of the collection."""
     frames = []
     for index, batch in enumerate(tally.digests):
         found = found_in(keeper, index, batch)
@@ -158,15 +151,7 @@ _LEAST_COMPARED = 10
 def totals(
     tally: Tally, documents: pl.DataFrame, effects: EffectPass | None, spread: float | None, seconds: float
 ) -> ScanResultRecord:
-    """Return the totals of a scan.
-
-    Args:
-        tally: Counts of the token pass.
-        documents: The table of documents with findings.
-        effects: Computed the effects; None without them.
-        spread: Standard deviation of the similarities; None without effects.
-        seconds: How long this session took.
-    """
+    """Return the totals of a scan."""
     graded = effects is not None and spread is not None
     return ScanResultRecord(
         documents=tally.documents,

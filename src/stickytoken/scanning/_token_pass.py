@@ -31,12 +31,7 @@ class Keeper(Protocol):
 
 
 class FolderKeeper:
-    """Keeps each batch in a shard of a folder.
-
-    Args:
-        folder: The folder, locked by the caller.
-        begin: Claims the folder; called before anything is written.
-    """
+    """Keeps each batch in a shard of a folder."""
 
     def __init__(self, folder: ResultFolder, begin: Callable[[], None]) -> None:
         self._folder = folder
@@ -109,15 +104,7 @@ class Tally:
 
 
 class TokenPass:
-    """Searches a collection batch by batch, and keeps what it finds.
-
-    Args:
-        rules: What to look for.
-        keeper: Where findings go, and where those of an earlier session are.
-        workers: Number of processes.
-        sampled: Number of clean documents to draw.
-        progress: Called after every batch.
-    """
+    """Searches a collection batch by batch, and keeps what it finds."""
 
     def __init__(
         self, rules: CleaningRules, keeper: Keeper, workers: int, sampled: int, progress: ProgressCallback

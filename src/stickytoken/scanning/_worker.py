@@ -26,15 +26,7 @@ _SHOWN_BEFORE = 60
 
 
 def examine(text: str, rules: CleaningRules) -> dict[str, Any] | None:
-    """Find what does not belong in a document; None if nothing is found.
-
-    Returns:
-        ``kinds`` (why spans were found), ``words`` (what was found, with counts, the most frequent first),
-        ``spans`` (how many), ``copies``, ``longest_run`` (copies in one span), ``share`` (of the
-        characters), ``line`` (of the first
-        span, from 0), ``excerpt`` (pieces of the text around it, each with
-        whether it was found), ``text`` and ``rest`` (the document as it is and cleaned, truncated).
-    """
+    """Find what does not belong in a document; None if nothing is found."""
     spans = find_spans(text, rules)
     if not spans:
         return None

@@ -30,13 +30,7 @@ _ALONE = 2
 def examined(
     batches: Iterable[tuple[Batch, Sequence[str]]], rules: CleaningRules, workers: int
 ) -> Iterator[tuple[Batch, list[Finding]]]:
-    """Yield each batch with what was found in its texts, in order.
-
-    Args:
-        batches: Anything, with the texts that belong to it.
-        rules: What to look for.
-        workers: Number of processes; 1 is this process.
-    """
+    """Yield each batch with what was found in its texts, in order."""
     stream = iter(batches)
     first = [batch for _, batch in zip(range(_ALONE), stream, strict=False)]
     alone = workers <= 1 or len(first) < _ALONE

@@ -155,15 +155,6 @@ def choose_columns(present: Sequence[str], wanted: Wanted, name: str, textual: S
     """Choose the columns of a table.
 
     In the layout of BEIR (``_id``, ``title`` and ``text``), a document is its title and its text.
-
-    Args:
-        present: The columns of the table.
-        wanted: Those that the user names.
-        name: The table, in messages.
-        textual: The columns that hold text.
-
-    Raises:
-        InputError: A named column is missing, or no column, or more than one, could be the text.
     """
     listed = ", ".join(present) or "none"
     for column in filter(None, (wanted.text, wanted.id, wanted.source)):
@@ -187,15 +178,7 @@ def choose_columns(present: Sequence[str], wanted: Wanted, name: str, textual: S
 def record_of(
     values: Mapping[str, Any], columns: Columns, number: int, path: str | None, place: Place
 ) -> Document | Skipped:
-    """Turn a row of a table into a document.
-
-    Args:
-        values: The row.
-        columns: Which of its columns to read.
-        number: Its place in the collection.
-        path: The file that it is in.
-        place: Where in the file it is.
-    """
+    """Turn a row of a table into a document."""
     texts = []
     for column in columns.texts:
         text = values.get(column)

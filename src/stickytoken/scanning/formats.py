@@ -282,16 +282,7 @@ def line_documents(
 def whole_file(
     path: Path, name: str, identifier: str, source: str | None, numbering: Numbering, meter: Meter
 ) -> Iterator[Record]:
-    """Yield a file as one document, unless it is blank.
-
-    Args:
-        path: The file.
-        name: The same, as valid Unicode.
-        identifier: Its name in the folder.
-        source: Where it came from.
-        numbering: Counts the records.
-        meter: Counts the bytes.
-    """
+    """Yield a file as one document, unless it is blank."""
     number = numbering.take()
     try:
         content = path.read_bytes()
@@ -360,10 +351,7 @@ def _file_records(path: Path, wanted: Wanted, numbering: Numbering, meter: Meter
 
 
 def _folder(folder: Path, wanted: Wanted) -> Collection:
-    """Return the documents of a folder: those in its tables, and every other file as one document.
-
-    In the layout of BEIR, only corpus.jsonl holds documents.
-    """
+    """Return the documents of a folder: those in its tables, and every other file as one document."""
     beir = (folder / _BEIR_CORPUS).is_file() and (folder / _BEIR_QUERIES).is_file()
     paths = (
         [folder / _BEIR_CORPUS]
@@ -479,18 +467,7 @@ DocumentSource: TypeAlias = str | Path | Iterable[Any]
 
 
 def open_documents(source: DocumentSource, wanted: Wanted) -> Collection:
-    """Return the documents that a source names.
-
-    Args:
-        source: A file or folder; ``hub:REPOSITORY`` or ``hub:REPOSITORY@SPLIT``; ``-`` for standard input:
-            one document per line, or with columns one JSON object per line; or the documents themselves:
-            texts, mappings, or a table.
-        wanted: Names of columns.
-
-    Raises:
-        InputError: It cannot be read.
-        MissingExtraError: A data set of the Hub without the extra ``hub``.
-    """
+    """Return the documents that a source names."""
     for name in (wanted.text, wanted.id, wanted.source):
         if name is not None and not isinstance(name, str):
             raise InputError(f"a column is {name!r}: pass the name of a column")

@@ -71,11 +71,7 @@ class Scan:
 
 
 def open_scan(path: str | Path) -> Scan:
-    """Open a finished scan.
-
-    Raises:
-        RunError: The folder holds none, or it is damaged or not finished.
-    """
+    """Open a finished scan."""
     folder = ResultFolder(file_path("the scan", path))
     record = read_record(folder) if folder.exists() else None
     if record is None:
@@ -89,11 +85,7 @@ def open_scan(path: str | Path) -> Scan:
 
 
 def read_record(folder: ResultFolder) -> ScanRecord | None:
-    """Read scan.json; None where there is none.
-
-    Raises:
-        RunError: It is damaged, or of a newer version.
-    """
+    """Read scan.json; None where there is none."""
     return folder.read_record(SCAN_FILE, ScanRecord, SCAN_SCHEMA_VERSION)
 
 
@@ -171,12 +163,7 @@ _LEVELS = {rule.id: rule.level for rule in RULES}
 
 
 def scan_findings(scan: Scan, root: Path) -> Iterator[Finding]:
-    """Yield one finding per document, the worst first.
-
-    Args:
-        scan: A scan.
-        root: Root of the repository, which paths are relative to.
-    """
+    """Yield one finding per document, the worst first."""
     for row in scan.worst.iter_rows(named=True):
         rule = next((_RULE_OF_KIND[kind] for kind in _RULE_OF_KIND if kind in row["kinds"]), _REPEATED)
         path = None if row["path"] is None else repository_path(Path(row["path"]), root)

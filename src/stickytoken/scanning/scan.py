@@ -111,22 +111,6 @@ def scan_documents(
 
     Documents are read as a stream. No model is needed, unless effects are asked for: they are computed only
     for documents with findings.
-
-    Args:
-        run: A finished run of the model that embeds the documents.
-        documents: A txt file with one document per line; a csv, tsv, jsonl or parquet file; a folder of
-            files; ``hub:REPOSITORY`` or ``hub:REPOSITORY@SPLIT``; ``-``, standard input; or texts, rows or a
-            table.
-        encoder: The run's model, for effects; None loads the one that the run names.
-        out: A folder for the results, where an interrupted scan continues; None writes nothing.
-        progress: Called after every batch.
-        options: Fields of `ScanOptions`.
-
-    Raises:
-        InputError: The documents or options cannot be used.
-        ModelError: The model cannot be found.
-        RunError: The run or the folder cannot be used.
-        EncodingError: A document has no usable vector.
     """
     require_callable("progress", progress)
     try:
@@ -150,29 +134,14 @@ def scan_documents(
 
 
 def default_out(run: Run, documents: DocumentSource, options: ScanOptions) -> Path:
-    """Return ``scan-<identity>`` in the run folder.
-
-    Raises:
-        InputError: The documents cannot be read.
-    """
+    """Return ``scan-<identity>`` in the run folder."""
     collection = open_documents(documents, options.wanted)
     return run.path / folder_name(SCAN, digest(_identity(run, rules_of_run(run), collection, options)))
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A scan that was asked for.
-
-    Attributes:
-        run: The run.
-        rules: What to look for.
-        collection: The documents.
-        options: How to scan them.
-        encoder: The model, if effects are asked for.
-        effects: Of the run's tokens, if its method measures them.
-        own: Queries of the user's own, and where they come from.
-        progress: Called after every batch.
-    """
+    """A scan that was asked for."""
 
     run: Run
     rules: CleaningRules

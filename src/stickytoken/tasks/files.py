@@ -206,15 +206,7 @@ _PREFERRED = "test"
 
 
 def read_beir(folder: Path) -> tuple[RetrievalTask, list[str]]:
-    """Read corpus.jsonl (_id, title, text), queries.jsonl (_id, text) and qrels/test.tsv.
-
-    Returns:
-        The task, and notes on what was left out.
-
-    Raises:
-        InputError: a file is missing or cannot be used, an id occurs twice, or the qrels name an unknown
-            document or query.
-    """
+    """Read corpus.jsonl (_id, title, text), queries.jsonl (_id, text) and qrels/test.tsv."""
     documents = read_documents(folder / CORPUS)
     queries = read_queries(folder / QUERIES)
     path = _qrels_file(folder / QRELS)
@@ -233,11 +225,7 @@ def read_beir(folder: Path) -> tuple[RetrievalTask, list[str]]:
 
 
 def read_documents(path: Path) -> dict[str, str]:
-    """Read documents by id: title and text, joined by a space.
-
-    Raises:
-        InputError: the file cannot be used, or an id occurs twice.
-    """
+    """Read documents by id: title and text, joined by a space."""
     frame = read_table(path)
     require_columns(frame, ("_id", "text"), path)
     texts = text_column(frame, "text", str(path))
@@ -251,11 +239,7 @@ def _has_titles(frame: pl.DataFrame) -> bool:
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    """Read queries by id.
-
-    Raises:
-        InputError: the file cannot be used, an id occurs twice, or a query is blank.
-    """
+    """Read queries by id."""
     frame = read_table(path)
     require_columns(frame, ("_id", "text"), path)
     texts = text_column(frame, "text", str(path))

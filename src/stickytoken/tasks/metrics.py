@@ -50,16 +50,7 @@ class Scored(Protocol):
     def scores(
         self, metric: str, outcomes: NDArray[np.float64], sample: NDArray[np.intp] | None = None
     ) -> NDArray[np.float64]:
-        """Compute a metric of several outcomes on the same units.
-
-        Args:
-            metric: name of the metric.
-            outcomes: outcomes, shape (conditions, units, columns).
-            sample: indices of units, with repetitions; None is every unit once.
-
-        Returns:
-            Scores, shape (conditions,); NaN where the metric is undefined.
-        """
+        """Compute a metric of several outcomes on the same units."""
 
 
 class Task(Scored, Protocol):
@@ -169,11 +160,6 @@ def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], kinds: int) -
 
     This is 2 I / (H(gold) + H(cluster)) with I = H(gold) + H(cluster) - H(both), the form of Rosenberg and
     Hirschberg 2007 (equation 3, beta 1) that needs only entropies. It is 1 if both have a single group.
-
-    Args:
-        gold: code of the label of each text, shape (n,).
-        clusters: cluster of each text, shape (conditions, n).
-        kinds: number of codes; codes and clusters are below it.
     """
     from scipy.stats import entropy
 
@@ -185,13 +171,7 @@ def v_measures(gold: NDArray[np.intp], clusters: NDArray[np.intp], kinds: int) -
 
 
 def macro_f1(gold: NDArray[np.intp], predicted: NDArray[np.intp], kinds: int) -> NDArray[np.float64]:
-    """Compute the F1 of several predictions, averaged over labels that occur or are predicted.
-
-    Args:
-        gold: code of the label of each text, shape (n,).
-        predicted: predicted code of each text, shape (conditions, n).
-        kinds: number of codes.
-    """
+    """Compute the F1 of several predictions, averaged over labels that occur or are predicted."""
     table = contingency(gold, predicted, kinds)
     right = np.diagonal(table, axis1=1, axis2=2)
     total = table.sum(axis=1) + table.sum(axis=2)  # twice the correct ones, plus both kinds of errors
@@ -282,14 +262,7 @@ _MEASURES = {"ndcg_cut.10", "recall.100", "map", "recip_rank"}
 
 @dataclass(frozen=True)
 class _Ranking:
-    """Queries, documents and relevance judgements.
-
-    Attributes:
-        name: name of the task.
-        queries: queries by id.
-        documents: documents by id.
-        relevant: relevance of documents, by query id and document id; every query has a relevant document.
-    """
+    """Queries, documents and relevance judgements."""
 
     name: str
     queries: Mapping[str, str]

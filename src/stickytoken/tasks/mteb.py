@@ -93,12 +93,7 @@ def find_task(source: str | Path) -> tuple[AnyTask, list[str]]:
 
 
 def find_mteb_task(source: Any) -> MtebTask:
-    """Find an MTEB task by name, or wrap an MTEB task object.
-
-    Raises:
-        MissingExtraError: MTEB is not installed.
-        InputError: there is no such task.
-    """
+    """Find an MTEB task by name, or wrap an MTEB task object."""
     require_package("mteb", f"{str(source)!r} is not a file or folder; as an MTEB task it", "mteb")
     import mteb
     from mteb.abstasks import AbsTask
@@ -115,11 +110,7 @@ def find_mteb_task(source: Any) -> MtebTask:
 
 
 def require_module(encoder: Any) -> Any:
-    """Return the SentenceTransformer of an encoder, which MTEB encodes with.
-
-    Raises:
-        InputError: the encoder has none.
-    """
+    """Return the SentenceTransformer of an encoder, which MTEB encodes with."""
     model = getattr(encoder, "model", None)
     if model is None:
         raise InputError(
@@ -141,11 +132,7 @@ def evaluate(model: Any, task: MtebTask) -> float:
 
 
 def load_data(task: MtebTask) -> None:
-    """Load the data of a task if it is not loaded yet.
-
-    Raises:
-        UnreachableTaskError: the data cannot be loaded.
-    """
+    """Load the data of a task if it is not loaded yet."""
     from datasets.exceptions import DatasetsError
 
     if task.task.data_loaded:

@@ -24,15 +24,7 @@ class MethodOptions:
     """What the user sets of the method; subclasses have a field for every option."""
 
     def settings(self, pairs_file: Path | None, texts_only: bool = False) -> MethodSettings:
-        """Make the settings of the chosen method; without one, of the first that accepts the given options.
-
-        Args:
-            pairs_file: if there is one.
-            texts_only: whether the model reads only texts, which changes the default of ``--insertion``.
-
-        Raises:
-            InputError: an option that the method lacks, or a value out of range.
-        """
+        """Make the settings of the chosen method, or of the first that accepts the given options."""
         from stickytoken.methods.job import suited
 
         said = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -51,11 +43,7 @@ class MethodOptions:
 
 
 def method_options(*, probe: bool) -> type[MethodOptions]:
-    """Make a class with a field for ``--method`` and for every option of a method.
-
-    Args:
-        probe: only the options that `stickytoken probe` takes.
-    """
+    """Make a class with a field for ``--method`` and for every option of a method."""
     found = [("method", _method_annotation(), field(default=None))]
     for name, owners in _by_name(probe).items():
         found.append((name, _annotation(owners), field(default=None)))

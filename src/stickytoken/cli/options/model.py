@@ -89,11 +89,7 @@ class LoadingOptions:
     ] = None
 
     def name_of(self, model: str) -> str:
-        """Return the name of the model: the argument.
-
-        Raises:
-            InputError: it names a model behind an endpoint.
-        """
+        """Return the name of the model: the argument."""
         from stickytoken.encoders.endpoint.options import names_endpoint
 
         if names_endpoint(model):
@@ -222,11 +218,7 @@ class EndpointLoadingOptions(LoadingOptions):
 
     @property
     def options(self) -> EndpointOptions:
-        """The options of the endpoint.
-
-        Raises:
-            InputError: they cannot be used.
-        """
+        """The options of the endpoint."""
         from stickytoken.encoders.endpoint.options import EndpointOptions
 
         return EndpointOptions(
@@ -258,12 +250,7 @@ class AddressOptions(EndpointLoadingOptions):
     endpoint_model: EndpointModel = None
 
     def name_of(self, model: str) -> str:
-        """Return the name of the model: the argument, or what the options say.
-
-        Raises:
-            typer.BadParameter: neither names one.
-            InputError: both name a model, the options are incomplete, or the URL is none.
-        """
+        """Return the name of the model: the argument, or what the options say."""
         from stickytoken.encoders.endpoint.options import names_endpoint
 
         if self.endpoint is None and self.endpoint_model is None:
@@ -318,11 +305,7 @@ class EngineOptions:
 
     @property
     def choice(self) -> EngineChoice:
-        """The engine as `detect` takes it.
-
-        Raises:
-            typer.BadParameter: an option of the engine ray without that engine.
-        """
+        """The engine as `detect` takes it."""
         if self.engine is Engine.RAY:
             from stickytoken.measurement.ray_engine import RayCluster
 

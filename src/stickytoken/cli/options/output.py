@@ -75,11 +75,7 @@ class VerbosityOptions:
 
     @property
     def level(self) -> Verbosity:
-        """The verbosity that the options ask for.
-
-        Raises:
-            typer.BadParameter: both options are given.
-        """
+        """The verbosity that the options ask for."""
         if self.quiet and self.verbose:
             raise typer.BadParameter("use one of --quiet and --verbose", param_hint="--quiet")
         if self.quiet:

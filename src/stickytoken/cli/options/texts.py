@@ -97,11 +97,7 @@ class CorpusOptions:
     ] = None
 
     def read(self) -> Sentences | None:
-        """Read the corpus; None where pairs take its place.
-
-        Raises:
-            InputError: it cannot be read, or a column is named for pairs.
-        """
+        """Read the corpus; None where pairs take its place."""
         from stickytoken.corpora import load_sentences
 
         if self.pairs is None or self.sentences is not None:
@@ -167,11 +163,7 @@ class EffectOptions:
     ] = None
 
     def chosen(self) -> dict[str, Any]:
-        """Return the options as `scan` takes them.
-
-        Raises:
-            typer.BadParameter: They contradict each other.
-        """
+        """Return the options as `scan` takes them."""
         if self.effect and self.predict:
             raise typer.BadParameter("use one of --effect and --predict", param_hint="--predict")
         if self.queries is not None and not (self.effect or self.predict):
@@ -214,11 +206,7 @@ class ScanOutput:
 
     @property
     def format(self) -> ScanFormat:
-        """The requested format.
-
-        Raises:
-            InputError: A table cannot be written to a file.
-        """
+        """The requested format."""
         if self.output_format is not None:
             found = self.output_format
         else:
@@ -269,11 +257,7 @@ Actions: TypeAlias = Annotated[
 
 
 def parsed_actions(values: list[str] | None) -> dict[SpanKind, Action]:
-    """Read actions by kind.
-
-    Raises:
-        typer.BadParameter: a value is not of the form KIND=ACTION, or names no kind or action.
-    """
+    """Read actions by kind."""
     from stickytoken.cleaning.spans import actions_of
     from stickytoken.errors import InputError
 

@@ -85,14 +85,7 @@ def print_table(
     rows: Iterable[Sequence[Any]],
     digits: Sequence[int | None] | None = None,
 ) -> None:
-    """Print a table: numbers on the right, text escaped and never read as markup.
-
-    Args:
-        title: above the table.
-        columns: headings.
-        rows: one value per column.
-        digits: digits after the decimal point of each column; None leaves them to the size of the number.
-    """
+    """Print a table: numbers on the right, text escaped and never read as markup."""
     body = [list(row) for row in rows]
     places = [None] * len(columns) if digits is None else digits
     cells = [[_cell(value, digit) for value, digit in zip(row, places, strict=True)] for row in body]

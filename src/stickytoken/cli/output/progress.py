@@ -33,9 +33,6 @@ def progress_bar(interval: float = _SECONDS_BETWEEN_LINES) -> Iterator[ProgressC
     """Yield a callback that shows how far each stage is.
 
     A terminal gets a bar per stage; a log file gets a line every `interval` seconds and when a stage ends.
-
-    Args:
-        interval: seconds between two lines of one stage.
     """
     with _shown(interval) as show:
 
@@ -50,11 +47,7 @@ def progress_bar(interval: float = _SECONDS_BETWEEN_LINES) -> Iterator[ProgressC
 
 @contextmanager
 def late_progress(seconds: float) -> Iterator[ProgressCallback]:
-    """Yield a callback that shows only stages that are going to take longer than this.
-
-    Args:
-        seconds: how long a stage may take unseen.
-    """
+    """Yield a callback that shows only stages that are going to take longer than this."""
     started: dict[str, float] = {}
     unseen: dict[str, int] = {}
     last = time.perf_counter()

@@ -31,12 +31,7 @@ _COLUMNS = (
 
 
 def print_dimensions(model: str, table: pl.DataFrame) -> None:
-    """Print one row per dimension and layer.
-
-    Args:
-        model: name of the model.
-        table: of `Run.by_dimension` or `Judgement.by_dimension`.
-    """
+    """Print one row per dimension and layer."""
     import polars as pl
 
     whole = table["layer"].null_count() == len(table)
@@ -71,11 +66,7 @@ def print_rows(title: str, run: Run, rows: pl.DataFrame) -> None:
 
 
 def finish_run(run: Run, output_format: Format, write_report: bool) -> None:
-    """Print the results; then, if asked, write report.html into the run folder.
-
-    Raises:
-        RunError: the report cannot be written. The results are printed and stored nevertheless.
-    """
+    """Print the results; then, if asked, write report.html into the run folder."""
     try:
         show_run(run, output_format)
     finally:  # also if stdout was closed early

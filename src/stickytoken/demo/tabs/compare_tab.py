@@ -39,12 +39,7 @@ FIGURES = 2
 
 
 def compared(library: RunLibrary, first: object, second: object) -> tuple[str, list[ReportFigure]]:
-    """Return the comparison of two runs in words, tables and figures.
-
-    Raises:
-        InputError: a run is compared with itself.
-        RunError: a run cannot be read, or is not finished.
-    """
+    """Return the comparison of two runs in words, tables and figures."""
     if first == second:
         raise InputError("both runs are the same: choose two different ones")
     contents = [library.content(label) for label in (first, second)]

@@ -40,11 +40,7 @@ _COPIES, _CARRIERS, _BENIGN = 8, 8, 8
 
 
 class Explain:
-    """Contents of the tab. Requests wait until the model is loaded.
-
-    Args:
-        startup: the runs, and the model to come.
-    """
+    """Contents of the tab. Requests wait until the model is loaded."""
 
     def __init__(self, startup: Startup) -> None:
         self._startup = startup
@@ -67,13 +63,7 @@ class Explain:
         attribution: object,
         progress: ProgressCallback,
     ) -> list[Any]:
-        """Explain a token in words, figures and tables.
-
-        Raises:
-            InputError: a value that cannot be used.
-            ModelError: an encoder that cannot be inspected.
-            EncodingError: a text without a usable vector.
-        """
+        """Explain a token in words, figures and tables."""
         settings = chosen_settings(copies, carriers, benign, placement, attribution)
         context = self._startup.context()
         token = named_token(context.model.vocabulary, name)
@@ -88,13 +78,7 @@ class Explain:
 
 
 def explain_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
-    """Lay out the tab; its first opening computes the worked example.
-
-    Args:
-        startup: the runs, and the model to come.
-        page: the page of the tab.
-        own_tab: the tab itself.
-    """
+    """Lay out the tab; its first opening computes the worked example."""
     tab = Explain(startup)
     inputs = _inputs()
     button = gr.Button("Explain", variant="primary", interactive=False)

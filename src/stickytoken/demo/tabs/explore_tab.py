@@ -42,11 +42,7 @@ NO_RUN = (
 
 
 class Explore:
-    """Contents of the tab.
-
-    Args:
-        startup: the runs, and the model to come; only evidence that a run does not store waits for it.
-    """
+    """Contents of the tab."""
 
     def __init__(self, startup: Startup) -> None:
         self._startup = startup
@@ -64,11 +60,7 @@ class Explore:
         )
 
     def evidence(self, content: RunContent, token_id: int) -> tuple[str, ReportFigure | None]:
-        """Return the card of a token and its symptom curves.
-
-        Raises:
-            InputError: the run did not examine it, or stores nothing about it and its model is not loaded.
-        """
+        """Return the card of a token and its symptom curves."""
         if content.run is None:
             raise InputError("this run is not finished, so no token has evidence yet")
         shown = kept_evidence(content, token_id)
@@ -82,11 +74,7 @@ class Explore:
         return render("evidence.html.j2", card=card, confidence=confidence), figures[0] if figures else None
 
     def chosen(self, label: object, token_id: object) -> list[Any]:
-        """Return the values of the evidence's outputs: empty if no token is chosen.
-
-        Raises:
-            StickyTokenError: there is no such run or token, or no evidence for it.
-        """
+        """Return the values of the evidence's outputs: empty if no token is chosen."""
         if token_id is None:
             return ["", *slot_contents([None])]
         content = self._startup.library.content(label)
@@ -95,12 +83,7 @@ class Explore:
 
 
 def explore_tab(startup: Startup, own_tab: gr.Tab) -> None:
-    """Lay out the tab with the run that the app opens with.
-
-    Args:
-        startup: the runs, and the model to come.
-        own_tab: the tab itself.
-    """
+    """Lay out the tab with the run that the app opens with."""
     if startup.opened is None:
         gr.HTML(message(NO_RUN))
         return

@@ -50,12 +50,7 @@ _COPIES = 8
 
 
 class RepairView:
-    """Contents of the tab. Requests wait until the models are loaded.
-
-    Args:
-        startup: the runs, the repair, and the models to come.
-        repair: the repair.
-    """
+    """Contents of the tab. Requests wait until the models are loaded."""
 
     def __init__(self, startup: Startup, repair: Repair) -> None:
         self._startup = startup
@@ -73,12 +68,7 @@ class RepairView:
     def answer(
         self, anchor: object, carrier: object, token_id: object, placement: object, copies: object
     ) -> RepairAnswer:
-        """Put copies of a repaired token into sentence B.
-
-        Raises:
-            InputError: a value that cannot be used, or the repair is of another model.
-            EncodingError: a text without a usable vector.
-        """
+        """Put copies of a repaired token into sentence B."""
         texts = checked_text("sentence A", anchor), checked_text("sentence B", carrier)
         token = self._token(token_id)
         place, count = checked_placement(placement), checked_count("the number of copies", copies, 1, COPIES)
@@ -145,12 +135,7 @@ def _figure(answer: RepairAnswer) -> ReportFigure:
 
 
 def repair_tab(startup: Startup, page: gr.Blocks) -> None:
-    """Lay out the tab.
-
-    Args:
-        startup: the runs, the repair, and the models to come.
-        page: the page of the tab.
-    """
+    """Lay out the tab."""
     if startup.repair is None:
         gr.HTML(message(NO_REPAIR), elem_id="repair-answer")
         return

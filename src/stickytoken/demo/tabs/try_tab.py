@@ -59,11 +59,7 @@ LOADING = "{model} is being loaded; a worked example follows in a few seconds. E
 
 
 class Try:
-    """Contents of the tab. Requests wait until the model is loaded.
-
-    Args:
-        startup: the runs, and the model to come.
-    """
+    """Contents of the tab. Requests wait until the model is loaded."""
 
     def __init__(self, startup: Startup) -> None:
         self._startup = startup
@@ -76,19 +72,7 @@ class Try:
     def answer(
         self, anchor: object, carrier: object, name: object, placement: object, copies: object
     ) -> Answer:
-        """Put copies of a token into sentence B.
-
-        Args:
-            anchor: sentence A.
-            carrier: sentence B.
-            name: of the token, as `named_token` reads it.
-            placement: where the copies go.
-            copies: how many.
-
-        Raises:
-            InputError: a value that cannot be used.
-            EncodingError: a text without a usable vector.
-        """
+        """Put copies of a token into sentence B."""
         texts = checked_text("sentence A", anchor), checked_text("sentence B", carrier)
         place, count = checked_placement(placement), checked_count("the number of copies", copies, 1, COPIES)
         context = self._context
@@ -152,12 +136,7 @@ class Try:
 
 
 def try_tab(startup: Startup, page: gr.Blocks) -> None:
-    """Lay out the tab; the worked example appears as soon as the model is loaded.
-
-    Args:
-        startup: the runs, and the model to come.
-        page: the page of the tab.
-    """
+    """Lay out the tab; the worked example appears as soon as the model is loaded."""
     tab = Try(startup)
     inputs, chosen = _inputs()
     button = gr.Button("Show what happens", variant="primary", interactive=False)

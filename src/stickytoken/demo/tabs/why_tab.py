@@ -33,11 +33,7 @@ METHODS = [
 
 
 class WhySimilar:
-    """Contents of the tab. Requests wait until the model is loaded.
-
-    Args:
-        startup: the runs, and the model to come.
-    """
+    """Contents of the tab. Requests wait until the model is loaded."""
 
     def __init__(self, startup: Startup) -> None:
         self._startup = startup
@@ -54,13 +50,7 @@ class WhySimilar:
     def answered(
         self, first: object, second: object, method: object, words: object, progress: ProgressCallback
     ) -> list[Any]:
-        """Attribute the similarity of two texts.
-
-        Raises:
-            InputError: a value that cannot be used.
-            ModelError: a model that the method cannot look into.
-            EncodingError: a text without a usable vector.
-        """
+        """Attribute the similarity of two texts."""
         texts = checked_text("the first text", first), checked_text("the second text", second)
         if not isinstance(method, str) or method not in set(AttributionMethod):
             raise InputError(f"the method is unknown: choose one of {', '.join(AttributionMethod)}")
@@ -80,13 +70,7 @@ class WhySimilar:
 
 
 def why_tab(startup: Startup, page: gr.Blocks, own_tab: gr.Tab) -> None:
-    """Lay out the tab; its first opening computes the example.
-
-    Args:
-        startup: the runs, and the model to come.
-        page: the page of the tab.
-        own_tab: the tab itself.
-    """
+    """Lay out the tab; its first opening computes the example."""
     tab = WhySimilar(startup)
     texts = text_fields("First text", "Second text")
     method = gr.Radio(METHODS, value=METHODS[0][1], label="Method")

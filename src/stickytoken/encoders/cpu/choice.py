@@ -23,11 +23,7 @@ _VERSION = 1
 
 
 def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Take as many contents as the model computes in about a tenth of a second, at least one.
-
-    Returns:
-        None of them for a model without layers to pack.
-    """
+    """Take as many contents as the model computes in about a tenth of a second, at least one."""
     weights = sum(place.layer.weight.numel() for place in linear_places(network))
     texts: list[tuple[int, ...]] = []
     operations = 0
@@ -42,17 +38,7 @@ def trial_inputs(network: torch.nn.Module, contents: Sequence[tuple[int, ...]]) 
 def measured(
     what: str, network: torch.nn.Module, ways: Mapping[str, Callable[[], object]], threads: int
 ) -> dict[str, float]:
-    """Time ways to compute a few texts with a model, or read what was found on this machine before.
-
-    Args:
-        what: name of the question.
-        network: the model.
-        ways: functions that compute the texts, by name.
-        threads: how many threads compute.
-
-    Returns:
-        The shortest time of each way in seconds.
-    """
+    """Time ways to compute a few texts with a model, or read what was found on this machine before."""
     known = earlier(what, network, ways.keys(), threads)
     if known is None:
         known = dict(zip(ways, shortest(tuple(ways.values())), strict=True))

@@ -88,11 +88,7 @@ def packed_layers_wanted(asked: bool | None) -> bool | None:
 
 
 class ReplacedForwards(ABC):
-    """Replacement forward passes for modules of a model, used only inside `active`.
-
-    Args:
-        model: any model; layers other than plain float32 ones on a CPU are left alone.
-    """
+    """Replacement forward passes for modules of a model, used only inside `active`."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
@@ -194,15 +190,7 @@ class PackedLayer(PackedForward):
 
     @abstractmethod
     def multiply(self, flat: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """Multiply with the weights, then apply bias and activation.
-
-        Args:
-            flat: shape (rows, inputs).
-            bias: shape (features,).
-
-        Returns:
-            Shape (rows, features).
-        """
+        """Multiply with the weights, then apply bias and activation."""
 
 
 class PackedLinear(PackedLayer):
@@ -255,16 +243,7 @@ def warn_unpacked(slower: str, reason: str) -> None:
 def untrusted(
     places: list[LinearPlace], forwards: Mapping[torch.nn.Module, PackedForward], tolerance: float
 ) -> str | None:
-    """Compare one layer of each shape with torch's own, on its own weights.
-
-    Args:
-        places: the layers.
-        forwards: their other forward passes.
-        tolerance: largest difference, as a share of the largest output.
-
-    Returns:
-        What is wrong; None if all agree.
-    """
+    """Compare one layer of each shape with torch's own, on its own weights."""
     tried = set()
     for place in places:
         shape = (*place.layer.weight.shape, place.layer.bias is None, place.gelu)
@@ -336,13 +315,7 @@ class PackedBlocks(PackedLinears):
 
 
 class _GatedBlock(PackedForward):
-    """The forward pass of a block.
-
-    Args:
-        gate: place of the layer that SiLU follows.
-        up: place of the layer that it is multiplied with.
-        down: place of the layer that reads the product.
-    """
+    """The forward pass of a block."""
 
     def __init__(self, gate: LinearPlace, up: LinearPlace, down: LinearPlace) -> None:
         self._gate, self._up, self._down = PackedLinear(gate), PackedLinear(up), PackedLinear(down)

@@ -42,12 +42,7 @@ class Range(NamedTuple):
 
 
 class BFloat16Linears(ReplacedForwards):
-    """Products of bfloat16 numbers, summed in float32.
-
-    Args:
-        model: any model; layers other than plain float32 ones on a CPU are left alone.
-        packed: pack the weights with oneDNN; otherwise torch's public functions multiply.
-    """
+    """Products of bfloat16 numbers, summed in float32."""
 
     def __init__(self, model: torch.nn.Module, *, packed: bool = True) -> None:
         self._packed = packed
@@ -65,15 +60,7 @@ class BFloat16Linears(ReplacedForwards):
 
 
 class Int8Linears(ReplacedForwards):
-    """Products of int8 numbers: weights scaled by feature, inputs by layer.
-
-    Args:
-        model: any model; layers other than plain float32 ones on a CPU are left alone.
-        calibrate: runs the model on inputs of all kinds; called once.
-
-    Raises:
-        InputError: oneDNN's operators for int8 do not work here.
-    """
+    """Products of int8 numbers: weights scaled by feature, inputs by layer."""
 
     def __init__(self, model: torch.nn.Module, calibrate: Callable[[], object]) -> None:
         self._calibrate = calibrate
@@ -200,13 +187,6 @@ def calibration_inputs(entries: Sequence[int], special: Sequence[int]) -> list[t
     """Rows of different vocabulary entries, alone and with copies of one entry behind.
 
     The entries are spread over the vocabulary; special ones, which move a model most, are all there.
-
-    Args:
-        entries: ids that the model reads.
-        special: those with a role of their own.
-
-    Returns:
-        Lists of content ids; a function of the arguments alone.
     """
     known = set(entries)
     step = max(1, len(entries) // _ENTRIES)
@@ -220,17 +200,7 @@ def calibration_inputs(entries: Sequence[int], special: Sequence[int]) -> list[t
 def require_agreement(
     exact: NDArray[np.float32], found: NDArray[np.float32], precision: Precision, name: str
 ) -> None:
-    """Refuse a precision whose vectors are too far from the model's own.
-
-    Args:
-        exact: vectors of the calibration inputs, shape (n, d).
-        found: vectors of the same inputs in the lower precision.
-        precision: the lower precision.
-        name: name of the model in messages.
-
-    Raises:
-        InputError: There are no inputs to compare, or the mean cosine is below 0.95.
-    """
+    """Refuse a precision whose vectors are too far from the model's own."""
     if not len(exact):
         raise InputError(
             f"{name} reads too few tokens to compare {precision} with its own: leave the precision out"

@@ -43,16 +43,7 @@ def compilable(model: SentenceTransformer) -> Any:
 
 
 class CompiledBackbone:
-    """A backbone's forward pass, compiled from its weights as they are now.
-
-    Args:
-        backbone: what `compilable` returned; the caller holds the model's lock, in evaluation mode.
-        token_types: whether inputs have token types.
-        threads: requests that are computed at a time, with one thread each.
-
-    Raises:
-        Exception: OpenVINO's, for what it cannot convert.
-    """
+    """A backbone's forward pass, compiled from its weights as they are now."""
 
     def __init__(self, backbone: Any, token_types: bool, threads: int) -> None:
         import openvino

@@ -40,16 +40,7 @@ def worker_count(model: torch.nn.Module) -> int:
 
 
 def compute_all(compute: Callable[[T], None], items: Sequence[T], workers: int) -> None:
-    """Call a function with every item, by several threads in inference mode.
-
-    Args:
-        compute: computes one item, with one thread of torch.
-        items: in the order in which they are begun.
-        workers: number of threads; 1 is the calling thread, with all of torch's threads.
-
-    Raises:
-        Exception: what a call raised first. Items that were not begun by then are left out.
-    """
+    """Call a function with every item, by several threads in inference mode."""
     if workers <= 1 or len(items) <= 1:
         for item in items:
             compute(item)
@@ -79,11 +70,7 @@ def compute_all(compute: Callable[[T], None], items: Sequence[T], workers: int) 
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Let torch use one thread for a product, in this thread and in those that start inside.
-
-    torch has one number for all threads that start later: calls for several models may overlap, and each
-    gives back what was there before the first of them.
-    """
+    """Let torch use one thread for a product, in this thread and in those that start inside."""
     with _GUARD:
         before = _threads_allowed()
         _BEFORE.append(before)

@@ -118,14 +118,7 @@ class Reply:
 
 
 class Requester:
-    """Sends requests to one model. It may be used from several threads.
-
-    Args:
-        address: the model.
-        key: key of the server.
-        seconds: longest wait for an answer.
-        dimensions: number of components to ask for; None leaves it to the model.
-    """
+    """Sends requests to one model. It may be used from several threads."""
 
     def __init__(self, address: Address, key: Secret, seconds: float, dimensions: int | None = None) -> None:
         require_package("openai", "a model behind an endpoint", "endpoint")

@@ -53,11 +53,7 @@ class Spending:
         return price(self.tokens, self.price_per_million)
 
     def reserve(self, tokens: float) -> None:
-        """Count a request that is about to be sent.
-
-        Raises:
-            CostLimitError: it might exceed the limit.
-        """
+        """Count a request that is about to be sent."""
         with self._lock:
             cost = price(self.tokens + (self.pending + tokens) * self.excess, self.price_per_million)
             if self.limit is not None and cost is not None and cost > self.limit:
@@ -69,12 +65,7 @@ class Spending:
             self.pending += tokens
 
     def answered(self, reserved: float, tokens: int) -> None:
-        """Count an answered request.
-
-        Args:
-            reserved: what `reserve` was told.
-            tokens: what it was.
-        """
+        """Count an answered request."""
         with self._lock:
             self.requests += 1
             self.pending -= reserved
@@ -82,12 +73,7 @@ class Spending:
             self.excess = max(self.excess, tokens / max(1.0, reserved))
 
     def failed(self, reserved: float, paid: bool) -> None:
-        """Count a request without a usable answer.
-
-        Args:
-            reserved: what `reserve` was told.
-            paid: whether the server may have computed an answer.
-        """
+        """Count a request without a usable answer."""
         with self._lock:
             self.pending -= reserved
             if paid:
@@ -161,11 +147,6 @@ def compared_usage(
 
     Special tokens cancel out in the difference of two requests with equally many texts. Some servers count
     characters, words or nothing.
-
-    Args:
-        counted: sends texts, and returns the tokens that the server counts.
-        count: counts the tokens of each text.
-        max_length: tokens that the server reads; None is any.
     """
     lengths = zip(_LONGER, count(_LONGER), strict=True)
     longer = [text for text, tokens in lengths if max_length is None or tokens <= max_length]
@@ -204,10 +185,6 @@ class Rehearsal(StandIn["EndpointEncoder"]):
     Such a vector is the mean of one random vector per token and one of the text, so that copies of a token
     move it as they move a real one. Rounds that are planned from the results of earlier ones become exact as
     soon as those are answered.
-
-    Args:
-        encoder: the encoder that it stands for.
-        uncertain: name of the stage whose size depends on results, if there is one.
     """
 
     def __init__(self, encoder: EndpointEncoder, uncertain: str | None = None) -> None:
@@ -299,13 +276,6 @@ def estimate_cost(
 
     Example: ``estimate_cost(encoder, lambda stand_in: detect(stand_in, out=folder))``, with a folder that is
     thrown away.
-
-    Args:
-        encoder: the model.
-        measurement: called with an encoder that stands for the model; its vectors are made up, and so are the
-            results.
-        uncertain: name of the stage whose size depends on results; the measurement must then tell the
-            stages that it reaches to `reached` of that encoder.
     """
     rehearsal = Rehearsal(encoder, uncertain)
     measurement(rehearsal)

@@ -31,18 +31,7 @@ _CHUNK = 4096
 
 
 class EndpointModel:
-    """Texts to vectors through requests; texts answered before are not sent again.
-
-    Args:
-        address: where the model is.
-        tokenizer: its tokenizer, or a list of candidates.
-        prompt: text put before every input.
-        options: how to use it.
-        max_length: longest input in tokens, if the user says so.
-
-    Raises:
-        ModelError: the server cannot be reached or used, or the tokenizer is not its own.
-    """
+    """Texts to vectors through requests; texts answered before are not sent again."""
 
     device = "endpoint"
 
@@ -173,11 +162,7 @@ class EndpointModel:
         return found
 
     def require_same_model(self) -> None:
-        """Compare the sentinel texts with how they were first answered.
-
-        Raises:
-            ModelError: another model answers under this name.
-        """
+        """Compare the sentinel texts with how they were first answered."""
         found: dict[str, NDArray[np.float32]] = {}
         size = self.capabilities.batch
         batches = [SENTINELS[start : start + size] for start in range(0, len(SENTINELS), size)]
@@ -202,12 +187,7 @@ class EndpointModel:
 
 
 class EndpointEncoder(TextEncoder):
-    """Encodes texts through an endpoint.
-
-    Args:
-        model: the model.
-        spec: how another process loads the same encoder; None where nobody but its maker can.
-    """
+    """Encodes texts through an endpoint."""
 
     def __init__(self, model: EndpointModel, spec: EncoderSpec | None) -> None:
         super().__init__(model)
@@ -267,12 +247,6 @@ def cut_into_batches(
     The requests depend on the texts alone, not on which of them were answered before: a run that is continued
     sends what the uninterrupted run would have sent, and servers whose vectors depend on the request give the
     same ones.
-
-    Args:
-        texts: distinct texts.
-        lengths: tokens of each.
-        most_texts: largest number of texts in a request.
-        most_tokens: largest number of tokens in a request of several texts.
     """
     order = sorted(range(len(texts)), key=lambda place: (lengths[place], texts[place]))
     batches: list[list[str]] = []
@@ -301,21 +275,7 @@ def load_endpoint(
     max_length: int | None = None,
     options: EndpointOptions | None = None,
 ) -> EndpointEncoder:
-    """Load a model behind an endpoint, and find out what its server does.
-
-    Args:
-        name: ``openai:MODEL`` or ``URL#MODEL``.
-        tokenizer: its tokenizer, as an object or as `load_vocabulary` takes it.
-        candidates: in place of a tokenizer, strings to examine, or a file with one per line.
-        prompt: text put before every input.
-        max_length: longest input in tokens; None finds it out.
-        options: how to use the endpoint.
-
-    Raises:
-        InputError: there is neither a tokenizer nor candidates, or an option cannot be used.
-        ModelError: the server cannot be reached or used, or the tokenizer is not that of the model.
-        MissingExtraError: the SDK is not installed.
-    """
+    """Load a model behind an endpoint, and find out what its server does."""
     options = options or EndpointOptions()
     address = parse_address(name, options.key_variable)
     vocabulary = vocabulary_of(tokenizer, candidates)

@@ -68,16 +68,7 @@ def names_endpoint(name: str) -> bool:
 
 
 def parse_address(name: str, key_variable: str | None = None) -> Address:
-    """Read the name of a model behind an endpoint.
-
-    Args:
-        name: ``openai:MODEL``, which honours OPENAI_BASE_URL, or ``URL#MODEL``.
-        key_variable: environment variable that holds the key; None is OPENAI_API_KEY for ``openai:``, and
-            STICKYTOKEN_API_KEY for a URL, so that a key never goes to a server that it was not made for.
-
-    Raises:
-        InputError: the name has no model, the URL is malformed or holds a secret, or the variable is no name.
-    """
+    """Read the name of a model behind an endpoint."""
     if key_variable is not None and not _VARIABLE.fullmatch(key_variable):
         # It may be the key itself, so it is not shown.
         raise InputError(
@@ -114,11 +105,7 @@ def _checked(url: str) -> str:
 
 
 class Secret:
-    """A key that no message, repr or traceback shows.
-
-    Args:
-        value: the key; empty for a server that asks for none.
-    """
+    """A key that no message, repr or traceback shows."""
 
     __slots__ = ("_value",)
 

@@ -30,16 +30,7 @@ _ORDINARY_WORDS = 2000
 
 
 def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None) -> RoundTripTokenizer | None:
-    """Return the vocabulary that a user names.
-
-    Args:
-        tokenizer: an object, or what `load_vocabulary` takes.
-        candidates: strings in its place, or a file of them.
-
-    Raises:
-        InputError: both are given, or the candidates cannot be used.
-        ModelError: the tokenizer cannot be used.
-    """
+    """Return the vocabulary that a user names."""
     if tokenizer is not None and candidates is not None:
         raise InputError(
             "a tokenizer and candidates were passed: pass candidates only if there is no tokenizer"
@@ -54,18 +45,7 @@ def vocabulary_of(tokenizer: Any, candidates: str | Path | Sequence[str] | None)
 
 
 def load_vocabulary(source: str | Path, **options: Any) -> RoundTripTokenizer:
-    """Load the tokenizer of a model behind an endpoint.
-
-    Args:
-        source: folder or hub name of a tokenizer; ``tiktoken:NAME``; or a ``.tiktoken`` file named for its
-            encoding, such as ``cl100k_base.tiktoken``.
-        options: of `load_tokenizer`.
-
-    Raises:
-        ModelError: there is no such tokenizer, or it cannot be read.
-        InputError: it is a model behind an endpoint.
-        MissingExtraError: tiktoken is not installed.
-    """
+    """Load the tokenizer of a model behind an endpoint."""
     text = str(source)
     if text.startswith(_TIKTOKEN):
         return _tiktoken(text.removeprefix(_TIKTOKEN), None)
@@ -83,10 +63,6 @@ class CandidateVocabulary:
     """Strings to examine if the tokenizer is unpublished, and ordinary words to compare them with.
 
     Tokens of other texts are counted as bytes divided by four.
-
-    Args:
-        candidates: distinct strings.
-        ordinary: distinct words beside them.
 
     Attributes:
         estimates: its tokens of other texts are estimates, in which no copies can be counted.
@@ -123,11 +99,7 @@ class CandidateVocabulary:
 
 
 def candidate_vocabulary(candidates: Sequence[str]) -> CandidateVocabulary:
-    """Add ordinary words from the bundled sentences to candidates.
-
-    Raises:
-        InputError: there is no candidate.
-    """
+    """Add ordinary words from the bundled sentences to candidates."""
     chosen = list(dict.fromkeys(text for text in candidates if text.strip()))
     if not chosen:
         raise InputError("the list of candidates is empty: name at least one string to examine")
@@ -139,11 +111,7 @@ def candidate_vocabulary(candidates: Sequence[str]) -> CandidateVocabulary:
 
 
 def read_candidates(path: Path) -> list[str]:
-    """Read candidates from a text file, one per line; spaces at both ends belong to them.
-
-    Raises:
-        InputError: the file cannot be read or has no candidate.
-    """
+    """Read candidates from a text file, one per line; spaces at both ends belong to them."""
     from stickytoken.corpora.files import decode, read_bytes
 
     lines = [line.rstrip("\r") for line in decode(read_bytes(path), path).split("\n")]

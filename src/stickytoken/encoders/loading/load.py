@@ -119,14 +119,7 @@ class Vocabularies:
 def of_endpoint(
     name: str, vocabulary: Vocabularies, given: dict[str, Any], options: EndpointOptions | None
 ) -> Encoder:
-    """Load a model behind an endpoint.
-
-    Args:
-        name: of the model.
-        vocabulary: where its vocabulary comes from.
-        given: options of loading that were passed.
-        options: of the endpoint.
-    """
+    """Load a model behind an endpoint."""
     from stickytoken.encoders.endpoint.encoder import load_endpoint
 
     prompt, max_length = given.pop("prompt", None), given.pop("max_length", None)
@@ -156,14 +149,7 @@ def of_object(
     given: dict[str, Any],
     endpoint: EndpointOptions | None,
 ) -> Encoder:
-    """Return an encoder unchanged, or wrap an object or a function that encodes texts.
-
-    Args:
-        model: the object.
-        vocabulary: that of a function.
-        given: options of loading that were passed.
-        endpoint: options of an endpoint that were passed.
-    """
+    """Return an encoder unchanged, or wrap an object or a function that encodes texts."""
     if _is_function(model):
         tokenizer = vocabulary_of(vocabulary.tokenizer, vocabulary.candidates)
         own = FunctionModel(model, tokenizer, given.pop("max_length", None))
@@ -298,16 +284,7 @@ def load_encoder(  # noqa: PLR0913 - all of them keyword-only, one decision each
 
 
 def load_from_spec(spec: EncoderSpec, device: str) -> IdEncoder:
-    """Load the encoder that a spec describes, in another process or on another machine.
-
-    Args:
-        spec: spec of an encoder that `load_encoder` loaded by name.
-        device: device to use here.
-
-    Raises:
-        ModelError: The model cannot be found or used here.
-        InputError: An option is not supported here.
-    """
+    """Load the encoder that a spec describes, in another process or on another machine."""
     return _load_by_name(replace(spec, device=device))
 
 
@@ -397,12 +374,7 @@ def _load_plain(source: ModelSource, spec: EncoderSpec) -> IdEncoder:
 
 
 def require_model(name: str, revision: str | None = None) -> str:
-    """Return the name of a model, and refuse one that does not exist without loading it.
-
-    Raises:
-        ModelError: The model cannot be found or reached.
-        InputError: A revision is given for a folder.
-    """
+    """Return the name of a model, and refuse one that does not exist without loading it."""
     from transformers.utils.hub import cached_file
 
     source = resolve_model(name, revision)
@@ -420,15 +392,7 @@ def require_model(name: str, revision: str | None = None) -> str:
 
 
 def loaded_like(encoder: Encoder, folder: Path) -> IdEncoder:
-    """Load the model in a folder as another model was loaded.
-
-    Args:
-        encoder: an encoder that `load_encoder` loaded by name.
-        folder: folder of the model.
-
-    Raises:
-        ModelError: The model cannot be found or used, or the encoder was made from a model object.
-    """
+    """Load the model in a folder as another model was loaded."""
     spec: EncoderSpec | None = getattr(encoder, "spec", None)
     if spec is None:
         raise ModelError(f"{encoder.name} was made from a model object: load it by name or from its folder")

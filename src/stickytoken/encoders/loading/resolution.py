@@ -52,17 +52,7 @@ class ModelSource:
 
 
 def resolve_model(name: str, revision: str | None = None) -> ModelSource:
-    """Find a model: local folder, hub cache, packaged model, hub, in that order.
-
-    Args:
-        name: a folder, ``organisation/model``, or a short name, which is also tried under
-            ``sentence-transformers/``.
-        revision: branch, tag or commit on the hub; the packaged model has none.
-
-    Raises:
-        ModelError: The name is a file or a missing path, or the packaged model is damaged.
-        InputError: A revision is given for a folder.
-    """
+    """Find a model: local folder, hub cache, packaged model, hub, in that order."""
     if not name.strip():
         raise ModelError(
             f"{name!r} is not the name of a model: pass a folder, or a hub name such as organisation/model"
@@ -155,12 +145,6 @@ def require_hub(*names: str) -> None:
     """Connect to the hub once; its own library tries for minutes and prints a line about every attempt.
 
     Nothing is tried where the hub is switched off or behind a proxy, or where files of the model are cached.
-
-    Args:
-        names: repositories where the model may be.
-
-    Raises:
-        ConnectionError: There is no such host, or it does not answer.
     """
     from huggingface_hub import constants
 
@@ -212,13 +196,6 @@ def explained(source: ModelSource, part: str) -> Iterator[None]:
     """Turn exceptions of the loading libraries into one line that names the model.
 
     A hub that cannot be reached is found before the libraries try.
-
-    Args:
-        source: the model.
-        part: what is being loaded, ``model`` or ``tokenizer``.
-
-    Raises:
-        ModelError: Loading failed; the original exception is its cause.
     """
     try:
         if source.origin is Origin.HUB:
@@ -242,11 +219,7 @@ def explained(source: ModelSource, part: str) -> Iterator[None]:
 
 
 def require_all_weights(missing: list[str], name: str) -> None:
-    """Refuse a checkpoint with missing tensors, except those of an unused pooler.
-
-    Raises:
-        ModelError: Some tensors would be initialised at random.
-    """
+    """Refuse a checkpoint with missing tensors, except those of an unused pooler."""
     if needed := [tensor for tensor in missing if "pooler." not in tensor]:
         more = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
         raise ModelError(
@@ -271,11 +244,7 @@ def best_device() -> str:
 
 
 def require_device(device: str) -> None:
-    """Refuse a device that is unknown to torch, missing, or ``meta``.
-
-    Raises:
-        InputError: The device cannot be used; the message lists the available ones.
-    """
+    """Refuse a device that is unknown to torch, missing, or ``meta``."""
     import torch
 
     there = available_devices()
@@ -292,11 +261,7 @@ def require_device(device: str) -> None:
 
 
 def require_cuda(kind: str, name: str) -> None:
-    """Refuse TF32 for a model that is not on CUDA.
-
-    Raises:
-        InputError: The model is on another device.
-    """
+    """Refuse TF32 for a model that is not on CUDA."""
     if kind != "cuda":
         raise InputError(f"dtype 'tf32' needs CUDA, and {name} is on {kind}: use float32")
 

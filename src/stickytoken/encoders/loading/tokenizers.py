@@ -68,15 +68,7 @@ def _auto_tokenizer(location: str, **options: Any) -> Any:
 
 
 def tokenizer_folder(folder: Path, name: str) -> Path:
-    """Find the tokenizer in the folder itself, or in that of a module listed in modules.json.
-
-    Args:
-        folder: A model folder.
-        name: What the model is called in messages.
-
-    Raises:
-        ModelError: There is no tokenizer.
-    """
+    """Find the tokenizer in the folder itself, or in that of a module listed in modules.json."""
     places = [folder]
     modules = folder / "modules.json"
     if modules.is_file():

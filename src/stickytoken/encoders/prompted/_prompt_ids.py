@@ -91,14 +91,7 @@ class _Marks:
 
 
 class PromptTokenizer:
-    """Turn sentences into content ids, and a prompt into the ids around them.
-
-    Args:
-        tokenizer: the tokenizer, including the placeholder if there is one.
-        special: ids that the model expects before every text.
-        prompt: the templates.
-        prepending: whether the templates contain the placeholder.
-    """
+    """Turn sentences into content ids, and a prompt into the ids around them."""
 
     def __init__(
         self, tokenizer: HuggingFaceTokenizer, special: Ids, prompt: Prompt, *, prepending: bool
@@ -304,10 +297,6 @@ class PromptTokenizers:
 
     Copying a large vocabulary and proving where words can be encoded separately takes seconds, so every
     reading of a model shares one of these.
-
-    Args:
-        tokenizer: the user's transformers tokenizer, which is not changed.
-        name: name of the model in messages.
     """
 
     def __init__(self, tokenizer: Any, name: str) -> None:
@@ -351,10 +340,6 @@ class PromptVocabulary:
 
     A token that would close the quotation around the sentence, or with whitespace that cleaning removes,
     encodes to other ids: no text can produce it.
-
-    Args:
-        tokenizer: the user's tokenizer, without the placeholder.
-        quoted: whether the prompt quotes the sentence.
     """
 
     def __init__(self, tokenizer: HuggingFaceTokenizer, *, quoted: bool) -> None:

@@ -62,11 +62,7 @@ class Decoder:
         return "position_ids" in inspect.signature(self.model.forward).parameters
 
     def beside(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return further inputs computed from the token ids: Gemma 4 has an embedding per layer.
-
-        Args:
-            ids: token ids, shape (rows, tokens).
-        """
+        """Return further inputs computed from the token ids: Gemma 4 has an embedding per layer."""
         if not getattr(self.model.config, "hidden_size_per_layer_input", None):
             return {}
         by_layer = self.model.get_per_layer_inputs
@@ -171,12 +167,6 @@ def contrasted(own: torch.Tensor, other: torch.Tensor, settings: Contrast, heads
 
     Where both are equal up to rounding, as behind a sliding window that hides the beginnings of the prompts,
     nothing remains: rules that keep a norm would enlarge the rounding, which depends on the batch.
-
-    Args:
-        own: its values A, shape (rows, heads * size).
-        other: values B of the auxiliary prompt, same shape.
-        settings: rule and strength.
-        heads: number of attention heads.
     """
     if settings.rule is ContrastRule.SUB_HEAD_NORM:
         own, other = (values.reshape(*values.shape[:-1], heads, -1) for values in (own, other))
@@ -202,15 +192,7 @@ def _with_norm(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def attention_heads(decoder: Decoder, width: int) -> int:
-    """Return the number of attention heads.
-
-    Args:
-        decoder: the model.
-        width: size of their outputs side by side.
-
-    Raises:
-        ModelError: The model does not say, or its heads do not divide the width.
-    """
+    """Return the number of attention heads."""
     heads = getattr(decoder.model.config, "num_attention_heads", None)
     if not isinstance(heads, int) or heads < 1 or width % heads:
         raise ModelError(
@@ -221,15 +203,7 @@ def attention_heads(decoder: Decoder, width: int) -> int:
 
 
 def output_projection(decoder: Decoder, layer: int) -> torch.nn.Module:
-    """Find the module that mixes the outputs of the attention heads of a layer.
-
-    Args:
-        decoder: the model.
-        layer: index of the layer, from 0.
-
-    Raises:
-        ModelError: The layer has none.
-    """
+    """Find the module that mixes the outputs of the attention heads of a layer."""
     found = _projection_of(decoder.layers[layer])
     if found is not None:
         return found
@@ -263,13 +237,7 @@ def _is_projection(path: str) -> bool:
 def recorded_values(
     projection: torch.nn.Module, last: torch.Tensor, keep: Callable[[torch.Tensor], None]
 ) -> Iterator[None]:
-    """Hand over the values of the last tokens, during calls from this thread.
-
-    Args:
-        projection: an output projection.
-        last: index of the last token in each row, shape (rows,).
-        keep: called with the values, shape (rows, heads * size).
-    """
+    """Hand over the values of the last tokens, during calls from this thread."""
 
     def record(values: torch.Tensor, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
         keep(values[rows, ends])
@@ -281,13 +249,7 @@ def recorded_values(
 
 @contextmanager
 def subtracted(projection: torch.nn.Module, last: torch.Tensor, subtraction: Subtraction) -> Iterator[None]:
-    """Replace the values of the last tokens, during calls from this thread; other tokens keep theirs.
-
-    Args:
-        projection: an output projection.
-        last: index of the last token in each row, shape (rows,).
-        subtraction: what to subtract from each row.
-    """
+    """Replace the values of the last tokens, during calls from this thread; other tokens keep theirs."""
 
     def replace(values: torch.Tensor, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
         other = subtraction.values.to(values)

@@ -49,13 +49,6 @@ class PromptRunner:
 
     With contrast, the auxiliary prompts of all sentences run first, through a runner of their own, up to the
     layer of contrast.
-
-    Args:
-        model: the model and its prompts.
-        name: name of the model in messages.
-        token_budget: tokens per batch; None chooses by device.
-        reuse: when to compute common beginnings once; None is never.
-        rounding: machine epsilon of the model's arithmetic.
     """
 
     def __init__(
@@ -82,12 +75,7 @@ class PromptRunner:
         )
 
     def vectors(self, contents: Sequence[Ids], numbers: Sequence[int]) -> NDArray[np.float32]:
-        """Return vectors of sentences after the given numbers of layers, shape (n, numbers, d).
-
-        Args:
-            contents: content ids of each sentence; at least one.
-            numbers: layer counts from 1, distinct.
-        """
+        """Return vectors of sentences after the given numbers of layers, shape (n, numbers, d)."""
         rows = self._prompted.rows(contents)
         known = self._shares_beginnings(rows)
         if len(numbers) == 1 and (found := self._by_trees(contents, numbers[0], known=known)) is not None:
@@ -105,14 +93,7 @@ class PromptRunner:
         numbers: Sequence[int],
         auxiliary: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Run one batch, shape (rows, numbers, d).
-
-        Args:
-            rows: filled prompts.
-            beginnings: keys and values of their beginnings; None computes them.
-            numbers: layer counts.
-            auxiliary: what contrast subtracts from each row; None subtracts nothing.
-        """
+        """Run one batch, shape (rows, numbers, d)."""
         past = cache = None
         if beginnings is not None:
             prompts = torch.tensor([row.prompt for row in rows], device=beginnings.mask.device)
@@ -275,28 +256,7 @@ class AuxiliaryRunner(PromptRunner):
 
 
 class CausalPromptEncoder(ModelEncoder):
-    """Encode sentences as the state of a prompt's last token. The model is not changed.
-
-    Args:
-        model: a decoder-only transformers model, with or without a head.
-        tokenizer: its transformers tokenizer.
-        name: name of the model in messages.
-        reading: prompt, token prepending, contrast, layer to read.
-        token_budget: tokens per batch; None chooses by device.
-        max_length: longest prompt in tokens, including the sentence; None is the model's own limit.
-        reuse: when to compute common beginnings once; None is never.
-        normalize: scale vectors to length 1.
-        precision: precision of matrix products; None is that of the weights.
-        packed_layers: pack linear layers on a CPU; None leaves it to STICKYTOKEN_PACKED_LAYERS or
-            a measurement.
-        shared: arithmetic of another encoder of the same model, to pack the weights only once.
-        tokenizers: copies of the tokenizer that another encoder of the same model made.
-
-    Raises:
-        ModelError: The model is not a decoder-only language model.
-        InputError: The layer does not exist, the longest prompt is impossible, or the device does not support
-            the precision.
-    """
+    """Encode sentences as the state of a prompt's last token. The model is not changed."""
 
     def __init__(  # noqa: PLR0913 - keyword-only, one decision each
         self,
@@ -498,15 +458,7 @@ class CausalPromptEncoder(ModelEncoder):
         )
 
     def encode_layers(self, texts: Sequence[str], layers: Sequence[int]) -> NDArray[np.float32]:
-        """Encode texts with several layers at once, in one pass.
-
-        Args:
-            texts: n texts.
-            layers: distinct layers, as in `Reading.layer`.
-
-        Returns:
-            float32 array of shape (n, layers, d).
-        """
+        """Encode texts with several layers at once, in one pass."""
         numbers = [self._prompted.decoder.layer_number(layer) for layer in layers]
         contents = [text.ids for text in self.tokenize(texts)]
         for row, content in enumerate(contents):
@@ -539,16 +491,7 @@ class CausalPromptEncoder(ModelEncoder):
         self._new_runner(calibrating=True).vectors(contents, [self._prompted.number])
 
     def check_input(self, content: Content, label: Callable[[], str]) -> None:
-        """Refuse a text that the model cannot read in full.
-
-        Args:
-            content: its content ids.
-            label: returns the text as messages show it.
-
-        Raises:
-            EncodingError: The text is too long, has no tokens to read, or has an id that the model does not
-                embed.
-        """
+        """Refuse a text that the model cannot read in full."""
         strange = next((each for each in content if not self._prompted.knows(each)), None)
         if strange is not None:
             raise EncodingError(

@@ -27,9 +27,6 @@ class TokenPrepending:
     Attributes:
         start: first of these layers, from 0.
         exit: first later layer that is not one of them; a value beyond the last layer includes all.
-
-    Raises:
-        InputError: The start is below 0, or the exit is not after it.
     """
 
     start: int
@@ -45,21 +42,13 @@ class TokenPrepending:
             )
 
     def require_layers(self, layers: int, name: str) -> None:
-        """Refuse a start beyond the last layer.
-
-        Raises:
-            InputError: The model has no such layer.
-        """
+        """Refuse a start beyond the last layer."""
         if self.start >= layers:
             raise InputError(f"start is {self.start}, but {name} has {layers} layers: pass 0 to {layers - 1}")
 
 
 def plain_states(found: Any) -> torch.Tensor:
-    """Return the input or output of a layer, one state per token.
-
-    Raises:
-        ModelError: There are several per token, as in Gemma 3n, none of which is the residual stream.
-    """
+    """Return the input or output of a layer, one state per token."""
     states: torch.Tensor = found[0] if isinstance(found, (tuple, list)) else found
     if states.ndim != 3:
         raise ModelError(
@@ -77,12 +66,6 @@ def prepended(
 
     Other threads may run the same model at the same time, with other settings or none. The hooks are always
     removed at the end.
-
-    Args:
-        layers: the decoder's layers.
-        settings: layers before which to overwrite.
-        places: index of the placeholder in each row, counting padding; int64, shape (rows,).
-        last: index of the last token in each row, shape (rows,).
     """
     owner = threading.get_ident()
 
@@ -161,18 +144,7 @@ def pooled_states(
     prepending: TokenPrepending | None,
     cache: Any = None,
 ) -> torch.Tensor:
-    """Return the pooled states after the given numbers of layers; later layers do not run.
-
-    Args:
-        decoder: the model, in evaluation mode.
-        batch: its input.
-        numbers: layer counts from 1, distinct.
-        prepending: overwrite the placeholder's states.
-        cache: keys and values of tokens before the batch, or an empty cache to fill.
-
-    Returns:
-        Shape (rows, numbers, d), in the precision of the model, on the device of the last layer that ran.
-    """
+    """Return the pooled states after the given numbers of layers; later layers do not run."""
     found = prompt_states(decoder, batch, numbers, prepending, batch.pool, cache)
     device = found[max(numbers)].device
     return torch.stack([found[number].to(device) for number in numbers], dim=1)
@@ -186,16 +158,7 @@ def prompt_states(
     keep: Callable[[torch.Tensor], torch.Tensor] = lambda states: states,
     cache: Any = None,
 ) -> dict[int, torch.Tensor]:
-    """Return the states of filled prompts after the given numbers of layers; see `states_after`.
-
-    Args:
-        decoder: the model, in evaluation mode.
-        batch: its input.
-        numbers: layer counts.
-        prepending: overwrite the placeholder's states.
-        keep: applied to the states after a layer; its result is kept.
-        cache: keys and values of tokens before the batch, or an empty cache to fill.
-    """
+    """Return the states of filled prompts after the given numbers of layers; see `states_after`."""
     with ExitStack() as changes:
         if prepending is not None and batch.places is not None:
             changes.enter_context(prepended(decoder.layers, prepending, batch.places, batch.last))
@@ -206,20 +169,7 @@ def prompt_states(
 
 
 def attended_values(decoder: Decoder, batch: PromptBatch, layer: int, cache: Any = None) -> torch.Tensor:
-    """Return what the last tokens have attended to in a layer; nothing after it runs.
-
-    Args:
-        decoder: the model, in evaluation mode.
-        batch: its input.
-        layer: index of the layer, from 0.
-        cache: keys and values of tokens before the batch.
-
-    Returns:
-        The input of the layer's output projection, shape (rows, heads * size).
-
-    Raises:
-        ModelError: The layer has no output projection, or does not call it.
-    """
+    """Return what the last tokens have attended to in a layer; nothing after it runs."""
     found: list[torch.Tensor] = []
 
     def keep(values: torch.Tensor) -> None:
@@ -260,15 +210,6 @@ def states_after(
 
     The state after all layers includes the final norm; any other is the raw residual stream. The state after
     zero layers is the input of the first one.
-
-    Args:
-        decoder: the model, in evaluation mode.
-        numbers: layer counts from 0, at least one of them above 0.
-        inputs: arguments of the model.
-        keep: applied to the states after a layer, shape (rows, tokens, d); its result is kept.
-
-    Returns:
-        What was kept, by layer count.
     """
     found: dict[int, torch.Tensor] = {}
     with _recorded(decoder, numbers, keep, found):

@@ -48,11 +48,7 @@ def loads_as_causal(source: ModelSource, options: Prompting) -> bool:
 
 
 def refuse_prompt_options(options: Prompting, name: str) -> None:
-    """Refuse options that a model without a prompt template would ignore.
-
-    Raises:
-        InputError: One of them was given.
-    """
+    """Refuse options that a model without a prompt template would ignore."""
     if options.given:
         asked = ", ".join(options.given)
         raise InputError(
@@ -72,10 +68,6 @@ def load_causal(source: ModelSource, options: Prompting, spec: EncoderSpec) -> C
     """Load a language model with a prompt, or a saved `CausalPrompt`.
 
     The encoder keeps the spec with all defaults resolved.
-
-    Raises:
-        ModelError: The model cannot be loaded, or is not decoder-only.
-        InputError: The model does not support an option.
     """
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder
     from stickytoken.encoders.prompted.module import reading_for
@@ -145,11 +137,7 @@ def encoder_of_module(
     token_budget: int | None,
     packed_layers: bool | None,
 ) -> CausalPromptEncoder | None:
-    """Return an encoder of a SentenceTransformer whose first module is a `CausalPrompt`; None for others.
-
-    Raises:
-        InputError: The model has unsupported modules, or options are given that the module already fixes.
-    """
+    """Return an encoder of a SentenceTransformer whose first module is a `CausalPrompt`; None for others."""
     if type(model[0]).__name__ != "CausalPrompt":
         return None
     from stickytoken.encoders.prompted.encoder import CausalPromptEncoder

@@ -112,21 +112,7 @@ class Reading:
 
 
 class PromptedModel:
-    """A prompted language model. The model and its tokenizer are not changed.
-
-    Args:
-        model: a decoder-only transformers model, with or without a head, or the decoder found in it.
-        tokenizer: its transformers tokenizer.
-        name: name of the model in messages.
-        reading: prompt, token prepending and layer.
-        tokenizers: copies of the tokenizer that another reading of the model made; None makes them.
-        own: the copy to use; None chooses by the reading.
-
-    Raises:
-        ModelError: The model is not decoder-only, its tokenizer cannot be used, or the layer of contrast has
-            no output projection.
-        InputError: A layer does not exist, or the prompt and the auxiliary one do not read the same tokens.
-    """
+    """A prompted language model. The model and its tokenizer are not changed."""
 
     def __init__(
         self,
@@ -235,12 +221,7 @@ class PromptedModel:
         return self.decoder.beside(ids.masked_fill(ids >= self.decoder.rows, 0))
 
     def layout(self, rows: Sequence[PromptRow], *, skipping: bool = False) -> PromptLayout:
-        """Fill prompts and return them as index tensors on the CPU, padded on the left.
-
-        Args:
-            rows: sentences and their prompts.
-            skipping: leave out the fixed beginnings, whose keys and values are cached.
-        """
+        """Fill prompts and return them as index tensors on the CPU, padded on the left."""
         filled, past = [], []
         for row in rows:
             prompt = self.prompts[row.prompt]
@@ -269,13 +250,7 @@ class PromptedModel:
         past: torch.Tensor | None = None,
         auxiliary: torch.Tensor | None = None,
     ) -> PromptBatch:
-        """Move a layout to the model's device and embed it.
-
-        Args:
-            layout: filled prompts.
-            past: mask of the cached tokens before them, shape (rows, past).
-            auxiliary: values of the auxiliary prompt to subtract from each row, shape (rows, heads * size).
-        """
+        """Move a layout to the model's device and embed it."""
         device = self.decoder.device
         ids, mask, positions, slots = (part.to(device) for part in layout)
         first, last, places = slots
@@ -325,10 +300,6 @@ class FixedBeginnings:
     """The tokens of each prompt before the placeholder or the sentence.
 
     Later tokens do not change their states, and overwriting starts after them: reuse is exact up to rounding.
-
-    Args:
-        model: the model and its prompts; in evaluation and inference mode.
-        numbers: layer counts to read after; keys and values are computed up to the largest.
     """
 
     def __init__(self, model: PromptedModel, numbers: Sequence[int]) -> None:

@@ -220,21 +220,7 @@ def stacked(model: Any, tokenizer: Any, reading: Reading, *, normalize: bool) ->
 
 
 def reading_for(model: Any, name: str, prompt: Prompt, options: Prompting) -> tuple[Reading, LayerChoice]:
-    """Resolve a reading: the given options, and the preset of the model family for the others.
-
-    Args:
-        model: the language model.
-        name: name of the model in messages.
-        prompt: the prompt that the options name.
-        options: token prepending, contrast and layers.
-
-    Returns:
-        The reading, and where its layer comes from.
-
-    Raises:
-        InputError: start or exit is given without token prepending, a setting of contrast without contrast,
-            or a value is impossible.
-    """
+    """Resolve a reading: the given options, and the preset of the model family for the others."""
     start, end, prepending = options.start, options.exit, None
     if not options.token_prepending and (start is not None or end is not None):
         raise InputError(

@@ -54,13 +54,7 @@ class Prompt:
         return all(_QUOTED in _without_placeholder(template) for template in self.templates)
 
     def pieces(self, template: str, *, prepending: bool) -> tuple[str, ...]:
-        """Split a template at the places of the sentence.
-
-        Args:
-            template: one of the templates.
-            prepending: keep the placeholder, or insert one before the (quoted) sentence if the template has
-                none; False removes it.
-        """
+        """Split a template at the places of the sentence."""
         if not prepending:
             template = _without_placeholder(template)
         elif PLACEHOLDER not in template:
@@ -74,15 +68,7 @@ def _without_placeholder(template: str) -> str:
 
 
 def find_prompt(prompt: str | Prompt) -> Prompt:
-    """Return a known prompt by name, or a prompt with the user's own template.
-
-    Args:
-        prompt: ``prompteol``, ``cot``, ``ke``, ``ck``, ``metaeol``, ``echo``, or a text with ``{sentence}``
-            in it.
-
-    Raises:
-        InputError: The prompt is neither, or its template cannot be filled.
-    """
+    """Return a known prompt by name, or a prompt with the user's own template."""
     if isinstance(prompt, Prompt):
         return prompt
     if prompt.lower() in PROMPTS:
@@ -216,9 +202,6 @@ class Contrast:
         layer: layer whose attention is changed, from 0.
         strength: the factor c; None for a rule without one.
         rule: what replaces the values.
-
-    Raises:
-        InputError: The layer is below 0, or the rule and the strength do not go together.
     """
 
     layer: int
@@ -231,16 +214,7 @@ class Contrast:
             raise InputError(f"the contrast rule {self.rule} needs a strength: pass a number from 0")
 
     def require_layers(self, layers: int, number: int, name: str) -> None:
-        """Refuse a layer that does not exist or that the vector does not depend on.
-
-        Args:
-            layers: number of layers of the model.
-            number: number of layers before the state that is read.
-            name: name of the model.
-
-        Raises:
-            InputError: The layer is one of them.
-        """
+        """Refuse a layer that does not exist or that the vector does not depend on."""
         if self.layer >= layers:
             raise InputError(
                 f"the contrast layer is {self.layer}, but {name} has {layers} layers: pass 0 to {layers - 1}"
@@ -253,11 +227,7 @@ class Contrast:
 
 
 def require_contrast_options(options: Prompting) -> ContrastRule:
-    """Check the options of contrast before a model is loaded, and return the rule.
-
-    Raises:
-        InputError: One of them is impossible, or is given without contrast.
-    """
+    """Check the options of contrast before a model is loaded, and return the rule."""
     given = [name for name in options.given if name.startswith("contrast_")]
     if given and not options.contrast:
         raise InputError(f"{', '.join(given)} would have no effect, since contrast is off: turn it on")
@@ -315,13 +285,7 @@ class Preset:
 
 
 def preset_for(config: Any, layers: int, prompt: Prompt) -> Preset:
-    """Return the published setting of a model family, or that of Llama 2 7B at the same relative depth.
-
-    Args:
-        config: the configuration of the decoder.
-        layers: its number of layers.
-        prompt: the prompt; knowledge enhancement is read from another layer than the others.
-    """
+    """Return the published setting of a model family, or that of Llama 2 7B at the same relative depth."""
     family = (config.model_type, layers)
     if family == ("llama", 32) and config.vocab_size >= _LLAMA_3_VOCABULARY:
         return Preset(1, 3, -2, "Llama 3 8B", 6, 0.25)
@@ -347,12 +311,6 @@ def layer_for(preset: Preset, prompt: Prompt, given: int | None, *, steered: boo
 
     Where a setting is published for the model and the template, the plain prompt reads its layer too, so that
     the two can be compared. Elsewhere a plain prompt reads the last layer.
-
-    Args:
-        preset: the preset of the model.
-        prompt: the prompt.
-        given: the layer that the user chose, if any.
-        steered: whether token prepending or contrast is on.
     """
     if given is not None:
         return given, LayerChoice.GIVEN
@@ -362,14 +320,7 @@ def layer_for(preset: Preset, prompt: Prompt, given: int | None, *, steered: boo
 
 
 def contrast_layer_for(preset: Preset, layers: int, number: int, possible: Sequence[int]) -> int:
-    """Choose the layer of contrast: that of the preset, or the nearest one that can be changed.
-
-    Args:
-        preset: the preset of the model.
-        layers: its number of layers.
-        number: number of layers before the state that is read.
-        possible: layers whose attention has an output projection.
-    """
+    """Choose the layer of contrast: that of the preset, or the nearest one that can be changed."""
     wanted = round(4 * layers / 32) if preset.contrast_layer is None else preset.contrast_layer
     earlier = [layer for layer in possible if layer < number]
     return min(earlier, key=lambda layer: abs(layer - wanted), default=min(wanted, number - 1))

@@ -134,12 +134,7 @@ class Calibrating(NamedTuple):
 
 
 def calibrating_tokens(available: Ids, seed: int) -> Ids:
-    """Draw the random tokens that calibrate, ascending.
-
-    Args:
-        available: ids of the tokens that were not chosen for their results.
-        seed: seed of the draw.
-    """
+    """Draw the random tokens that calibrate, ascending."""
     if len(available) < _LEAST_TOKENS:
         raise InputError(
             f"the run measured {len(available)} random tokens, and {_LEAST_TOKENS} are needed to judge "
@@ -223,16 +218,7 @@ def probed_tokens(
     common_variance: float,
     run: MemoryRunner,
 ) -> Probed:
-    """Put tokens into all carriers of the corpus.
-
-    Args:
-        job: model and settings.
-        corpus: carriers and anchors.
-        ids: ids of the tokens.
-        common: common effect of each carrier, shape (K,).
-        common_variance: variance of an error that all lifts share.
-        run: runs the stage.
-    """
+    """Put tokens into all carriers of the corpus."""
     if not len(ids):
         nothing = np.empty(0)
         effects = Pull(nothing, np.empty((0, corpus.panel.vectors.shape[1])))
@@ -282,15 +268,7 @@ def judge_corpus(
     progress: ProgressCallback,
     view: View | None = None,
 ) -> Judgement:
-    """Compute the lift of every token on a corpus, measure those that may matter, and judge.
-
-    Args:
-        job: model, settings, corpus, and the tokens of the run.
-        run: the run.
-        anchors: number of texts of the corpus to compare with, at most.
-        progress: called after every step.
-        view: of the vectors; None is the model as it is.
-    """
+    """Compute the lift of every token on a corpus, measure those that may matter, and judge."""
     plan, tokens = known_in(run, view)
     corpus = encoded_corpus(job, plan, anchors)
     memory = MemoryRunner(job.encoder, progress)
@@ -432,14 +410,6 @@ def moves_up(effects: Pull, texts: NDArray[np.float32], seed: int) -> Vector:
 
     Random texts of the corpus are the queries, others the documents; a document moves up if it passes at
     least a tenth of all texts. cos(after) is computed from the token's pull and contraction.
-
-    Args:
-        effects: of T tokens.
-        texts: unit vectors of the corpus, shape (n, d).
-        seed: seed of the draw.
-
-    Returns:
-        Shape (T,).
     """
     order = np.random.default_rng([seed, _SPLIT]).permutation(len(texts))
     count = min(_DRAWN, len(texts) // 2)
@@ -523,13 +493,6 @@ def probe_profile(job: Job[ProfileSettings], progress: ProgressCallback) -> list
     """Measure named tokens as closely as `detect` measures its candidates.
 
     Random tokens of the vocabulary are measured with them, to show what is ordinary.
-
-    Args:
-        job: with the tokens to measure; duplicates are measured once.
-        progress: called after every step.
-
-    Raises:
-        InputError: settings or sentences that cannot be used.
     """
     if not job.settings.adaptive:
         raise InputError("a probe measures its tokens in all rounds: leave adaptive on")

@@ -106,14 +106,7 @@ def views_stage(
 def views_measurements(
     rows: pl.DataFrame, stage: ProfileStage, own: View, encoder: Encoder
 ) -> dict[View, Measurements]:
-    """Turn the rows of a round into measurements in every view.
-
-    Args:
-        rows: of the round's shards.
-        stage: the round.
-        own: the view of the model as it is.
-        encoder: the model.
-    """
+    """Turn the rows of a round into measurements in every view."""
     found = {own: round_measurements(rows, stage, encoder)}
     for view, _ in stage.further:
         found[view] = allowing_for_merges_of(
@@ -268,13 +261,6 @@ def measure_views(
 
     What is encoded for all views is chosen by whole vectors, so that a run on the truncated model chooses the
     same. Every other view adds the tokens of the last round that lift most in it, and rests on its own alone.
-
-    Args:
-        job: with the tokens to measure.
-        plan: plan of the run.
-        run: runs a stage.
-        views: the views.
-        confirm_all: send all tokens that were asked for to the last round.
     """
     # A probe may name tokens that cannot occur in text.
     tokens = {token.id: token for token in (*job.vocabulary.available, *job.tokens)}
@@ -364,15 +350,7 @@ def _candidates(
     count: int,
     of_a_view: bool = False,
 ) -> Ids:
-    """Choose the tokens that lift most: all anchors, and the kind of text that each lifts most.
-
-    Args:
-        job: with the tokens that were asked for.
-        plan: plan of the run, in the view of the measurements.
-        screened: of the first round.
-        count: number of tokens to choose.
-        of_a_view: choose fewer of them, as further views do.
-    """
+    """Choose the tokens that lift most: all anchors, and the kind of text that each lifts most."""
     settings, late, unselected = job.settings, np.array(plan.late_reference), _unselected(job, plan)
     found = estimate(
         *lifts_of({Round.SCREEN: screened}), unselected, late, settings.confidence, plan.call_noise

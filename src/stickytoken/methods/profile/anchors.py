@@ -211,14 +211,7 @@ class Anchors(NamedTuple):
 
 
 def choose_anchors(encoder: Encoder, settings: ProfileSettings, found: Sources, taken: set[str]) -> Anchors:
-    """Draw anchors from all groups, none of them a carrier and none cut off by the model.
-
-    Args:
-        encoder: the model.
-        settings: with the number of anchors.
-        found: groups of texts.
-        taken: texts that are carriers.
-    """
+    """Draw anchors from all groups, none of them a carrier and none cut off by the model."""
     chosen: list[TextGroup] = []
     left_out = 0
     for groups in found:
@@ -270,14 +263,7 @@ def vocabulary_anchors(
 def anchor_panel(
     encoder: Encoder, plan: ProfilePlanRecord, vocabulary: Sequence[Token], beside: bool = True
 ) -> AnchorPanel:
-    """Encode the anchors of a plan.
-
-    Args:
-        encoder: the model.
-        plan: the plan.
-        vocabulary: available tokens.
-        beside: also those that are measured beside the lift.
-    """
+    """Encode the anchors of a plan."""
     (panel,) = anchor_panels(encoder, [View(encoder.dimension)], plan, vocabulary, beside)
     return panel
 
@@ -289,15 +275,7 @@ def anchor_panels(
     vocabulary: Sequence[Token],
     beside: bool = True,
 ) -> list[AnchorPanel]:
-    """Encode the anchors of a plan, for several views.
-
-    Args:
-        encoder: from `whole_vectors`.
-        views: of its vectors.
-        plan: the plan.
-        vocabulary: available tokens.
-        beside: also those that are measured beside the lift.
-    """
+    """Encode the anchors of a plan, for several views."""
     weights = [group.weight for group in plan.groups]
     anchors = [anchor for anchor in plan.anchors if beside or weights[anchor.group] > 0]
     texts = [anchor.text for anchor in anchors]
@@ -312,16 +290,7 @@ def anchor_panels(
 
 
 def cluster(vectors: NDArray[np.float32], groups: int, seed: int) -> NDArray[np.intp]:
-    """Cluster unit vectors with k-means; clusters are numbered in order of appearance.
-
-    Args:
-        vectors: unit vectors, shape (n, d).
-        groups: largest number of clusters; fewer if they would be tiny.
-        seed: seed of the choice of the first centers among the vectors.
-
-    Returns:
-        Group of each vector, shape (n,).
-    """
+    """Cluster unit vectors with k-means; clusters are numbered in order of appearance."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
@@ -353,21 +322,7 @@ _CARRIERS = 0  # key of the generator
 def short_texts(
     encoder: Encoder, settings: ProfileSettings, groups: Sequence[TextGroup], needed: int, source: str
 ) -> dict[str, str]:
-    """Choose short texts of all groups in turn that leave room for the copies, more than are needed.
-
-    Args:
-        encoder: the model.
-        settings: with the copies.
-        groups: groups of texts.
-        needed: number of carriers.
-        source: where the texts come from, for messages.
-
-    Returns:
-        The texts without the punctuation that ends them, each with the text that it begins.
-
-    Raises:
-        InputError: there are too few.
-    """
+    """Choose short texts of all groups in turn that leave room for the copies, more than are needed."""
     share = _share([len(group.texts) for group in groups], needed)
     pools = [(group.name, _shortest(encoder, settings, group, share)) for group in groups]
     texts = [(text, whole) for _, pool in pools for text, whole in pool.items()]
@@ -428,15 +383,6 @@ def representative_carriers(lifts: Vector, weights: Vector, count: int) -> list[
 
     Carriers differ in how well a single text in them predicts a token's lift, and neither their length
     nor where the copies stand tells which are good. Lifts of random tokens in all carriers do.
-
-    Args:
-        lifts: lifts of R tokens in K carriers on G groups of anchors, shape (R, K, G); NaN where a
-            carrier has no pair with a group.
-        weights: importance of the groups, shape (G,).
-        count: number of carriers to choose, at most K.
-
-    Returns:
-        Indices, ascending.
     """
     # Once centred, a missing value is one that says nothing.
     centred = np.nan_to_num(lifts - present_mean(lifts))
@@ -451,15 +397,7 @@ def representative_carriers(lifts: Vector, weights: Vector, count: int) -> list[
 
 
 def typical_carriers(lengths: NDArray[np.int64], count: int) -> list[int]:
-    """Guess the choice of `representative_carriers` from the lengths of texts, before there are any lifts.
-
-    Args:
-        lengths: tokens of each carrier with its copies, shape (K,).
-        count: number of carriers to choose, at most K.
-
-    Returns:
-        Indices, ascending.
-    """
+    """Guess the choice of `representative_carriers` from the lengths of texts, before there are any lifts."""
     first = min(max(0, int(_TYPICAL * len(lengths)) - count // 2), len(lengths) - count)
     return sorted(np.argsort(lengths, kind="stable")[first : first + count].tolist())
 

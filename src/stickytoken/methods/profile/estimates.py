@@ -84,12 +84,7 @@ class Measurements:
 
 
 def measurements(rows: pl.DataFrame, carriers: int) -> Measurements:
-    """Turn the rows of one round into arrays.
-
-    Args:
-        rows: of the round's shards.
-        carriers: number of carriers of the round.
-    """
+    """Turn the rows of one round into arrays."""
     ordered = rows.sort("token_id")
     return Measurements(
         ids=ordered["token_id"].to_numpy().astype(np.int64),
@@ -158,17 +153,7 @@ class Screened(NamedTuple):
 def screen(
     lifts: Vector, reference: NDArray[np.bool_], confidence: float, call_noise: float = 0.0
 ) -> Screened:
-    """Estimate every token from the first round.
-
-    Args:
-        lifts: shape (T, K).
-        reference: unselected tokens, shape (T,).
-        confidence: coverage of the intervals.
-        call_noise: standard deviation of a cosine from one call of the model to the next.
-
-    Raises:
-        InputError: copies change nothing, or change it alike for all tokens.
-    """
+    """Estimate every token from the first round."""
     centred = centre_probes(lifts, reference)
     noise = max(interaction_variance(centred[reference]), call_noise**2) / lifts.shape[1]
     if noise <= _ROUNDING * float((lifts**2).mean()):
@@ -232,18 +217,6 @@ def estimate(
     Estimates are on the scale of the last round: its carriers may move more than those of the first, or
     less. A token of the last round is estimated from that round alone, whose texts had no part in its
     selection. The others get the posterior of the first.
-
-    Args:
-        first: lifts of all tokens in the first round.
-        last: lifts of some of them in the last; None if there is one round.
-        reference: unselected tokens of the first round.
-        late_reference: those of them that are in the last.
-        confidence: coverage of the intervals.
-        call_noise: standard deviation of a cosine from one call of the model to the next: no error is
-            smaller.
-
-    Raises:
-        InputError: copies change nothing, or change it alike for all tokens.
     """
     unselected = np.isin(first.ids, reference)
     screened = screen(first.values, unselected, confidence, call_noise)
@@ -270,12 +243,7 @@ def estimate(
 
 
 def lifts_of(rounds: Mapping[Round, Measurements], group: int | None = None) -> tuple[Lifts, Lifts | None]:
-    """Return the lifts of the first round and, if there is one, the last.
-
-    Args:
-        rounds: measurements.
-        group: a group of anchors; None is the anchors that the run is about.
-    """
+    """Return the lifts of the first round and, if there is one, the last."""
     found = [
         None
         if (measured := rounds.get(step)) is None
@@ -317,13 +285,6 @@ def calibrate(
     does. What differs depends on the token, in directions that measured tokens show: a ridge regression,
     whose penalty is the best of several by leave-one-out cross-validation, the infinite one, which leaves
     the line alone, included (Golub, Heath and Wahba 1979). Every group of features counts alike.
-
-    Args:
-        predicted: lifts computed from pulls and contractions, shape (T,).
-        features: groups of features of T tokens, each of shape (T, any).
-        measured: rows of the R measured tokens.
-        lifts: their lifts, shape (R,).
-        noise: variance of the noise of these.
     """
     slope, intercept = _line(predicted[measured], lifts)
     line = intercept + slope * predicted
@@ -379,11 +340,6 @@ def allowing_for_merges(
 
     What m copies do in a text of L other tokens grows about as their share of it, m / (m + L). A probe in
     which the tokenizer saw fewer copies than planned is scaled by the ratio of the shares, at most twofold.
-
-    Args:
-        measured: of one round.
-        copies: planned in each of K carriers.
-        lengths: tokens of each carrier.
     """
     if measured.seen is None:
         return measured
@@ -404,16 +360,7 @@ def allowing_for_merges(
 
 
 def shares_seen(rounds: Sequence[Measurements], ids: Ids, copies: Sequence[Vector]) -> Vector:
-    """Say which share of its planned copies the tokenizer saw of each token, in the last round that has it.
-
-    Args:
-        rounds: measurements, the last one last.
-        ids: tokens of the first round.
-        copies: planned in each carrier of each round.
-
-    Returns:
-        Shape (T,); NaN where copies were not counted.
-    """
+    """Return the share of each token's planned copies that the tokenizer saw, in its last round."""
     shares = np.full(len(ids), np.nan)
     for measured, planned in zip(rounds, copies, strict=True):
         if measured.seen is not None:
@@ -517,13 +464,7 @@ def _coordinates(
 
 
 def write_effects(folder: ResultFolder, effects: Effects, view: View | None = None) -> None:
-    """Write the axes, then the table that says that both are there.
-
-    Args:
-        folder: the run folder.
-        effects: of one view.
-        view: the view; None is the model as it is.
-    """
+    """Write the axes, then the table that says that both are there."""
     table, axes = effect_files(view)
     if effects.axes is not None:
         folder.write_table(axes, pl.DataFrame({"axis": effects.axes}))

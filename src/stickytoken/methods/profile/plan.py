@@ -102,10 +102,6 @@ def tokens_to_confirm(settings: ProfileSettings, tokens: int) -> int:
     """Count the tokens of the last round, so that the budget is met on average.
 
     A small selection of tokens may exceed it, because some always go on.
-
-    Args:
-        settings: settings of the method.
-        tokens: number of tokens to measure.
     """
     rest = (settings.budget - screening_carriers(settings)) * tokens
     rest -= min(LATE_REFERENCE, tokens) * carriers_needed(settings)
@@ -113,27 +109,12 @@ def tokens_to_confirm(settings: ProfileSettings, tokens: int) -> int:
 
 
 def tokens_of_a_view(count: int, reaching: int) -> int:
-    """Count the tokens that a further view sends to the last round, beside those of the whole vectors.
-
-    Args:
-        count: tokens that the whole vectors send there.
-        reaching: tokens whose lift in this view may matter.
-    """
+    """Count the tokens that a further view sends to the last round, beside those of the whole vectors."""
     return min(count, max(math.ceil(_OF_A_VIEW * count), reaching))
 
 
 def highest(ids: NDArray[np.int64], values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Choose the tokens with the highest values; ties go to the smaller id.
-
-    Args:
-        ids: tokens to choose from, shape (T,).
-        values: shape (T,), or (T, columns): the columns choose in turn, each the next of its own order; a
-            column whose next is chosen already loses its turn.
-        count: number of tokens to choose; all if there are fewer.
-
-    Returns:
-        Their ids, ascending.
-    """
+    """Choose the tokens with the highest values; ties go to the smaller id."""
     columns = values[:, None] if values.ndim == 1 else values
     orders = [np.lexsort((ids, -columns[:, place])) for place in range(columns.shape[1])]
     chosen: dict[int, None] = {}
@@ -163,14 +144,7 @@ def seen_anchors(
     weights: NDArray[np.float64],
     means: Mapping[View, MeanSimilarity],
 ) -> list[Seen]:
-    """Return the anchors in every view.
-
-    Args:
-        vectors: of `whole_vectors`, shape (A, any).
-        places: group of each anchor, shape (A,).
-        weights: of the groups.
-        means: u by view.
-    """
+    """Return the anchors in every view."""
     return [
         Seen(view, AnchorPanel(view.units(vectors), places, weights), u.value) for view, u in means.items()
     ]
@@ -179,21 +153,7 @@ def seen_anchors(
 def usable_carriers(
     encoder: Encoder, texts: Sequence[str], seen: Sequence[Seen], needed: int, source: str
 ) -> tuple[list[str], list[NDArray[np.float32]]]:
-    """Choose the first carriers that have enough unrelated anchors in all views.
-
-    Args:
-        encoder: from `whole_vectors`.
-        texts: to choose from.
-        seen: the anchors in every view.
-        needed: number of carriers.
-        source: where the texts come from, for messages.
-
-    Returns:
-        The carriers, and for every view their similarities to the anchors.
-
-    Raises:
-        InputError: there are too few, or the model does not tell the sentences apart.
-    """
+    """Choose the first carriers that have enough unrelated anchors in all views."""
     vectors = encoder.encode(texts)
     every = [view.units(vectors) @ panel.vectors.T for view, panel, _ in seen]
     for (view, panel, _), before in zip(seen, every, strict=True):
@@ -222,13 +182,7 @@ def _where(seen: Sequence[Seen], view: View) -> str:
 
 
 def view_record(seen: Seen, u: MeanSimilarity, before: NDArray[np.float32]) -> ViewRecord:
-    """Describe a view for plan.json.
-
-    Args:
-        seen: anchors in it.
-        u: mean similarity in it.
-        before: similarities of the carriers to the anchors, shape (K, A).
-    """
+    """Describe a view for plan.json."""
     view, panel, _ = seen
     return ViewRecord(
         dimension=view.dimension,
@@ -309,13 +263,7 @@ class ProfileStage:
     def measure_all(
         self, tokens: Sequence[Token], vectors: NDArray[np.float32]
     ) -> Sequence[Mapping[str, Measured]]:
-        """Measure every carrier's lift, in all and by group, and fit the tokens' pulls and contractions.
-
-        Returns:
-            For every token: lifts and rising, shape (K,); groups, shape (K x G,), NaN where a carrier has no
-            pair with a group; contraction; pull, float16, shape (d,). For every further view, under the keys
-            of `view_columns`: the first four in one, and the pull.
-        """
+        """Measure every carrier's lift, in all and by group, and fit the tokens' pulls and contractions."""
         own = _measured(View(self.panel.vectors.shape[1]), self.panel, vectors)
         rows: list[dict[str, Measured]] = [
             {
@@ -386,21 +334,7 @@ def make_profile_plan(
     unused: Callable[[str], bool] | None = None,
     similarity: MeanSimilarity | None = None,
 ) -> ProfilePlanRecord:
-    """Compute u; draw reference tokens, and anchors and carriers that share no sentence.
-
-    Args:
-        encoder: the model.
-        settings: settings of the method.
-        corpus: sentences.
-        vocabulary: available tokens.
-        progress: called after every step.
-        views: to plan for; None is the model as it is.
-        unused: whether a text may be used; None allows all.
-        similarity: u of the model as it is, if it is known.
-
-    Raises:
-        InputError: there are too few sentences, or the model does not tell them apart.
-    """
+    """Compute u; draw reference tokens, and anchors and carriers that share no sentence."""
     views = only_own(encoder) if views is None else views
     _require_capable(encoder, settings)  # before the long work, as the next lines: they may fail
     found = sources(encoder, corpus)
@@ -459,17 +393,7 @@ def round_stage(
     places: Sequence[int],
     name: str = "",
 ) -> ProfileStage:
-    """Build the stage of one round.
-
-    Args:
-        encoder: the model.
-        settings: settings of the method.
-        plan: plan of the run.
-        panel: the anchors.
-        step: the round.
-        places: places of its carriers in the plan.
-        name: of the stage, if not that of the round.
-    """
+    """Build the stage of one round."""
     texts = [plan.carriers[place] for place in places]
     precision = settings.screen_precision if step is Round.SCREEN else None
     by_ids = settings.insertion is Insertion.IDS

@@ -79,14 +79,6 @@ def find_lifts(
     smallest effect, or the lift must be an outlier of its vocabulary, with false discoveries over all
     its tokens controlled, measured or not: whoever names the strongest tokens of a vocabulary does not make
     them rare. So a token with the smallest effect is missed only if its interval excludes it.
-
-    Args:
-        tokens: estimates of the lift.
-        null_tokens: number of unselected tokens that the null was fitted to.
-        available: number of available tokens of the vocabulary.
-        smallest: the smallest effect that matters.
-        fdr: false discovery rate.
-        outliers_only: however large the lift, it must be an outlier.
     """
     large = tokens.lift.low > tokens.null.center + NEGLIGIBLE_SHARE * smallest
     # A null of no width would call everything beyond the noise an outlier.
@@ -98,17 +90,7 @@ def find_lifts(
 
 
 def universality(effects: Vector, spreads: Vector, smallest: float) -> Vector:
-    """Compute the share of the kinds of text that tokens lift by at least half the smallest effect.
-
-    Args:
-        effects: lifts above the ordinary token's by kind, NaN where a kind has no pair below the mean
-            similarity, shape (T, kinds).
-        spreads: standard deviations of the similarities to each kind, shape (kinds,).
-        smallest: the smallest effect that matters, in standard deviations.
-
-    Returns:
-        Shape (T,); NaN without a kind.
-    """
+    """Compute the share of the kinds of text that tokens lift by at least half the smallest effect."""
     known = np.isfinite(effects)
     lifted = known & (np.nan_to_num(effects) >= NEGLIGIBLE_SHARE * smallest * spreads)
     counts = known.sum(axis=1)
@@ -117,12 +99,7 @@ def universality(effects: Vector, spreads: Vector, smallest: float) -> Vector:
 
 
 def severities(effects: Vector, verdicts: Sequence[Verdict]) -> list[Severity | None]:
-    """Grade effects above the ordinary token's; only flagged tokens have a severity.
-
-    Args:
-        effects: in standard deviations of the model's own similarities, shape (T,).
-        verdicts: verdict of each token.
-    """
+    """Grade effects above the ordinary token's; only flagged tokens have a severity."""
     return [
         None if verdict is Verdict.BENIGN else severity_of(effect)
         for effect, verdict in zip(effects, verdicts, strict=True)
@@ -130,13 +107,7 @@ def severities(effects: Vector, verdicts: Sequence[Verdict]) -> list[Severity | 
 
 
 def verdicts(mattering: NDArray[np.bool_], on_a_kind: NDArray[np.bool_], universal: Vector) -> list[Verdict]:
-    """Call flagged tokens sticky if they lift most kinds of text, and topical otherwise.
-
-    Args:
-        mattering: whether the lift matters on the anchors that the run is about, shape (T,).
-        on_a_kind: whether it is an outlier on one of several kinds among these, shape (T,).
-        universal: universality of each token, shape (T,); NaN, unknown, counts as universal.
-    """
+    """Call flagged tokens sticky if they lift most kinds of text, and topical otherwise."""
     flagged = mattering | on_a_kind
     sticky = flagged & ~(universal <= UNIVERSAL_SHARE)
     return [
@@ -194,17 +165,7 @@ def decide(
     settings: ProfileSettings,
     center: Vector,
 ) -> Findings:
-    """Estimate, test and judge every token.
-
-    Args:
-        vocabulary: token_id, token, decoded, category.
-        available: number of its available tokens, measured or not.
-        rounds: measurements; the last round has the random tokens of the pilot too.
-        plan: plan of the run.
-        unselected: ids of the unselected tokens of the first round.
-        settings: settings of the method.
-        center: mean vector of the anchors that the lift is measured on, shape (d,).
-    """
+    """Estimate, test and judge every token."""
     late = np.array(plan.late_reference)
     tokens = estimate(*lifts_of(rounds), unselected, late, settings.confidence, plan.call_noise)
     smallest = settings.smallest_effect * plan.similarity_spread
@@ -268,14 +229,7 @@ def _verdict_columns(
 
 
 class _Latest(NamedTuple):
-    """What the last round that each token reached says of it.
-
-    Attributes:
-        groups: lifts above the ordinary token's by group of anchors, shape (T, G).
-        levels: lift of the ordinary token by group in the last round, shape (G,).
-        rising: share of the pairs that rise, shape (T,).
-        effects: contraction and pull.
-    """
+    """What the last round that each token reached says of it."""
 
     groups: Vector
     levels: Vector
@@ -304,13 +258,7 @@ def _on_kinds(
     available: int,
     settings: ProfileSettings,
 ) -> NDArray[np.bool_]:
-    """Find outliers on one of several groups of the lift, with false discoveries controlled over all groups.
-
-    Many words lift the texts that they are about; what is rare among them is worth a name.
-
-    Returns:
-        Shape (T, G).
-    """
+    """Find outliers on one of several groups, with false discoveries controlled over all groups."""
     found = np.zeros((len(rounds[Round.SCREEN].ids), len(plan.groups)), dtype=np.bool_)
     of_lift = [place for place, group in enumerate(plan.groups) if group.weight > 0]
     if len(of_lift) < 2 or len(unselected) < LEAST_NULL_TOKENS:
@@ -339,15 +287,7 @@ _TOKENS_PER_TEXT_COPY = 8
 
 
 def recheck(job: RecheckJob, name: str) -> ProfileRecheck:
-    """Choose texts that a run has not used, and put a model on them.
-
-    Args:
-        job: what to begin with.
-        name: of the model in progress reports, such as ``before``.
-
-    Raises:
-        InputError: too few texts are left.
-    """
+    """Choose texts that a run has not used, and put a model on them."""
     settings, plan = recheck_settings(job.settings, job.seed), job.plan
     known = MeanSimilarity(plan.mean_similarity, plan.mean_similarity_entries, 0, plan.mean_similarity_error)
     texts = plan_unused(
@@ -370,12 +310,7 @@ def plan_texts(plan: PlanRecord) -> list[str]:
 
 
 def recheck_settings(settings: MethodSettings, seed: int) -> ProfileSettings:
-    """Return settings that measure every token on the same texts, with what a run calls a lift that matters.
-
-    Args:
-        settings: settings of the run; those of another method give the defaults.
-        seed: seed of the recheck.
-    """
+    """Return settings for every token on the same texts, with the run's smallest lift that matters."""
     return replace(
         settings if isinstance(settings, ProfileSettings) else ProfileSettings(),
         adaptive=False,
@@ -397,20 +332,7 @@ def plan_unused(
     similarity: MeanSimilarity | None,
     progress: ProgressCallback,
 ) -> ProfilePlanRecord:
-    """Plan on texts that a run has not used.
-
-    Args:
-        encoder: the model.
-        settings: from `recheck_settings`.
-        corpus: the corpus of the run, or another one.
-        vocabulary: available tokens.
-        used: carriers and anchors of the run.
-        similarity: u, if it is known.
-        progress: called after every step.
-
-    Raises:
-        InputError: too few texts are left.
-    """
+    """Plan on texts that a run has not used."""
     known = {open_ended(text) for text in used}
     # The first sentence of a long text may have been a carrier.
     begun = tuple(known)
@@ -457,12 +379,7 @@ class ProfileRecheck:
         )
 
     def ordinary(self, excluded: Iterable[int], count: int | None = None) -> list[Token]:
-        """Return the random tokens of the plan, without some.
-
-        Args:
-            excluded: ids of tokens that are not ordinary.
-            count: at most this many.
-        """
+        """Return the random tokens of the plan, without some."""
         named, left_out = {token.id: token for token in self.vocabulary.available}, set(excluded)
         return [named[k] for k in self.plan.reference if k in named and k not in left_out][:count]
 
@@ -506,12 +423,7 @@ class ProfileRecheck:
         return reduce(together, found)
 
     def judged(self, tokens: Tokens, excluded: Iterable[int]) -> Rechecked:
-        """Measure tokens together with ordinary ones, and judge them as a run does.
-
-        Args:
-            tokens: the tokens.
-            excluded: ids of further tokens that are not ordinary.
-        """
+        """Measure tokens together with ordinary ones, and judge them as a run does."""
         ordinary = self.ordinary((*excluded, *tokens.ids))
         found = self._measurements(tokens._replace(as_ids=[*tokens.as_ids, *ordinary]))
         ids = np.array([token.id for token in ordinary])

@@ -25,15 +25,6 @@ def sticky_score(
             / (sum of rises + beta * number of rises + gamma)
 
     (Chen et al. 2025, step 3 of the Sticky Token Detector.)
-
-    Args:
-        distances: shape (..., n + 1), for 0, 1, ..., n copies.
-        alone: t, the distance between the token alone and the anchor; broadcast
-            against the leading axes.
-        constants: alpha, beta, gamma.
-
-    Returns:
-        Scores of the leading shape.
     """
     changes = np.diff(distances, axis=-1)
     falls, rises = np.clip(-changes, 0, None), np.clip(changes, 0, None)
@@ -44,24 +35,13 @@ def sticky_score(
 
 
 def falls_on_average(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Check whether the mean distance over 1, ..., n copies is below the distance without copies.
-
-    Args:
-        distances: shape (..., n + 1), for 0, 1, ..., n copies.
-
-    Returns:
-        Booleans of the leading shape.
-    """
+    """Check whether the mean distance over 1, ..., n copies is below the distance without copies."""
     below: NDArray[np.bool_] = distances[..., 1:].mean(-1) < distances[..., 0]
     return below
 
 
 def candidate_threshold(scores: Sequence[float], share: float) -> float:
-    """Find the score that the best ``share`` of the tokens reach (linear quantile).
-
-    Raises:
-        InputError: there are no scores.
-    """
+    """Find the score that the best ``share`` of the tokens reach (linear quantile)."""
     if not len(scores):
         raise InputError("no token was scored")
     return float(np.quantile(np.asarray(scores, dtype=np.float64), 1 - share))
@@ -72,9 +52,6 @@ def outlier_threshold(rates: Sequence[float], outlier_range: float) -> float:
 
     A candidate with a higher rate is sticky (Chen et al. 2025, step 4 of the Sticky Token
     Detector).
-
-    Raises:
-        InputError: there are no rates.
     """
     if not len(rates):
         raise InputError("no candidate was validated")
@@ -93,16 +70,7 @@ class Metric(StrEnum):
 def distances(
     vectors: NDArray[np.floating], others: NDArray[np.floating]
 ) -> dict[Metric, NDArray[np.float64]]:
-    """Distances between vectors along the last axis, the other axes broadcast.
-
-    Args:
-        vectors: shape (..., d).
-        others: shape (..., d), broadcast against ``vectors``.
-
-    Returns:
-        For every metric an array of the broadcast shape without d; cosine distance is
-        1 - cosine similarity.
-    """
+    """Distances between vectors along the last axis, the other axes broadcast."""
     left = np.asarray(vectors, dtype=np.float64)
     right = np.asarray(others, dtype=np.float64)
     norms = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
@@ -134,14 +102,7 @@ class PairProbes:
     carriers: NDArray[np.float32]
 
     def distances(self, vectors: NDArray[np.float32]) -> dict[Metric, NDArray[np.float64]]:
-        """Compute the distances to the anchor for 0, 1, ..., n copies.
-
-        Args:
-            vectors: shape (pairs * placements * n, d), in the order of the grid.
-
-        Returns:
-            By metric, shape (pairs, placements, n + 1).
-        """
+        """Compute the distances to the anchor for 0, 1, ..., n copies."""
         shape = self.grid.shape
         probed = distances(vectors.reshape(*shape, -1), self.anchors[:, None, None, :])
         clean = distances(self.carriers, self.anchors)
@@ -218,12 +179,7 @@ class ValidationStage:
 
 
 def weighted(values: NDArray[np.float64], weights: PlacementWeights) -> float:
-    """Average over pairs, weighted over placements.
-
-    Args:
-        values: shape (pairs, placements).
-        weights: weights of the placements.
-    """
+    """Average over pairs, weighted over placements."""
     by_placement = values.mean(axis=0)
     return float(
         sum(weights.of(placement) * by_placement[place] for place, placement in enumerate(PLACEMENTS))

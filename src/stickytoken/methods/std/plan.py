@@ -67,11 +67,7 @@ _TOKENS_PER_TEXT_COPY = 8
 def make_plan(
     encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus, progress: ProgressCallback
 ) -> StdPlanRecord:
-    """Compute u, sample pairs unless they are given, and choose scoring and validation pairs.
-
-    Raises:
-        InputError: too few sentences, or too few pairs below u.
-    """
+    """Compute u, sample pairs unless they are given, and choose scoring and validation pairs."""
     if settings.insertion is Insertion.IDS:  # before the long work, as the next line: it may fail
         require_ids(encoder, "insertion 'ids'", "set insertion to 'text'")
     candidates = _candidates(encoder, settings, corpus)
@@ -106,10 +102,7 @@ class _Candidates(NamedTuple):
 
 
 def _candidates(encoder: Encoder, settings: StdSettings, corpus: Sentences | PairCorpus) -> _Candidates:
-    """Leave out texts that the model would truncate with the copies in.
-
-    A suffix that is cut off measures nothing. The count goes into the plan.
-    """
+    """Leave out texts that the model would truncate with the copies in."""
     if isinstance(corpus, Sentences):
         sampled = corpus.sample(settings.sentences, settings.seed)
         fitting = _fitting(encoder, settings, sampled)
@@ -129,10 +122,7 @@ def _candidates(encoder: Encoder, settings: StdSettings, corpus: Sentences | Pai
 
 
 def _fitting(encoder: Encoder, settings: StdSettings | None, texts: Sequence[str]) -> set[str]:
-    """Find the texts that leave room for the copies; a copy joined as text may become several tokens.
-
-    Without settings there are no copies.
-    """
+    """Find the texts that leave room for the copies; a copy joined as text may become several tokens."""
     copies = 0 if settings is None else settings.copies
     room = copies if settings and settings.insertion is Insertion.IDS else copies * _TOKENS_PER_TEXT_COPY
     if encoder.max_length is not None:
@@ -230,11 +220,7 @@ class StdEvidence:
 
 
 def probe_std(job: Job[StdSettings], progress: ProgressCallback) -> list[StdEvidence]:
-    """Validate tokens one by one on the validation pairs of a run with these settings.
-
-    Raises:
-        InputError: settings, sentences or pairs that cannot be used.
-    """
+    """Validate tokens one by one on the validation pairs of a run with these settings."""
     plan = make_plan(job.encoder, job.settings, job.corpus, progress)
     stage = validation_stage(job.encoder, job.settings, plan)
     vocabulary = job.vocabulary

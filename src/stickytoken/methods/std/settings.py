@@ -12,11 +12,7 @@ from stickytoken.validation import real_number, set_choices, set_whole_numbers
 
 @dataclass(frozen=True, slots=True)
 class PlacementWeights:
-    """Weights over placements; they sum to 1.
-
-    Raises:
-        InputError: they do not, or one is negative.
-    """
+    """Weights over placements; they sum to 1."""
 
     prefix: float
     suffix: float
@@ -44,9 +40,6 @@ class ScoreConstants:
         alpha: weight of one fall.
         beta: weight of one rise.
         gamma: keeps the denominator positive.
-
-    Raises:
-        InputError: one is out of range.
     """
 
     alpha: float

@@ -136,14 +136,6 @@ def config_of_pipeline(
     A class such as BertTokenizer rebuilds its pipeline from the vocabulary. `PreTrainedTokenizerFast` does
     not, but it looks for every token that has a role (``cls_token``) in text, so tokens that are plain text
     have none.
-
-    Args:
-        stored: The configuration before.
-        tokenizer: The tokenizer before, as transformers loads it.
-        document: The edited tokenizer.json.
-        plain: Ids of special tokens that are plain text now.
-        pad_name: New name of the padding token, if that is one of them. Batches need it, so it keeps its
-            role: then no special token is looked for in text, and the others lose their roles and that mark.
     """
     roles = {
         role: str(token) for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)
@@ -219,15 +211,7 @@ def vocabulary_files(
     merges: Collection[tuple[str, str]] | None,
     dropped: Collection[int],
 ) -> dict[str, bytes]:
-    """Compute the older files of a tokenizer folder that an edit changes.
-
-    Args:
-        folder: The tokenizer's folder.
-        before: Its entries by id.
-        renamed: New strings of entries by id.
-        merges: All merges after the edit, if they changed.
-        dropped: Ids of added tokens that are no longer looked for in text.
-    """
+    """Compute the older files of a tokenizer folder that an edit changes."""
     names = {before[token_id]: name for token_id, name in renamed.items()}
     gone = {before[token_id] for token_id in dropped}
     files: dict[str, bytes] = {}
@@ -367,13 +351,7 @@ def splittable(folder: Path, ids: Sequence[int]) -> dict[int, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
-    """A pipeline after an edit.
-
-    Attributes:
-        document: tokenizer.json.
-        renamed: New strings of entries by id.
-        rebuilt: Whether more than the vocabulary changed, which classes such as BertTokenizer ignore.
-    """
+    """A pipeline after an edit."""
 
     document: dict[str, Any]
     renamed: Mapping[int, str]

@@ -47,13 +47,7 @@ class Removed:
 def without_entries(
     document: dict[str, Any], ids: Sequence[int], can_change_steps: Callable[[], bool]
 ) -> Removed:
-    """Remove entries from the reach of text.
-
-    Args:
-        document: A pipeline in the form of tokenizer.json.
-        ids: The entries.
-        can_change_steps: Whether loaders honour more than its vocabulary; asked if need be.
-    """
+    """Remove entries from the reach of text."""
     vocabulary = _Vocabulary(document, can_change_steps)
     for token_id in ids:
         others = [each for each in ids if each != token_id]
@@ -234,16 +228,7 @@ def _written(merges: Sequence[tuple[str, str]], like: Sequence[Any]) -> list[Any
 def with_plain_specials(
     document: dict[str, Any], ids: Sequence[int], pad_id: int | None
 ) -> tuple[dict[str, Any], dict[int, str]]:
-    """Stop looking for special or added tokens in text.
-
-    Args:
-        document: A pipeline in the form of tokenizer.json.
-        ids: The tokens.
-        pad_id: What transformers fills batches with, if it needs a name for it.
-
-    Returns:
-        The pipeline, and new strings of entries by id.
-    """
+    """Stop looking for special or added tokens in text."""
     added = {each["id"]: each for each in document.get("added_tokens", ())}
     for token_id in ids:
         if token_id not in added:

@@ -219,11 +219,7 @@ _COLUMNS = {
 
 
 def draw_by_dimension(rows: Sequence[Mapping[str, Any]]) -> go.Figure:
-    """Draw the flagged tokens by severity, and beside them the largest lift and the spread of similarities.
-
-    Args:
-        rows: rows of `Run.by_dimension`.
-    """
+    """Draw the flagged tokens by severity, the largest lift, and the spread of similarities."""
     names = [_name(row) for row in rows]
     figure = make_subplots(
         cols=3,

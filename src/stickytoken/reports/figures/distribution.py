@@ -30,11 +30,7 @@ _NAMED = 5
 
 
 def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return counts and edges: bins of the width of Freedman and Diaconis, in limited number.
-
-    Args:
-        values: finite, at least one.
-    """
+    """Return counts and edges: bins of the width of Freedman and Diaconis, in limited number."""
     low, high = float(values.min()), float(values.max())
     if high - low < _NO_SPAN:
         return np.array([len(values)]), np.array([low - 0.5e-3, high + 0.5e-3])
@@ -47,14 +43,7 @@ def bins(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.flo
 def draw_distribution(
     tokens: pl.DataFrame, column: str, name: str, lines: dict[str, float] | None = None
 ) -> go.Figure:
-    """Draw a histogram with a mark for every flagged token.
-
-    Args:
-        tokens: with the column, token and verdict.
-        column: the statistic; null where it was not measured.
-        name: of the statistic, on the axis.
-        lines: values to mark by a vertical line, by name.
-    """
+    """Draw a histogram with a mark for every flagged token."""
     measured = tokens.filter(pl.col(column).is_not_null())
     if measured.is_empty():
         return empty_figure(f"no token has a {name}")
@@ -171,11 +160,7 @@ class Breakdown:
 
 
 def breakdowns(tokens: pl.DataFrame) -> list[Breakdown]:
-    """Count tokens by kind of entry, script, length and position.
-
-    Args:
-        tokens: with entry, script, length, position (0 to 1) and verdict.
-    """
+    """Count tokens by kind of entry, script, length and position."""
     scripts = [
         name
         for name, _ in sorted(tokens["script"].value_counts().iter_rows(), key=lambda row: (-row[1], row[0]))

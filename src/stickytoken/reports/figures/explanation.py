@@ -29,11 +29,7 @@ _NAMED = 10
 
 
 def draw_attribution_matrix(cells: pl.DataFrame) -> go.Figure:
-    """Draw one cell per pair of tokens, then the row and column of the reference, and the sums of the rows.
-
-    Args:
-        cells: of one pair, as `attribution.parquet` has them.
-    """
+    """Draw one cell per pair of tokens, the row and column of the reference, and the sums of rows."""
     if cells.is_empty():
         return empty_figure("no similarity was attributed")
     rows, columns = _axis(cells, "row"), _axis(cells, "column")
@@ -75,12 +71,7 @@ def draw_attribution_matrix(cells: pl.DataFrame) -> go.Figure:
 
 
 def describe_attribution_matrix(cells: pl.DataFrame, pair: dict[str, Any] | None) -> str:
-    """Describe what the copies, the carrier and the reference contribute.
-
-    Args:
-        cells: as above.
-        pair: its row of `pairs.parquet`; None where there is none.
-    """
+    """Describe what the copies, the carrier and the reference contribute."""
     if pair is None or cells.is_empty():
         return "No similarity was attributed."
     between = cells.filter(pl.col("row") < pl.col("row").max(), pl.col("column") < pl.col("column").max())
@@ -143,11 +134,7 @@ _HEAD_MAP_ROW_HEIGHT = 26
 
 
 def draw_head_map(heads: pl.DataFrame) -> go.Figure:
-    """Draw one cell per layer and head: how far the token's share of attention is from the benign ones.
-
-    Args:
-        heads: of one token, as `heads.parquet` has them.
-    """
+    """Draw one cell per layer and head: how far the token's share of attention is from the benign ones."""
     single = _single_heads(heads)
     if single.is_empty():
         return empty_figure("this model does not expose its attention")
@@ -232,13 +219,7 @@ _COLUMNS = ("layer", "value", "low", "high", "benign_mean", "benign_low", "benig
 
 
 def draw_layer_curves(measures: pl.DataFrame, panels: Mapping[str, str], token: str) -> go.Figure:
-    """Draw one panel per measure: the token with its interval, and the benign interval.
-
-    Args:
-        measures: of one token, as `measures.parquet` has them.
-        panels: titles by measure; measures that are not there get no panel.
-        token: the vocabulary string.
-    """
+    """Draw one panel per measure: the token with its interval, and the benign interval."""
     found = _rows_by_measure(measures, panels)
     if not found:
         return empty_figure("this model does not expose it")
@@ -351,13 +332,7 @@ def _said(rows: list[dict[str, Any]], title: str, token: str) -> str:
 def shown_measures(
     measures: pl.DataFrame, names: Mapping[str, str], needed: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return one row per measure, in the order of the names.
-
-    Args:
-        measures: of one token, as `measures.parquet` has them, without layers.
-        names: title of each measure, by its name.
-        needed: columns that a measure must have; it is left out if one is null.
-    """
+    """Return one row per measure, in the order of the names."""
     by_name = {row["measure"]: row for row in measures.drop_nulls(needed).to_dicts()}
     return [by_name[name] for name in names if name in by_name]
 
@@ -386,13 +361,7 @@ _INTERVAL_ROWS_COLUMNS = (
 
 
 def interval_rows(measures: pl.DataFrame, names: Mapping[str, str], token: str) -> go.Figure:
-    """Draw the token's value over the benign interval, one line per measure.
-
-    Args:
-        measures: of one token, as `measures.parquet` has them.
-        names: what a measure is called; measures that are not there have no line.
-        token: the vocabulary string.
-    """
+    """Draw the token's value over the benign interval, one line per measure."""
     rows = shown_measures(measures, names, _NEEDED)
     if not rows:
         return empty_figure("this model does not expose it")
@@ -460,13 +429,7 @@ _PLACED = ("value", "share_below")
 
 
 def embedding_place(measures: pl.DataFrame, names: Mapping[str, str], token: str) -> go.Figure:
-    """Draw the share of the vocabulary below the token, one line per measure.
-
-    Args:
-        measures: of one token, as `measures.parquet` has them.
-        names: what a measure is called; measures that are not there have no line.
-        token: the vocabulary string.
-    """
+    """Draw the share of the vocabulary below the token, one line per measure."""
     rows = shown_measures(measures, names, _PLACED)
     if not rows:
         return empty_figure("this model does not expose its embedding matrix")

@@ -116,12 +116,7 @@ def new_figure(height: int = 380) -> go.Figure:
 
 
 def diverging(strongest: float, title: str) -> dict[str, Any]:
-    """Return options of a heatmap of values around zero, with gaps between its cells.
-
-    Args:
-        strongest: where colours do not go further, on both sides of 0.
-        title: of the scale of colours.
-    """
+    """Return options of a heatmap of values around zero, with gaps between its cells."""
     return {
         "colorscale": _DIVERGING,
         "zmid": 0,
@@ -160,15 +155,7 @@ def empty_figure(message: str) -> go.Figure:
 def draw_band(
     figure: go.Figure, places: Sequence[float], low: Sequence[float], high: Sequence[float], column: int
 ) -> None:
-    """Draw the range of ordinary tokens in a panel.
-
-    Args:
-        figure: from `make_subplots`.
-        places: on the horizontal axis, in order.
-        low: lower end at each.
-        high: upper end at each.
-        column: of the panel, from 1 on.
-    """
+    """Draw the range of ordinary tokens in a panel."""
     figure.add_scatter(
         x=[*places, *reversed(places)],
         y=[*high, *reversed(low)],
@@ -184,16 +171,7 @@ def draw_band(
 
 
 def stacked(figure: go.Figure, panels: int, height: int) -> dict[str, Any]:
-    """Return layout changes that stack the panels of a figure.
-
-    Args:
-        figure: from `make_subplots`, whose first annotations are the titles of the panels.
-        panels: how many there are.
-        height: of the changed figure, in pixels.
-
-    Returns:
-        New values by path, as `Plotly.relayout` takes them.
-    """
+    """Return layout changes that stack the panels of a figure."""
     gap = 0.4 / panels
     size = (1 - gap * (panels - 1)) / panels
     changes: dict[str, Any] = {"height": height}

@@ -31,12 +31,7 @@ _APART = {"sticky": -0.12, "benign": 0.12}
 
 
 def costs(effects: Sequence[Mapping[str, Any]], measured: str = "sticky") -> go.Figure:
-    """Draw two marks per task and metric: the mean drop under sticky and under benign copies.
-
-    Args:
-        effects: rows of `effects.parquet`.
-        measured: what the measured tokens are called.
-    """
+    """Draw two marks per task and metric: the mean drop under sticky and under benign copies."""
     if not _defined(effects, "drop_sticky"):
         return empty_figure("no metric of these tasks is defined")
     figure = new_figure(height=150 + 54 * len(effects))
@@ -74,12 +69,7 @@ def costs_table(effects: Sequence[Mapping[str, Any]], measured: str = "sticky") 
 
 
 def token_costs(conditions: Sequence[Mapping[str, Any]], measured: str = "sticky") -> go.Figure:
-    """Draw one panel per task and one mark per token: the drop of the main metric.
-
-    Args:
-        measured: what the measured tokens are called.
-        conditions: rows of `conditions.parquet`, one metric a task.
-    """
+    """Draw one panel per task and one mark per token: the drop of the main metric."""
     tasks = list(dict.fromkeys(_measure(row) for row in conditions))
     shown = _shown(conditions)
     if not _defined(shown, "drop"):
@@ -200,13 +190,7 @@ def _finish(figure: go.Figure) -> None:
 def draw_intrusion_curves(
     summary: Sequence[Mapping[str, Any]], curves: Sequence[Mapping[str, Any]], measured: str = "sticky"
 ) -> go.Figure:
-    """Draw top-10 appearances of a random document: means of both kinds, and a thin line per sticky token.
-
-    Args:
-        summary: rows of `intrusion.parquet`.
-        curves: rows of `intrusion_curves.parquet`.
-        measured: what the measured tokens are called.
-    """
+    """Draw top-10 appearances of a random document: means of both kinds, and a thin line per sticky token."""
     if not summary:
         return empty_figure("no document was pushed into search results")
     figure = new_figure(height=400)
@@ -302,11 +286,7 @@ _COLUMNS = {
 
 
 def repaired_tokens(rows: Sequence[Mapping[str, Any]]) -> go.Figure:
-    """Draw a line per token, from its lift before the repair to that after it.
-
-    Args:
-        rows: rows of `Repair.tokens`.
-    """
+    """Draw a line per token, from its lift before the repair to that after it."""
     shown = [row for row in rows if row["deviations_after"] is not None][:_MOST_TOKENS]
     if not shown:
         return empty_figure("the repair was not verified: nothing was measured")
@@ -358,13 +338,7 @@ def repaired_table(rows: Sequence[Mapping[str, Any]]) -> DataTable:
 def repair_curves(
     copies: Sequence[int], lines: Mapping[str, Sequence[float]], what: str = "mean cosine similarity"
 ) -> go.Figure:
-    """Draw similarities by number of copies.
-
-    Args:
-        copies: numbers of copies, 0 first.
-        lines: similarities before and after the repair, and of ordinary tokens, by name.
-        what: title of the axis of similarities.
-    """
+    """Draw similarities by number of copies."""
     looks = [(STICKY, "solid"), (TOPICAL, "solid"), (CONTROL, "dash")]
     figure = new_figure(height=340)
     places = list(range(len(copies)))

@@ -44,13 +44,7 @@ class Curve:
 
 
 def draw(curves: list[Curve], controls: list[Curve], mean_similarity: float) -> go.Figure:
-    """Draw two panels: pairs below the mean similarity, and pairs above it.
-
-    Args:
-        curves: of the tokens to look at, worst first; the first few are drawn.
-        controls: of ordinary tokens: their mean and range.
-        mean_similarity: u, drawn as a line.
-    """
+    """Draw two panels: pairs below the mean similarity, and pairs above it."""
     if not curves and not controls:
         return empty_figure("this run has no symptom curves")
     base = new_figure(height=430)
