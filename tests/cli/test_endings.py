@@ -151,7 +151,7 @@ def test_presses_in_quick_succession_are_one_and_a_later_one_counts(monkeypatch)
 def test_a_process_that_ignores_the_signal_goes_on_ignoring_it():
     code = """
 import signal
-from stickytoken.cli._interrupts import remember_interrupts
+from stickytoken.cli.output.console import remember_interrupts
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 remember_interrupts()
 print(signal.getsignal(signal.SIGINT).name)
