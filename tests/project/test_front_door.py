@@ -33,77 +33,46 @@ from stickytoken.errors import InputError
 
 TEXTS = tiny.sentences(60)
 QUICK = ExplainSettings(benign=3, carriers=2, attribution=False)
+# One value of every kind that goes wrong in a way of its own.
 WRONG = {
     "None": None,
-    "number": 3,
     "fraction": 2.5,
-    "boolean": True,
-    "dict": {"a": 1},
-    "bytes": b"river",
     "missing path": Path("no/such/place"),
-    "name": "no such thing",
-    "blank": "",
     "null character": "a\0b",
-    "empty list": [],
     "list with None": [None],
-    "list with NaN": [float("nan")],
-    "list of numbers": [1.5, 2.5],
-    "list of lists": [["a"], ["b"]],
-    "nested array": np.zeros((2, 2)),
-    "scalar array": np.array(3),
     "frame": pl.DataFrame({"text": ["a"], "id": [1]}),
-    "lazy frame": pl.LazyFrame({"text": ["a"]}),
-    "set": {"a", "unheard"},
-    "class": str,
-    "function": len,
     "object": object(),
 }
 # What is a proper value of an argument after all.
+NONE = frozenset({"None"})
+A_FOLDER = frozenset({"None", "missing path"})
 PROPER = {
-    "detect.tokens": {"None", "number"},
-    "detect.sample": {"None", "number", "scalar array"},
-    "detect.sentences": {"None"},
-    "detect.pairs": {"None"},
-    "detect.settings": {"None"},
-    "detect.method": {"None"},
-    "detect.seed": {"None", "number", "scalar array"},
-    "report.format": {"None"},
-    "detect.out": {"None", "missing path", "name"},
-    "load_encoder.model": {"function"},
-    "detect.progress": {"class", "function"},
-    "probe.tokens": {"number"},
-    "probe.sentences": {"None"},
-    "probe.settings": {"None"},
-    "probe.method": {"None"},
-    "probe.pairs": {"None"},
-    "probe.progress": {"class", "function"},
-    "explain.tokens": {"number"},
-    "explain.texts": {"None", "name", "null character", "set"},
-    "explain.sentences": {"None"},
-    "explain.run": {"None"},
-    "explain.settings": {"None"},
-    "explain.out": {"None", "missing path", "name"},
-    "explain.progress": {"class", "function"},
-    "impact.run": {"None"},
-    "impact.settings": {"None"},
-    "impact.exclude": {"empty list"},
-    "impact.out": {"None", "missing path", "name"},
-    "report.out": {"None", "name"},
-    "report.explanations": {"None"},
-    "load_sentences.source": {"None"},
+    "detect": {
+        **dict.fromkeys(("tokens", "sample", "sentences", "pairs", "settings", "method", "seed"), NONE),
+        "out": A_FOLDER,
+    },
+    "probe": dict.fromkeys(("sentences", "settings", "method", "pairs"), NONE),
+    "explain": {
+        **dict.fromkeys(("sentences", "run", "settings"), NONE),
+        "texts": frozenset({"None", "null character"}),
+        "out": A_FOLDER,
+    },
+    "impact": {**dict.fromkeys(("run", "settings"), NONE), "out": A_FOLDER},
+    "report": dict.fromkeys(("format", "out", "explanations"), NONE),
+    "load_sentences": {"source": NONE},
 }
 
 
-def wrong_values(name):
-    return [
-        pytest.param(name, value, id=f"{name} {label}")
-        for label, value in WRONG.items()
-        if label not in PROPER.get(name, ())
-    ]
-
-
-def wrong_arguments(*names):
-    return pytest.mark.parametrize(("name", "value"), [each for name in names for each in wrong_values(name)])
+def refuses(function, name, argument):
+    """Call a function with every wrong value of an argument; each is one line that says what to do."""
+    for label, value in WRONG.items():
+        if label in PROPER.get(name, {}).get(argument, ()):
+            continue
+        with pytest.raises(StickyTokenError) as error:
+            function(value)
+        text = str(error.value)
+        assert "\n" not in text, label
+        assert 10 < len(text) < 500, label
 
 
 @pytest.fixture(autouse=True)
@@ -111,116 +80,66 @@ def in_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def one_line(error):
-    text = str(error.value)
-    assert "\n" not in text
-    assert 10 < len(text) < 500
-
-
-@wrong_arguments("detect.encoder", "probe.encoder", "explain.encoder", "impact.encoder", "load_encoder.model")
-def test_what_is_no_model_is_refused(name, value):
+@pytest.mark.parametrize("function", ["detect", "probe", "explain", "impact", "load_encoder"])
+def test_what_is_no_model_is_refused(function):
     call = {
         "detect": lambda model: detect(model, sentences=TEXTS, settings=planted.SMALL, out="run"),
         "probe": lambda model: probe(model, ["river"], sentences=TEXTS, settings=planted.SMALL),
         "explain": lambda model: explain(model, ["river"], sentences=TEXTS, settings=QUICK),
         "impact": lambda model: impact(model, [], intrusion="bundled", tokens=["river"]),
         "load_encoder": load_encoder,
-    }[name.partition(".")[0]]
-    with pytest.raises(StickyTokenError) as error:
-        call(value)
-    one_line(error)
+    }[function]
+    refuses(call, function, "encoder")
 
 
-@wrong_arguments(
-    "detect.sentences",
-    "detect.pairs",
-    "detect.tokens",
-    "detect.sample",
-    "detect.settings",
-    "detect.method",
-    "detect.seed",
-    "detect.out",
-    "detect.engine",
-    "detect.progress",
+@pytest.mark.parametrize(
+    "name",
+    ["sentences", "pairs", "tokens", "sample", "settings", "method", "seed", "out", "engine", "progress"],
 )
-def test_detect_refuses_what_it_cannot_use(encoder, tmp_path, name, value):
+def test_detect_refuses_what_it_cannot_use(encoder, tmp_path, name):
     arguments = {"sentences": TEXTS, "settings": planted.SMALL, "tokens": [60], "out": tmp_path / "run"}
-    if name == "detect.pairs":
+    if name == "pairs":
         del arguments["sentences"]
-    with pytest.raises(StickyTokenError) as error:
-        detect(encoder, **arguments | {name.partition(".")[2]: value})
-    one_line(error)
+    refuses(lambda value: detect(encoder, **arguments | {name: value}), "detect", name)
 
 
-@wrong_arguments(
-    "probe.tokens", "probe.sentences", "probe.pairs", "probe.settings", "probe.method", "probe.progress"
-)
-def test_probe_refuses_what_it_cannot_use(encoder, name, value):
+@pytest.mark.parametrize("name", ["tokens", "sentences", "pairs", "settings", "method", "progress"])
+def test_probe_refuses_what_it_cannot_use(encoder, name):
     arguments = {"tokens": ["river"], "sentences": TEXTS, "settings": planted.SMALL}
-    if name == "probe.pairs":
+    if name == "pairs":
         del arguments["sentences"]
-    with pytest.raises(StickyTokenError) as error:
-        probe(encoder, **arguments | {name.partition(".")[2]: value})
-    one_line(error)
+    refuses(lambda value: probe(encoder, **arguments | {name: value}), "probe", name)
 
 
-@wrong_arguments(
-    "explain.tokens",
-    "explain.run",
-    "explain.texts",
-    "explain.sentences",
-    "explain.settings",
-    "explain.out",
-    "explain.progress",
-)
-def test_explain_refuses_what_it_cannot_use(encoder, name, value):
+@pytest.mark.parametrize("name", ["tokens", "run", "texts", "sentences", "settings", "out", "progress"])
+def test_explain_refuses_what_it_cannot_use(encoder, name):
     arguments = {"tokens": ["river"], "sentences": TEXTS, "settings": QUICK}
-    with pytest.raises(StickyTokenError) as error:
-        explain(encoder, **arguments | {name.partition(".")[2]: value})
-    one_line(error)
+    refuses(lambda value: explain(encoder, **arguments | {name: value}), "explain", name)
 
 
-@wrong_arguments(
-    "impact.tasks", "impact.run", "impact.tokens", "impact.exclude", "impact.settings", "impact.out"
-)
-def test_impact_refuses_what_it_cannot_use(encoder, name, value):
+@pytest.mark.parametrize("name", ["tasks", "run", "tokens", "exclude", "settings", "out"])
+def test_impact_refuses_what_it_cannot_use(encoder, name):
     arguments = {"tokens": ["river"], "tasks": []}
-    with pytest.raises(StickyTokenError) as error:
-        impact(encoder, **arguments | {name.partition(".")[2]: value})
-    one_line(error)
+    refuses(lambda value: impact(encoder, **arguments | {name: value}), "impact", name)
 
 
-@wrong_arguments("report.run", "repair.run", "open_run.path", "open_impact.path", "open_repair.path")
-def test_what_is_no_run_is_refused(name, value):
-    opening = {
-        "report.run": report,
-        "repair.run": lambda run: repair(run, out="out"),
-        "open_run.path": open_run,
-        "open_impact.path": open_impact,
-        "open_repair.path": open_repair,
-    }[name]
-    with pytest.raises(StickyTokenError) as error:
-        opening(value)
-    one_line(error)
+@pytest.mark.parametrize(
+    "opening",
+    [report, lambda run: repair(run, out="out"), open_run, open_impact, open_repair],
+    ids=["report", "repair", "open_run", "open_impact", "open_repair"],
+)
+def test_what_is_no_run_is_refused(opening):
+    refuses(opening, "run", "")
 
 
-@wrong_arguments("report.format", "report.out", "report.explanations")
-def test_report_refuses_what_it_cannot_use(small_run, name, value):
-    with pytest.raises(StickyTokenError) as error:
-        report(small_run, **{name.partition(".")[2]: value})
-    one_line(error)
+@pytest.mark.parametrize("name", ["format", "out", "explanations"])
+def test_report_refuses_what_it_cannot_use(small_run, name):
+    refuses(lambda value: report(small_run, **{name: value}), "report", name)
 
 
-@wrong_arguments("load_sentences.source", "load_tokenizer.model", "analyze_vocabulary.encoder")
-def test_the_other_functions_refuse_what_they_cannot_use(name, value):
-    function = {
-        "load_sentences": load_sentences,
-        "load_tokenizer": load_tokenizer,
-        "analyze_vocabulary": analyze_vocabulary,
-    }[name.partition(".")[0]]
-    with pytest.raises(StickyTokenError) as error:
-        function(value)
-    one_line(error)
+@pytest.mark.parametrize("function", [load_sentences, load_tokenizer, analyze_vocabulary])
+def test_the_other_functions_refuse_what_they_cannot_use(function):
+    refuses(function, function.__name__, "source")
 
 
 def columns():
